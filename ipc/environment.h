@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Every environment variable that Ferry reads, in one table: name, default and meaning. docs/environment.md and
+ * `ferry-stat --env` are printed from it; code reads variables only through it, so an undocumented one cannot exist.
+ */
+#ifndef FERRY_IPC_ENVIRONMENT_H
+#define FERRY_IPC_ENVIRONMENT_H
+
+#include "ipc/ferry_types.h"
+
+struct ferry_variable {
+	const char *name;
+	const char *fallback; /* shown as the default; "" if none */
+	const char *meaning;  /* one or two sentences */
+};
+
+/** The table; ends with a NULL name. */
+extern const struct ferry_variable ferry_variables[];
+
+/** The variable's value, or NULL if unset or empty. A name that the table lacks is a bug and returns NULL with an error logged. */
+const char *ferry_env(const char *name);
+
+/** A count of bytes with an optional K, M or G (powers of 1024). Unset: fallback. Errors: ferryInvalidArgument with name and value. */
+ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *value);
+
+/** An integer in [least, most]. Unset: fallback. Errors: ferryInvalidArgument with name, value and the range. */
+ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value);
+
+/** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
+int ferry_parse_bytes(const char *text, uint64_t *value);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The value types of Ferry's public interface: result codes, element types, reductions, limits.
+ * Installed beside ferry.h, which includes it; every folder of Ferry uses these same definitions.
+ */
+#ifndef FERRY_TYPES_H
+#define FERRY_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Ranks one communicator can have, and domains (NUMA nodes with a router each) it can span. */
+#define FERRY_MAX_RANKS 64
+#define FERRY_MAX_DOMAINS 8
+
+/** What a call reports. The first eight values are NCCL's. ferryGetLastError() has the message with the values. */
+typedef enum {
+	ferrySuccess = 0,
+	ferryUnhandledDeviceError = 1, /**< the device (CUDA) reported an error */
+	ferrySystemError = 2,          /**< the operating system refused something: memory, a socket, a file */
+	ferryInternalError = 3,        /**< a bug in Ferry, or shared memory that somebody corrupted */
+	ferryInvalidArgument = 4,      /**< an argument has a value that no call accepts */
+	ferryInvalidUsage = 5,         /**< the arguments are valid alone but not together or not now; ranks that disagree */
+	ferryRemoteError = 6,          /**< another rank or a router died, aborted or failed */
+	ferryInProgress = 7,           /**< the operation has not finished yet */
+	ferryProgramError = 8,         /**< a program does not parse, does not pass the check, or does not fit the call */
+	ferryRefused = 9,              /**< a router refused: wrong key or user, other ABI version, over quota, shutting down */
+	ferryNumResults = 10
+} ferryResult_t;
+
+/** Element types. Values and spelling follow NCCL. */
+typedef enum {
+	ferryInt8 = 0,
+	ferryChar = 0,
+	ferryUint8 = 1,
+	ferryInt32 = 2,
+	ferryInt = 2,
+	ferryUint32 = 3,
+	ferryInt64 = 4,
+	ferryUint64 = 5,
+	ferryFloat16 = 6,
+	ferryHalf = 6,
+	ferryFloat32 = 7,
+	ferryFloat = 7,
+	ferryFloat64 = 8,
+	ferryDouble = 8,
+	ferryBfloat16 = 9,
+	ferryFloat8e4m3 = 10,
+	ferryFloat8e5m2 = 11,
+	ferryNumTypes = 12
+} ferryDataType_t;
+
+/**
+ * Reductions. ferryRedOpCreatePreMulSum() returns values from ferryNumOps up; they belong to one communicator.
+ * ferryAvg divides the sum by the number of ranks (integers: truncated towards zero). Min and max propagate NaN.
+ */
+typedef enum {
+	ferrySum = 0,
+	ferryProd = 1,
+	ferryMax = 2,
+	ferryMin = 3,
+	ferryAvg = 4,
+	ferryNumOps = 5,
+	ferryMaxRedOp = 0x7fffffff
+} ferryRedOp_t;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the launcher's environment says of this process: rank, size, local rank, job.
+ * Understood: Ferry's own (FERRY_RANK, ...), PMI (MPICH, Hydra, Intel MPI), Open MPI / PMIx, Slurm, torchrun. Read-only.
+ */
+#ifndef FERRY_IPC_LAUNCH_ENV_H
+#define FERRY_IPC_LAUNCH_ENV_H
+
+#include "ipc/ferry_types.h"
+
+struct ferry_launch {
+	int rank, size;             /* -1 if the environment does not say */
+	int local_rank, local_size; /* of this node; -1 if unknown (a single node is then assumed: the same as rank and size) */
+	uint8_t key[16];            /* 128-bit job key: FERRY_JOB_KEY (32 hex digits), else hashed from the launcher's job id, uid and host */
+	int has_key;
+	char launcher[32];          /* "ferry", "pmi", "openmpi", "slurm", "torchrun", "none" */
+};
+
+/** Fills *launch. Errors: ferryInvalidArgument for a variable with a senseless value, with its name and value. */
+ferryResult_t ferry_launch_read(struct ferry_launch *launch);
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The compiled plan: what a rank and a router execute, and the one validator that both run on every plan they are handed.
+ *
+ * A plan is one contiguous, position-independent blob: a header, then arrays of instructions, edges and sources. The
+ * compiler (rank-lib/program/compile.c) writes it, every rank of a communicator arrives at the same bytes, and the hash is
+ * how they know. A plan is immutable once sealed. A router copies the blob out of reach of the ranks before it validates it.
+ *
+ * Execution is by slices. Instruction i runs slice k as soon as each of its edges holds. An edge (counter, lag) holds when
+ *     counter >= min(k + 1, slices of the edge's instruction) - lag          (lag 0: data dependence)
+ * so an edge with lag 0 says "slice k of that instruction is there" and an edge with lag W says "slice k - W has been
+ * read", which is what makes slot k mod W of a window reusable. Instruction i publishes slice k by storing k + 1 in its own
+ * counter. Every version of a chunk has its own window (single assignment), so redoing a slice is harmless.
+ */
+#ifndef FERRY_IPC_PLAN_H
+#define FERRY_IPC_PLAN_H
+
+#include "ipc/collective.h"
+
+#define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
+#define FERRY_PLAN_ABI 1u
+#define FERRY_PLAN_MAX_BYTES (64u << 20)
+#define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
+
+enum ferry_opcode {
+	FERRY_D2H,    /* rank's send buffer -> staging window */
+	FERRY_H2D,    /* staging window -> rank's receive buffer */
+	FERRY_COPY,   /* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
+	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
+	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
+	FERRY_NUM_OPCODES
+};
+
+/* ferry_plan.flags */
+#define FERRY_PLAN_IN_PLACE 1u /* H2D into a chunk waits for the D2H of the same bytes; COPYs that move nothing are left out */
+#define FERRY_PLAN_VARIABLE 2u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
+
+/* ferry_instr.flags */
+#define FERRY_INSTR_FINAL 1u   /* REDUCE whose result holds every rank's contribution: ferryAvg divides here */
+
+struct ferry_plan {
+	uint32_t magic;
+	uint32_t abi;
+	uint64_t bytes;      /* of the whole blob */
+	uint64_t hash;       /* of the whole blob with this field zero */
+	uint64_t count;      /* elements, as the collective's API call counts them (per rank); 0 with FERRY_PLAN_VARIABLE */
+	uint32_t slice;      /* bytes per slice, a multiple of 64 */
+	uint32_t window;     /* slots per chunk version, >= 1 */
+	uint32_t ninstrs, nedges, nsources;
+	uint32_t root;
+	uint8_t collective;  /* enum ferry_collective */
+	uint8_t type;        /* ferryDataType_t */
+	uint8_t redop;       /* ferrySum..ferryAvg, or ferryNumOps for premulsum */
+	uint8_t flags;
+	uint8_t nranks, ndomains;
+	uint16_t nchunks;    /* of the program */
+	uint8_t rank_domain[FERRY_MAX_RANKS];
+	uint64_t staging[FERRY_MAX_DOMAINS];  /* bytes of windows in each domain; windows are 128-byte aligned in it */
+	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
+	uint32_t instrs_at, edges_at, sources_at, reserved; /* byte offsets of the arrays from the start of the blob */
+};
+
+struct ferry_instr {
+	uint8_t opcode;   /* enum ferry_opcode */
+	uint8_t owner;    /* D2H, H2D, COPY: the rank; REDUCE, H2H: the domain whose router runs it */
+	uint8_t domain;   /* whose arena has this instruction's counter: the rank's domain, or owner */
+	uint8_t flags;
+	uint16_t line;    /* of the program's text, for people; 0 if synthesized away */
+	uint16_t chunk;   /* variable plans: the peer rank whose part this is (index into the call's counts and offsets) */
+	uint32_t counter; /* index among the domain's counters of this plan; one instruction writes one counter */
+	uint32_t nslices; /* ceil(length / slice); 0 for an empty chunk. Variable plans: 0, known at the call */
+	uint64_t length;  /* bytes. Variable plans: 0, known at the call */
+	uint64_t user_offset;      /* D2H, COPY: bytes into the send buffer; H2D: bytes into the receive buffer */
+	uint64_t user_destination; /* COPY: bytes into the receive buffer */
+	uint64_t window_offset;    /* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
+	uint8_t window_domain;     /* whose staging that is */
+	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
+	uint16_t reserved16;
+	uint32_t first_edge, nedges;
+	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; others 0 */
+	uint32_t reserved32;
+	uint64_t wakes_d2h; /* bit r: rank r's D2H lane waits for this counter */
+	uint64_t wakes_h2d; /* bit r: rank r's H2D lane (COPYs included) waits for this counter */
+};
+
+struct ferry_edge {
+	uint32_t instr; /* the instruction waited for, in this plan; its counter, domain and slice count are there */
+	uint32_t lag;   /* 0, or the window W */
+};
+
+struct ferry_source {
+	uint64_t window_offset;
+	uint16_t domain; /* whose staging; REDUCE: the instruction's own domain */
+	uint16_t rank;   /* the contributing rank (premulsum scales it), or FERRY_PARTIAL */
+	uint32_t reserved;
+};
+
+static inline const struct ferry_instr *ferry_plan_instrs(const struct ferry_plan *plan)
+{
+	return (const struct ferry_instr *)((const char *)plan + plan->instrs_at);
+}
+
+static inline const struct ferry_edge *ferry_plan_edges(const struct ferry_plan *plan)
+{
+	return (const struct ferry_edge *)((const char *)plan + plan->edges_at);
+}
+
+static inline const struct ferry_source *ferry_plan_sources(const struct ferry_plan *plan)
+{
+	return (const struct ferry_source *)((const char *)plan + plan->sources_at);
+}
+
+/** The hash a plan of these bytes must carry (its hash field taken as zero). */
+uint64_t ferry_plan_hash(const struct ferry_plan *plan);
+
+/** What a plan must fit into: the arena of each domain, per bank. */
+struct ferry_plan_limits {
+	uint32_t nranks, ndomains;
+	const uint8_t *rank_domain;                   /* nranks entries */
+	uint64_t staging[FERRY_MAX_DOMAINS];          /* bytes */
+	uint32_t counters[FERRY_MAX_DOMAINS];
+};
+
+/**
+ * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes, windows
+ * inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan cannot deadlock,
+ * whatever the window), lags 0 or W, wake masks that cover every waiter, sources of the instruction's length, opcode and owner
+ * consistent, hash right. After ferrySuccess executing the plan touches nothing outside its staging and counters, and ends.
+ * Errors: ferryProgramError with the index of the instruction and the values.
+ */
+ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_limits *limits);
+
+#endif

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A collective as text: parse it, check it, write one from a topology, compile it to a plan (ipc/plan.h).
+ * docs/program-language.md has the grammar and the semantics; here is the interface. No function keeps state.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_H
+#define FERRY_RANK_LIB_PROGRAM_H
+
+#include "ipc/collective.h"
+#include "ipc/plan.h"
+
+/** A chunk of a host: host@domain[chunk]. */
+struct ferry_place {
+	uint16_t domain;
+	uint16_t chunk;
+};
+
+struct ferry_dependency {
+	struct ferry_place place;
+	uint32_t version; /* host@domain[chunk] >= version */
+};
+
+/** One line of a program. */
+struct ferry_statement {
+	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE or FERRY_H2H */
+	uint16_t rank;
+	uint32_t line;
+	uint16_t gpu;   /* D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer */
+	struct ferry_place source, destination; /* the host sides */
+	uint32_t ndependencies;
+	struct ferry_dependency *dependencies;
+};
+
+struct ferry_program {
+	char *name;         /* file name, or "synthesized" */
+	enum ferry_collective collective;
+	uint32_t nranks, ndomains, nchunks, root;
+	uint8_t rank_domain[FERRY_MAX_RANKS]; /* where each rank's host[...] is */
+	uint32_t nstatements;
+	struct ferry_statement *statements;
+};
+
+/** What the text does not say itself (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: nothing assumed. */
+struct ferry_program_defaults {
+	enum ferry_collective collective;
+	uint32_t nranks, ndomains, root;
+	const uint8_t *rank_domain; /* nranks entries, or NULL: ranks in equal blocks over the domains */
+};
+
+/**
+ * Parses text of `bytes` bytes (need not end in NUL) called `name` in errors.
+ * Errors: ferryProgramError, message "name:line:column: expected X, found Y". On success *program is the caller's to free.
+ */
+ferryResult_t ferry_program_parse(const char *name, const char *text, size_t bytes,
+                                  const struct ferry_program_defaults *defaults, struct ferry_program **program);
+void ferry_program_free(struct ferry_program *program);
+
+/** Writes the program as text that parses to the same program. The text is the caller's to free(). */
+ferryResult_t ferry_program_print(const struct ferry_program *program, char **text);
+
+/**
+ * The checker: bounds; every version named exists; writers of a chunk ordered; no cycle (hence no deadlock, even with one-slot
+ * windows); and by symbolic execution that every rank's output is what the collective demands, no contribution missing or
+ * double. Errors: ferryProgramError, message "name:line: reason".
+ */
+ferryResult_t ferry_program_check(const struct ferry_program *program);
+
+/** The machine as a synthesizer sees it. */
+struct ferry_topology {
+	uint32_t nranks, ndomains;
+	uint8_t rank_domain[FERRY_MAX_RANKS];
+};
+
+/**
+ * Writes the program for a collective on a topology: every chunk goes up once and crosses a domain boundary the fewest
+ * times (HyLink Figure 1(c)). root is used by rooted collectives.
+ */
+ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
+                                       uint32_t root, struct ferry_program **program);
+
+/** What turns a program into a plan. */
+struct ferry_compile_options {
+	uint64_t count;        /* elements as the API call counts them; ignored for alltoallv */
+	ferryDataType_t type;
+	ferryRedOp_t redop;    /* ferryNumOps for premulsum */
+	bool in_place;
+	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per bank that the windows may take in each domain */
+	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
+	uint32_t window;       /* slots; 0: chosen */
+};
+
+/**
+ * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
+ * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is a
+ * rank's own input and that no H2D writes becomes a COPY. Slice and window shrink until the windows fit.
+ * Errors: those of the check; ferryProgramError if even one slot of 64 bytes per version does not fit, with the sizes.
+ */
+ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
+                                    struct ferry_plan **plan);
+
+/**
+ * The sizes of a collective's buffers in chunks of this program, for rank r: send buffer and receive buffer.
+ * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall: N*K, N*K;
+ * alltoallv: N and N (K must be 1); sendrecv: K at rank 0, K at rank 1. A rank that sends or receives nothing has 0.
+ */
+void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root, uint32_t rank,
+                             uint32_t *send_chunks, uint32_t *receive_chunks);
+
+/** Bytes offset and length of chunk i of K in a buffer block of `count` elements: element-aligned, 64-byte aligned where it can be. */
+void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset, uint64_t *length);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A router: the socket that ranks attach to, one arena per job, and the workers that run REDUCE and H2H slices.
+ * A library, so that the daemon (router/main.c) and a rank (FERRY_ROUTER=embedded) host the same thing.
+ */
+#ifndef FERRY_ROUTER_ROUTER_H
+#define FERRY_ROUTER_ROUTER_H
+
+#include "ipc/ferry_types.h"
+#include "ipc/layout.h"
+
+#include <stdbool.h>
+
+struct ferry_router;
+
+struct ferry_router_options {
+	uint32_t domain;
+	const struct ferry_layout *layout; /* copied */
+	const char *directory;   /* of the sockets; NULL: ferry_socket_directory() */
+	const char *socket;      /* file name in it; NULL: "router-<domain>.sock" */
+	uint32_t workers;        /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
+	uint64_t staging_limit;  /* bytes for all jobs together; 0: no limit */
+	bool pin;                /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
+	uint32_t idle_exit_ms;   /* ferry_router_wait returns after this long without a job; 0: never */
+};
+
+/** Binds the socket and starts the threads. ferryInvalidUsage if another router answers on that socket. */
+ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **router);
+
+/** From now on new attaches are refused; existing jobs go on. Async-signal-safe (SIGTERM handlers call it). */
+void ferry_router_drain(struct ferry_router *router);
+
+/** Returns when draining and the last job has detached, or idle too long. */
+void ferry_router_wait(struct ferry_router *router);
+
+/** Fails the jobs that are left (their ranks get ferryRemoteError), joins the threads, removes the socket, frees. */
+void ferry_router_stop(struct ferry_router *router);
+
+#endif
