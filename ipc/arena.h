@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router of the
+ * job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
+ *
+ * Layout: header | rank lines | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
+ * which its readers copy once and check (ferry_arena_map); nobody uses an offset out of shared memory afterwards.
+ *
+ * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .rank_domain, .finished,
+ * .failure: that router. A rank line: its rank alone, in the arena of its own domain. A counter: the one instruction that
+ * owns it in the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination.
+ * Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ *
+ * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
+ * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is ever reset.
+ * Call n may touch its bank once every rank and every router with work have finished call n - FERRY_BANKS. A tag repeats after
+ * 2^32 calls; by then its counter has been rewritten by every plan that uses it, or reads as finished to nobody.
+ */
+#ifndef FERRY_IPC_ARENA_H
+#define FERRY_IPC_ARENA_H
+
+#include "ipc/ferry_types.h"
+#include "ipc/wait.h"
+
+#define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
+#define FERRY_ARENA_ABI 1u
+#define FERRY_BANKS 2
+#define FERRY_PAIR_SLOTS 4
+#define FERRY_MESSAGE_BYTES 384
+
+/* One cache line pair: no two counters share what a prefetcher moves together. */
+struct ferry_counter {
+	_Atomic uint64_t value;  /* release-stored by its writer after the slice's bytes; acquire-loaded by readers */
+	_Atomic uint64_t length; /* variable plans: bytes of the chunk, stored before the first value of a call */
+	char pad[112];
+};
+
+static inline uint64_t ferry_counter_value(uint64_t call, uint32_t slices)
+{
+	return call << 32 | slices;
+}
+
+/** Slices published for this call: 0 while the counter still carries another call's tag. */
+static inline uint32_t ferry_counter_slices(uint64_t value, uint64_t call)
+{
+	return (uint32_t)(value >> 32) == (uint32_t)call ? (uint32_t)value : 0;
+}
+
+/* Why a job ended. The writer fills code and message, then release-stores state = 1. */
+struct ferry_failure {
+	_Atomic uint32_t state;
+	uint32_t code; /* ferryResult_t */
+	char message[FERRY_MESSAGE_BYTES];
+};
+
+/* What a rank submits for call n: slot n mod FERRY_BANKS of its ring. Fields first, then seq with release. */
+struct ferry_descriptor {
+	_Atomic uint64_t seq;      /* n */
+	_Atomic uint64_t plan_hash;
+	_Atomic uint64_t count;
+	_Atomic uint64_t scalar;   /* premulsum: the bits of this rank's factor */
+	_Atomic uint32_t plan_id;  /* where rank 0 uploaded the plan; meaningful in rank 0's descriptor */
+	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
+	_Atomic uint32_t root;
+	_Atomic uint32_t reserved;
+	char pad[80];
+};
+
+/* The exchange that ferryCommSplit does: slot s mod 2 holds exchange s. Fields first, then seq with release. */
+struct ferry_board {
+	_Atomic uint64_t seq;
+	_Atomic int32_t color, key;
+};
+
+struct ferry_rank_line {
+	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
+	struct ferry_doorbell h2d;
+	struct ferry_doorbell app; /* this rank's callers of blocking functions */
+	struct ferry_descriptor ring[FERRY_BANKS];
+	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
+	struct ferry_board board[2];
+	char pad0[64];
+	struct ferry_failure failure;
+	char pad1[120];
+};
+
+/* Point to point from one rank to another: a stream of slices that never restarts; slice g of all time is in slot g mod SLOTS. */
+struct ferry_pair_slot {
+	_Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
+	_Atomic uint64_t bytes;   /* of the whole message */
+	_Atomic uint32_t type;
+	_Atomic uint32_t reserved;
+};
+
+struct ferry_pair_line {
+	struct ferry_counter up;   /* value: slices published since the start; writer: source */
+	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
+	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `up` covers the slice */
+	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
+};
+
+struct ferry_arena_header {
+	uint32_t magic, abi;
+	uint64_t bytes;
+	uint32_t domain, ndomains, nranks, banks;
+	uint64_t rank_lines_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
+	uint64_t staging;          /* bytes per bank */
+	uint32_t counters;         /* per bank */
+	uint32_t pair_slice;       /* bytes per slot of a pair's window */
+	_Atomic uint32_t attached; /* ranks attached; futex word */
+	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
+	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
+	char pad0[64];
+	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
+	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
+	struct ferry_failure failure;
+};
+
+/* A process's view of an arena. Private memory, so the offsets cannot change under it. */
+struct ferry_arena {
+	struct ferry_arena_header *header;
+	struct ferry_rank_line *rank_lines;
+	struct ferry_pair_line *pair_lines; /* [source * nranks + destination], sources of any domain (their own is used) */
+	struct ferry_counter *counters[FERRY_BANKS];
+	char *staging[FERRY_BANKS];
+	char *pair_windows;
+	uint64_t bytes, staging_bytes;
+	uint32_t ncounters, nranks, ndomains, domain, pair_slice;
+	int descriptor; /* of the shared memory; -1 once closed */
+};
+
+struct ferry_arena_shape {
+	uint32_t domain, ndomains, nranks;
+	uint64_t staging; /* bytes for all windows of collectives together */
+	int node;         /* NUMA node to bind to; -1: none */
+	bool lock;        /* mlock the staging, or fail */
+};
+
+/**
+ * Creates, binds, allocates and fills in an arena; nothing of it is left in the name space. Errors: ferrySystemError with the
+ * sizes (no space in /dev/shm, memlock limit too low), ferryInvalidArgument.
+ */
+ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
+
+/** Maps an arena received as a descriptor (which it then owns), checking magic, ABI, sizes and every offset. */
+ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);
+
+void ferry_arena_unmap(struct ferry_arena *arena);
+
+/** The bytes that ferry_arena_create would allocate. */
+uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
+
+static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t source, uint32_t destination)
+{
+	return arena->pair_windows +
+	       ((uint64_t)source * arena->nranks + destination) * FERRY_PAIR_SLOTS * (uint64_t)arena->pair_slice;
+}
+
+/** Fills a failure cell unless it is filled already; the caller is its one writer. */
+void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
+
+#endif
