@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/attach.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "ipc/plan.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message)
+{
+	if (length != sizeof *message)
+		return ferry_fail(ferryInvalidArgument, "attach message of %zu bytes instead of %zu", length, sizeof *message);
+	memcpy(message, bytes, sizeof *message);
+	if (message->magic != FERRY_ATTACH_MAGIC || message->abi != FERRY_ATTACH_ABI)
+		return ferry_fail(ferryRefused, "attach message of magic %08x and ABI %u; this router speaks %08x and %u",
+		                  message->magic, message->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
+	if (message->kind < FERRY_ATTACH_RANK || message->kind >= FERRY_ATTACH_KINDS)
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u (1 to %d)", message->kind, FERRY_ATTACH_KINDS - 1);
+	if (message->payload && message->kind != FERRY_ATTACH_PLAN)
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes", message->kind,
+		                  (unsigned long long)message->payload);
+	if (message->kind == FERRY_ATTACH_PLAN &&
+	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES ||
+	     message->plan_id >= FERRY_MAX_PLANS))
+		return ferry_fail(ferryInvalidArgument, "plan %u of %llu bytes: ids go to %d, sizes from %zu to %u", message->plan_id,
+		                  (unsigned long long)message->payload, FERRY_MAX_PLANS - 1, sizeof(struct ferry_plan),
+		                  FERRY_PLAN_MAX_BYTES);
+	if (message->kind != FERRY_ATTACH_RANK && message->kind != FERRY_ATTACH_PEER)
+		return ferrySuccess;
+	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
+	    message->ndomains > FERRY_MAX_DOMAINS || message->domain >= message->ndomains ||
+	    (message->kind == FERRY_ATTACH_RANK && message->rank >= message->nranks))
+		return ferry_fail(ferryInvalidArgument, "rank %u of %u (at most %d) in domain %u of %u (at most %d)", message->rank,
+		                  message->nranks, FERRY_MAX_RANKS, message->domain, message->ndomains, FERRY_MAX_DOMAINS);
+	return ferrySuccess;
+}
+
+static ferryResult_t make_directory(const char *path)
+{
+	struct stat status;
+	if (mkdir(path, 0700) && errno != EEXIST)
+		return ferry_fail(ferrySystemError, "mkdir %s: %s", path, strerror(errno));
+	if (stat(path, &status))
+		return ferry_fail(ferrySystemError, "stat %s: %s", path, strerror(errno));
+	if (!S_ISDIR(status.st_mode))
+		return ferry_fail(ferrySystemError, "%s is not a directory", path);
+	if (status.st_uid != geteuid() && status.st_uid != 0)
+		return ferry_fail(ferryRefused, "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
+		                  status.st_uid, geteuid());
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_socket_directory(char *path, size_t bytes)
+{
+	const char *given = ferry_env("FERRY_SOCKET_DIR"), *runtime = ferry_env("XDG_RUNTIME_DIR");
+	int written;
+	if (given)
+		written = snprintf(path, bytes, "%s", given);
+	else if (runtime && access(runtime, W_OK) == 0)
+		written = snprintf(path, bytes, "%s/ferry", runtime);
+	else if (access("/run/ferry", W_OK) == 0 || access("/run", W_OK) == 0)
+		written = snprintf(path, bytes, "/run/ferry");
+	else
+		written = snprintf(path, bytes, "/tmp/ferry-%u", (unsigned)geteuid());
+	/* The file names in it take up to 48 bytes more; sun_path holds 108. */
+	if (written < 0 || (size_t)written >= bytes || written > 59)
+		return ferry_fail(ferryInvalidArgument, "socket directory \"%.200s\" has %d bytes; at most 59 fit a socket's path",
+		                  given ? given : runtime, written);
+	return make_directory(path);
+}
+
+static ferryResult_t address_of(const char *path, struct sockaddr_un *address)
+{
+	memset(address, 0, sizeof *address);
+	address->sun_family = AF_UNIX;
+	if (strlen(path) >= sizeof address->sun_path)
+		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path, strlen(path),
+		                  sizeof address->sun_path - 1);
+	memcpy(address->sun_path, path, strlen(path) + 1);
+	return ferrySuccess;
+}
+
+static ferryResult_t new_socket(int *descriptor)
+{
+	*descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s", strerror(errno));
+}
+
+ferryResult_t ferry_attach_listen(const char *path, int *listener)
+{
+	struct sockaddr_un address;
+	int probe;
+	ferryResult_t result = address_of(path, &address);
+	if (result || (result = new_socket(listener)))
+		return result;
+	if (ferry_attach_connect(path, &probe) == ferrySuccess) {
+		close(probe);
+		close(*listener);
+		return ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
+	}
+	unlink(path);
+	mode_t mask = umask(0177);
+	int refused = bind(*listener, (struct sockaddr *)&address, sizeof address) || listen(*listener, 1024);
+	int error = errno;
+	umask(mask);
+	if (!refused)
+		return ferrySuccess;
+	close(*listener);
+	return ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(error));
+}
+
+ferryResult_t ferry_attach_connect(const char *path, int *connection)
+{
+	struct sockaddr_un address;
+	ferryResult_t result = address_of(path, &address);
+	if (result || (result = new_socket(connection)))
+		return result;
+	int refused;
+	do
+		refused = connect(*connection, (struct sockaddr *)&address, sizeof address);
+	while (refused && errno == EINTR);
+	if (!refused)
+		return ferrySuccess;
+	int error = errno;
+	close(*connection);
+	return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
+}
+
+static bool send_all(int connection, const void *bytes, size_t length)
+{
+	const char *next = bytes;
+	while (length) {
+		ssize_t sent = send(connection, next, length, MSG_NOSIGNAL);
+		if (sent < 0 && errno == EINTR)
+			continue;
+		if (sent <= 0)
+			return false;
+		next += sent;
+		length -= (size_t)sent;
+	}
+	return true;
+}
+
+/* A reply, and the descriptor that may ride on its first byte. */
+static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor)
+{
+	char control[CMSG_SPACE(sizeof(int))];
+	size_t have = 0;
+	*descriptor = -1;
+	while (have < sizeof *reply) {
+		struct iovec part = {(char *)reply + have, sizeof *reply - have};
+		struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+		ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return false;
+		for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
+			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)))
+				memcpy(descriptor, CMSG_DATA(head), sizeof(int));
+		have += (size_t)got;
+	}
+	return true;
+}
+
+ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor)
+{
+	struct ferry_attach_reply reply;
+	int received = -1;
+	message->magic = FERRY_ATTACH_MAGIC;
+	message->abi = FERRY_ATTACH_ABI;
+	if (!send_all(connection, message, sizeof *message) || !send_all(connection, payload, message->payload) ||
+	    !receive_reply(connection, &reply, &received)) {
+		if (received >= 0)
+			close(received);
+		return ferry_fail(ferryRemoteError, "the router closed the connection");
+	}
+	ferryResult_t result = ferrySuccess;
+	reply.message[sizeof reply.message - 1] = '\0';
+	if (reply.magic != FERRY_ATTACH_MAGIC || reply.abi != FERRY_ATTACH_ABI)
+		result = ferry_fail(ferryRefused, "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
+		                    reply.magic, reply.abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
+	else if (reply.result >= ferryNumResults)
+		result = ferry_fail(ferryInternalError, "the router answers with result %u", reply.result);
+	else if (reply.result)
+		result = ferry_fail((ferryResult_t)reply.result, "%s", reply.message);
+	else if (descriptor && received < 0)
+		result = ferry_fail(ferryInternalError, "the router sent no descriptor with its reply");
+	if (!result && descriptor)
+		*descriptor = received;
+	else if (received >= 0)
+		close(received);
+	return result;
+}
+
+ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor)
+{
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct ferry_attach_reply reply = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, (uint32_t)result, 0, ""};
+	struct iovec part = {&reply, sizeof reply};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	snprintf(reply.message, sizeof reply.message, "%s", text ? text : "");
+	if (descriptor >= 0) {
+		message.msg_control = control;
+		message.msg_controllen = sizeof control;
+		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+		head->cmsg_level = SOL_SOCKET;
+		head->cmsg_type = SCM_RIGHTS;
+		head->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
+	}
+	/* 512 bytes fit any socket buffer: a client that does not read its replies loses its connection, it cannot block us. */
+	ssize_t sent = sendmsg(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (sent != (ssize_t)sizeof reply)
+		return ferry_fail(ferrySystemError, "a reply of %zu bytes: %zd sent: %s", sizeof reply, sent, strerror(errno));
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_attach_check_peer(int connection)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof peer;
+	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
+	if (peer.uid != geteuid() && peer.uid != 0)
+		return ferry_fail(ferryRefused, "process %d of uid %u may not attach to a router of uid %u", peer.pid, peer.uid,
+		                  geteuid());
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS, .magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI};
+	struct ferry_attach_reply reply;
+	int connection, received;
+	ferryResult_t result = ferry_attach_connect(path, &connection);
+	if (result)
+		return result;
+	if (!send_all(connection, &message, sizeof message) || !receive_reply(connection, &reply, &received))
+		result = ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
+	else
+		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
+	close(connection);
+	return result;
+}
+
+bool ferry_attach_closed(int connection)
+{
+	struct pollfd entry = {connection, POLLRDHUP, 0};
+	return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The attach protocol: how a rank (or another router) meets a router over its unix socket.
+ *
+ * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each. The reply to
+ * ATTACH and PEER carries the arena's descriptor (SCM_RIGHTS). The connection then stays open: closing it without DETACH
+ * means that the rank died. The router reads SO_PEERCRED and takes only its own user, members of its group if it was told so,
+ * and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
+ */
+#ifndef FERRY_IPC_ATTACH_H
+#define FERRY_IPC_ATTACH_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdbool.h>
+
+#define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
+#define FERRY_ATTACH_ABI 1u
+#define FERRY_KEY_BYTES 16
+
+enum ferry_attach_kind {
+	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
+	FERRY_ATTACH_READY,    /* every rank has attached to every domain's router: map the other domains' arenas */
+	FERRY_ATTACH_PLAN,     /* payload: a plan to keep as plan_id */
+	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
+	FERRY_ATTACH_PEER,     /* another router asks for the arena of job `key` */
+	FERRY_ATTACH_STATUS,   /* anybody: what are you doing; the reply's message is the answer */
+	FERRY_ATTACH_KINDS
+};
+
+struct ferry_attach_message {
+	uint32_t magic, abi;
+	uint32_t kind;
+	uint32_t rank, nranks;
+	uint32_t domain;   /* RANK: the rank's own domain */
+	uint32_t ndomains;
+	uint32_t plan_id;  /* PLAN */
+	uint64_t payload;  /* PLAN: bytes that follow the message */
+	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default */
+	uint8_t key[FERRY_KEY_BYTES];
+};
+
+struct ferry_attach_reply {
+	uint32_t magic, abi;
+	uint32_t result;   /* ferryResult_t */
+	uint32_t reserved;
+	char message[496]; /* why not; or the status text */
+};
+
+#define FERRY_MAX_PLANS 256
+
+/**
+ * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with both
+ * values), ferryInvalidArgument for a field out of range.
+ */
+ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message);
+
+/**
+ * The directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else
+ * /tmp/ferry-<uid>; made with mode 0700 if it does not exist. Errors: ferrySystemError with the path; ferryRefused if the
+ * directory belongs to another user.
+ */
+ferryResult_t ferry_socket_directory(char *path, size_t bytes);
+
+/** Binds and listens. A stale socket file is replaced; ferryInvalidUsage if a router answers on it. */
+ferryResult_t ferry_attach_listen(const char *path, int *listener);
+
+/** ferrySystemError with the path if nobody listens there. */
+ferryResult_t ferry_attach_connect(const char *path, int *connection);
+
+/** Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's. */
+ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor);
+
+/** The router's side. descriptor < 0: none. */
+ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
+
+/** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */
+ferryResult_t ferry_attach_check_peer(int connection);
+
+/** Asks the router on that socket what it is doing: one line of "name=value" words. */
+ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
+
+/** True once the other end has closed. */
+bool ferry_attach_closed(int connection);
+
+#endif
