@@ -17,7 +17,7 @@ struct ferry_router_options {
 	uint32_t domain;
 	const struct ferry_layout *layout; /* copied */
 	const char *directory;   /* of the sockets; NULL: ferry_socket_directory() */
-	const char *socket;      /* file name in it; NULL: "router-<domain>.sock" */
+	const char *prefix;      /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
 	uint32_t workers;        /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
 	uint64_t staging_limit;  /* bytes for all jobs together; 0: no limit */
 	bool pin;                /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */

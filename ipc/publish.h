@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The arenas of one job as one process sees them, and the two things that lanes and workers do with counters: ask how far an
+ * instruction may go, and publish a slice so that everybody who waits for it wakes.
+ */
+#ifndef FERRY_IPC_PUBLISH_H
+#define FERRY_IPC_PUBLISH_H
+
+#include "ipc/arena.h"
+#include "ipc/plan.h"
+
+/* Private to the process; constant once the job is ready. */
+struct ferry_job_arenas {
+	uint32_t nranks, ndomains;
+	uint8_t rank_domain[FERRY_MAX_RANKS];
+	struct ferry_arena arenas[FERRY_MAX_DOMAINS];
+};
+
+static inline struct ferry_rank_line *ferry_rank_line(const struct ferry_job_arenas *job, uint32_t rank)
+{
+	return &job->arenas[job->rank_domain[rank]].rank_lines[rank];
+}
+
+/* An edge with its counter found. */
+struct ferry_gate {
+	struct ferry_counter *counter;
+	uint32_t lag;
+	uint32_t nslices; /* of the instruction waited for */
+};
+
+/** How many of `nslices` slices the gates allow by now, for call `seq`. Acquires what the counters published. */
+static inline uint32_t ferry_gates_open(const struct ferry_gate *gates, uint32_t ngates, uint64_t seq, uint32_t nslices)
+{
+	uint32_t open = nslices;
+	for (uint32_t i = 0; i < ngates; i++) {
+		if (!gates[i].nslices)
+			continue;
+		uint64_t value = atomic_load_explicit(&gates[i].counter->value, memory_order_acquire);
+		uint64_t reach = (uint64_t)ferry_counter_slices(value, seq) + gates[i].lag;
+		if (reach < gates[i].nslices && reach < open)
+			open = (uint32_t)reach;
+	}
+	return open;
+}
+
+/** Rings whoever of these ranks' lanes and routers sleeps. The caller has published before. */
+void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
+
+/** Wakes every lane, caller and router of the job: something ended. */
+void ferry_wake_all(const struct ferry_job_arenas *job);
+
+/** Stores "slices 0 .. slices-1 of call seq are there" with release and wakes the instruction's waiters. */
+static inline void ferry_publish(const struct ferry_job_arenas *job, const struct ferry_instr *instr,
+                                 struct ferry_counter *counter, uint64_t seq, uint32_t slices)
+{
+	atomic_store_explicit(&counter->value, ferry_counter_value(seq, slices), memory_order_release);
+	ferry_wake(job, instr->wakes_d2h, instr->wakes_h2d, instr->wakes_domains);
+}
+
+#endif

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/job.h"
+
+#include "ipc/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	ferry_log(FERRY_LOG_WARN, "job of %u ranks failed: %s", job->shared.nranks, message);
+	ferry_failure_set(&header->failure, code, message);
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	atomic_store_explicit(&job->dead, 1, memory_order_release);
+	ferry_futex_wake(&header->attached, -1, true);
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		/* Before the other arenas are mapped, only lines in this one can be rung; ranks that wait elsewhere poll. */
+		struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
+		if (!arena->header)
+			continue;
+		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
+		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);
+		ferry_doorbell_ring(&arena->rank_lines[rank].app);
+	}
+}
+
+/* ---- plans ---- */
+
+static void plan_free(struct ferry_job_plan *entry)
+{
+	free(entry->plan);
+	free(entry->memory);
+	free(entry);
+}
+
+void ferry_job_free_retired(struct ferry_job *job)
+{
+	struct ferry_job_plan **link = &job->retired;
+	while (*link) {
+		struct ferry_job_plan *entry = *link;
+		bool running = false;
+		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+			running |= atomic_load(&job->runs[bank].seq) && atomic_load(&job->runs[bank].plan) == entry;
+		if (running) {
+			link = &entry->next_retired;
+			continue;
+		}
+		*link = entry->next_retired;
+		plan_free(entry);
+	}
+}
+
+void ferry_job_free_plans(struct ferry_job *job)
+{
+	for (uint32_t i = 0; i < FERRY_MAX_PLANS; i++) {
+		struct ferry_job_plan *entry = atomic_exchange(&job->plans[i], NULL);
+		if (entry)
+			plan_free(entry);
+	}
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		atomic_store(&job->runs[bank].seq, 0);
+	ferry_job_free_retired(job);
+}
+
+static bool is_mine(const struct ferry_job *job, const struct ferry_instr *instr)
+{
+	return (instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H) && instr->owner == job->domain;
+}
+
+/* Small slices are not worth splitting between workers. */
+static uint32_t parts_for(const struct ferry_job *job, const struct ferry_plan *plan)
+{
+	uint32_t parts = plan->slice / (32u << 10);
+	return parts < 1 ? 1 : parts > job->parts ? job->parts : parts;
+}
+
+static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
+                    struct ferry_work *work, char **memory)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
+	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
+	struct ferry_arena *arenas = job->shared.arenas;
+
+	work->instr = instr;
+	work->counter = &arenas[instr->domain].counters[bank][instr->counter];
+	work->window = arenas[instr->window_domain].staging[bank] + instr->window_offset;
+	work->parts = parts_for(job, plan);
+	work->gates = (struct ferry_gate *)*memory;
+	*memory += instr->nedges * sizeof *work->gates;
+	work->sources = (const char **)*memory;
+	*memory += instr->nsources * sizeof *work->sources;
+	work->done = (_Atomic uint32_t *)*memory;
+	*memory += (plan->window + 1) / 2 * 2 * sizeof *work->done; /* keeps what follows 8-byte aligned */
+	for (uint32_t i = 0; i < instr->nedges; i++) {
+		const struct ferry_instr *producer = &instrs[edges[i].instr];
+		work->gates[i].counter = &arenas[producer->domain].counters[bank][producer->counter];
+		work->gates[i].lag = edges[i].lag;
+		work->gates[i].nslices = producer->nslices;
+	}
+	for (uint32_t i = 0; i < instr->nsources; i++)
+		work->sources[i] = arenas[sources[i].domain].staging[bank] + sources[i].window_offset;
+}
+
+static struct ferry_job_plan *plan_install(struct ferry_job *job, struct ferry_plan *plan)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	struct ferry_job_plan *entry = calloc(1, sizeof *entry);
+	size_t bytes = 0;
+	if (!entry)
+		return NULL;
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		if (is_mine(job, &instrs[i])) {
+			entry->nworks++;
+			bytes += sizeof(struct ferry_work) + instrs[i].nedges * sizeof(struct ferry_gate) +
+			         instrs[i].nsources * sizeof(char *) + (plan->window + 1) / 2 * 2 * sizeof(uint32_t);
+		}
+	entry->memory = calloc(FERRY_BANKS, bytes ? bytes : 1);
+	if (!entry->memory) {
+		free(entry);
+		return NULL;
+	}
+	char *memory = entry->memory;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		struct ferry_work *work = (struct ferry_work *)memory;
+		memory += entry->nworks * sizeof *work;
+		entry->works[bank] = work;
+		for (uint32_t i = 0; i < plan->ninstrs; i++)
+			if (is_mine(job, &instrs[i]))
+				resolve(job, plan, &instrs[i], bank, work++, &memory);
+	}
+	entry->plan = plan;
+	return entry;
+}
+
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const void *blob, uint64_t bytes)
+{
+	struct ferry_plan_limits limits = {.nranks = job->shared.nranks,
+	                                   .ndomains = job->shared.ndomains,
+	                                   .rank_domain = job->shared.rank_domain};
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
+		return ferry_fail(ferryInvalidUsage, "plan %u before the job was ready", plan_id);
+	for (uint32_t domain = 0; domain < limits.ndomains; domain++) {
+		limits.staging[domain] = job->shared.arenas[domain].staging_bytes;
+		limits.counters[domain] = job->shared.arenas[domain].ncounters;
+	}
+	struct ferry_plan *plan = malloc(bytes);
+	if (!plan)
+		return ferry_fail(ferrySystemError, "no memory for a plan of %llu bytes", (unsigned long long)bytes);
+	memcpy(plan, blob, bytes);
+	ferryResult_t result = ferry_plan_validate(plan, bytes, &limits);
+	if (result) {
+		free(plan);
+		return result;
+	}
+	struct ferry_job_plan *entry = plan_install(job, plan);
+	if (!entry) {
+		result = ferry_fail(ferrySystemError, "no memory to prepare a plan of %u instructions", plan->ninstrs);
+		free(plan);
+		return result;
+	}
+	struct ferry_job_plan *old = atomic_exchange_explicit(&job->plans[plan_id], entry, memory_order_acq_rel);
+	if (old) {
+		old->next_retired = job->retired;
+		job->retired = old;
+	}
+	return ferrySuccess;
+}
+
+/* ---- calls ---- */
+
+struct request {
+	uint64_t hash, count, scalar;
+	uint32_t plan_id, shape, root;
+};
+
+static void copy_request(const struct ferry_descriptor *descriptor, struct request *request)
+{
+	request->hash = atomic_load_explicit(&descriptor->plan_hash, memory_order_relaxed);
+	request->count = atomic_load_explicit(&descriptor->count, memory_order_relaxed);
+	request->scalar = atomic_load_explicit(&descriptor->scalar, memory_order_relaxed);
+	request->plan_id = atomic_load_explicit(&descriptor->plan_id, memory_order_relaxed);
+	request->shape = atomic_load_explicit(&descriptor->shape, memory_order_relaxed);
+	request->root = atomic_load_explicit(&descriptor->root, memory_order_relaxed);
+}
+
+static void fail_disagreement(struct ferry_job *job, uint64_t seq, uint32_t rank, const struct request *first,
+                              const struct request *other)
+{
+	char text[FERRY_MESSAGE_BYTES];
+	snprintf(text, sizeof text,
+	         "call %llu: rank 0 calls %s of %llu %s (op %s, root %u), rank %u calls %s of %llu %s (op %s, root %u)%s",
+	         (unsigned long long)seq, ferry_collective_name(first->shape & 0xff), (unsigned long long)first->count,
+	         ferry_type_name(first->shape >> 8 & 0xff), ferry_redop_name(first->shape >> 16 & 0xff), first->root, rank,
+	         ferry_collective_name(other->shape & 0xff), (unsigned long long)other->count,
+	         ferry_type_name(other->shape >> 8 & 0xff), ferry_redop_name(other->shape >> 16 & 0xff), other->root,
+	         first->hash != other->hash && first->shape == other->shape && first->count == other->count &&
+	                         first->root == other->root
+	                 ? "; their programs or FERRY_ settings differ"
+	                 : "");
+	ferry_job_fail(job, ferryInvalidUsage, text);
+}
+
+/* The next call of this bank, if rank 0 has submitted it: 0 if not. */
+static uint64_t submitted(struct ferry_job *job, uint32_t bank)
+{
+	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[bank];
+	uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
+	return seq > job->runs[bank].last && seq % FERRY_BANKS == bank ? seq : 0;
+}
+
+static bool all_submitted(struct ferry_job *job, uint32_t bank, uint64_t seq)
+{
+	for (uint32_t rank = 1; rank < job->shared.nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[bank].seq, memory_order_acquire) != seq)
+			return false;
+	return true;
+}
+
+static void finish(struct ferry_job *job, uint32_t bank, uint64_t seq)
+{
+	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
+	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
+	ferry_wake(&job->shared, job->shared.nranks == 64 ? ~0ull : (1ull << job->shared.nranks) - 1, 0, 0);
+}
+
+static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *entry)
+{
+	struct ferry_run *run = &job->runs[bank];
+	uint32_t left = 0;
+	for (uint32_t i = 0; i < entry->nworks; i++) {
+		struct ferry_work *work = &entry->works[bank][i];
+		work->published = 0;
+		for (uint32_t slot = 0; slot < entry->plan->window; slot++)
+			atomic_store_explicit(&work->done[slot], 0, memory_order_relaxed);
+		atomic_store_explicit(&work->ready, seq << 32, memory_order_relaxed);
+		atomic_store_explicit(&work->next, seq << 32, memory_order_release);
+		left += work->instr->nslices > 0;
+	}
+	run->last = seq;
+	if (!left) {
+		finish(job, bank, seq);
+		return;
+	}
+	atomic_store_explicit(&run->left, left, memory_order_relaxed);
+	atomic_store_explicit(&run->plan, entry, memory_order_relaxed);
+	atomic_store_explicit(&run->seq, seq, memory_order_release);
+}
+
+static void admit_bank(struct ferry_job *job, uint32_t bank)
+{
+	struct request first, other;
+	uint64_t seq = submitted(job, bank);
+	if (!seq || !all_submitted(job, bank, seq))
+		return;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		copy_request(&ferry_rank_line(&job->shared, rank)->ring[bank], rank ? &other : &first);
+		job->runs[bank].scalars[rank] = rank ? other.scalar : first.scalar;
+		if (rank && (other.hash != first.hash || other.shape != first.shape || other.root != first.root ||
+		             other.count != first.count)) {
+			fail_disagreement(job, seq, rank, &first, &other);
+			return;
+		}
+	}
+	struct ferry_job_plan *entry = NULL;
+	if (first.plan_id < FERRY_MAX_PLANS)
+		entry = atomic_load_explicit(&job->plans[first.plan_id], memory_order_acquire);
+	else if (first.plan_id == UINT32_MAX) { /* a call without work for any router */
+		job->runs[bank].last = seq;
+		return;
+	}
+	if (!entry || entry->plan->hash != first.hash) {
+		char text[FERRY_MESSAGE_BYTES];
+		snprintf(text, sizeof text, "call %llu names plan %u with hash %016llx, which this router does not have",
+		         (unsigned long long)seq, first.plan_id, (unsigned long long)first.hash);
+		ferry_job_fail(job, ferryInternalError, text);
+		return;
+	}
+	start(job, bank, seq, entry);
+}
+
+void ferry_job_admit(struct ferry_job *job)
+{
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire) || pthread_mutex_trylock(&job->admit))
+		return;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		if (!atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) &&
+		    !atomic_load_explicit(&job->dead, memory_order_relaxed))
+			admit_bank(job, bank);
+	pthread_mutex_unlock(&job->admit);
+}
+
+/* ---- slices ---- */
+
+/* How many slices of the work may run, remembered so that the gates are read once per advance. */
+static uint32_t runnable(struct ferry_work *work, uint64_t seq, uint32_t wanted)
+{
+	uint64_t known = atomic_load_explicit(&work->ready, memory_order_acquire);
+	uint32_t ready = ferry_counter_slices(known, seq);
+	if (ready >= wanted)
+		return ready;
+	uint32_t open = ferry_gates_open(work->gates, work->instr->nedges, seq, work->instr->nslices);
+	if (open > ready && (uint32_t)(known >> 32) == (uint32_t)seq)
+		atomic_compare_exchange_strong_explicit(&work->ready, &known, ferry_counter_value(seq, open), memory_order_release,
+		                                        memory_order_relaxed);
+	return open;
+}
+
+/* Claims one part of one slice. The tag in `next` makes a claim for a call that has ended fail. */
+static bool claim(struct ferry_work *work, uint64_t seq, uint32_t *slice, uint32_t *part, bool *more)
+{
+	uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
+	while (1) {
+		if ((uint32_t)(next >> 32) != (uint32_t)seq)
+			return false;
+		*slice = (uint32_t)next / work->parts;
+		*part = (uint32_t)next % work->parts;
+		if (*slice >= work->instr->nslices)
+			return false;
+		uint32_t ready = runnable(work, seq, *slice + 1);
+		if (ready <= *slice)
+			return false;
+		if (atomic_compare_exchange_weak_explicit(&work->next, &next, next + 1, memory_order_acq_rel,
+		                                          memory_order_acquire)) {
+			*more = ready > *slice + 1 || *part + 1 < work->parts;
+			return true;
+		}
+	}
+}
+
+static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
+                       struct ferry_work *work, uint32_t slice, uint32_t part)
+{
+	const struct ferry_plan *plan = entry->plan;
+	const struct ferry_instr *instr = work->instr;
+	uint64_t start = (uint64_t)slice * plan->slice, slot = (uint64_t)(slice % plan->window) * plan->slice;
+	uint64_t length = instr->length - start < plan->slice ? instr->length - start : plan->slice;
+	uint64_t piece = (length / work->parts + 63) / 64 * 64, from = piece * part;
+	if (from >= length)
+		return 0;
+	uint64_t bytes = part + 1 == work->parts || length - from < piece ? length - from : piece;
+	char *destination = work->window + slot + from;
+	if (instr->opcode == FERRY_H2H) {
+		ferry_copy(destination, work->sources[0] + slot + from, bytes, job->store);
+		return 2 * bytes;
+	}
+	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
+	const void *inputs[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
+	uint64_t scalars[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
+	bool premultiplied = plan->redop == ferryNumOps;
+	struct ferry_reduction reduction = {.type = plan->type, .op = plan->redop, .store = job->store, .divisor = 1};
+	if (plan->redop == ferryAvg && (instr->flags & FERRY_INSTR_FINAL))
+		reduction.divisor = plan->nranks;
+	for (uint32_t i = 0; i < instr->nsources; i++) {
+		inputs[i] = work->sources[i] + slot + from;
+		if (premultiplied && sources[i].rank != FERRY_PARTIAL) {
+			scalars[i] = run->scalars[sources[i].rank];
+			reduction.scaled |= 1ull << i;
+		}
+	}
+	reduction.scalars = premultiplied ? scalars : NULL;
+	ferry_reduce(destination, inputs, instr->nsources, bytes / ferry_type_size(plan->type), &reduction);
+	return (instr->nsources + 1) * bytes;
+}
+
+/* Advances the counter over every slice whose parts are all done, in order. One thread at a time holds `publishing`. */
+static void publish(struct ferry_job *job, struct ferry_run *run, uint32_t bank, uint64_t seq,
+                    const struct ferry_job_plan *entry, struct ferry_work *work)
+{
+	uint32_t window = entry->plan->window, nslices = work->instr->nslices;
+	bool again;
+	do {
+		if (atomic_exchange(&work->publishing, 1))
+			return; /* the holder looks at `done` once more after it lets go */
+		uint32_t before = work->published, published = before;
+		while (published < nslices && atomic_load(&work->done[published % window]) == work->parts) {
+			atomic_store(&work->done[published % window], 0);
+			published++;
+		}
+		work->published = published;
+		if (published != before)
+			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
+		bool finished = published != before && published == nslices;
+		atomic_store(&work->publishing, 0);
+		if (finished) {
+			if (atomic_fetch_sub(&run->left, 1) == 1)
+				finish(job, bank, seq);
+			return;
+		}
+		again = atomic_load(&work->done[published % window]) == work->parts;
+	} while (again);
+}
+
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, bool *more)
+{
+	struct ferry_run *run = &job->runs[bank];
+	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
+	uint32_t count = 0;
+	if (!seq)
+		return 0;
+	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
+	bool progress = true;
+	while (progress && count < most) {
+		progress = false;
+		for (uint32_t i = 0; i < entry->nworks && count < most; i++) {
+			struct ferry_work *work = &entry->works[bank][i];
+			uint32_t slice, part;
+			bool others = false;
+			if (!claim(work, seq, &slice, &part, &others))
+				continue;
+			*more |= others;
+			size_t bytes = run_part(job, entry, run, work, slice, part);
+			atomic_fetch_add_explicit(&job->slices, 1, memory_order_relaxed);
+			atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
+			if (atomic_fetch_add(&work->done[slice % entry->plan->window], 1) + 1 == work->parts)
+				publish(job, run, bank, seq, entry, work);
+			count++;
+			progress = true;
+		}
+	}
+	return count;
+}
+
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, bool *more)
+{
+	uint32_t count = 0;
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
+		return 0;
+	ferry_job_admit(job);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		count += work_bank(job, bank, most, more);
+	return count;
+}
+
+bool ferry_job_has_work(struct ferry_job *job)
+{
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed) || !atomic_load_explicit(&job->ready, memory_order_acquire))
+		return false;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		struct ferry_run *run = &job->runs[bank];
+		uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
+		if (!seq) {
+			pthread_mutex_lock(&job->admit);
+			uint64_t next = atomic_load_explicit(&run->seq, memory_order_acquire) ? 0 : submitted(job, bank);
+			pthread_mutex_unlock(&job->admit);
+			if (next && all_submitted(job, bank, next))
+				return true;
+			continue;
+		}
+		struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
+		for (uint32_t i = 0; i < entry->nworks; i++) {
+			struct ferry_work *work = &entry->works[bank][i];
+			uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
+			uint32_t slice = (uint32_t)next / work->parts;
+			if ((uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
+			    runnable(work, seq, slice + 1) > slice)
+				return true;
+		}
+	}
+	return false;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A job inside a router: its arenas, the plans it was handed, and the calls under way, one per bank.
+ *
+ * Written by: the router's connection thread (attach, plans), the job's attendant thread (peers), and workers (calls). The
+ * comments at the fields say which and under what. Everything here is private to the router; what comes out of shared
+ * memory is copied and checked first.
+ */
+#ifndef FERRY_ROUTER_JOB_H
+#define FERRY_ROUTER_JOB_H
+
+#include "ipc/attach.h"
+#include "ipc/publish.h"
+#include "router/reduce.h"
+
+#include <pthread.h>
+
+/* One REDUCE or H2H of a plan that this router runs, with every pointer found, for one bank. */
+struct ferry_work {
+	const struct ferry_instr *instr;
+	struct ferry_counter *counter;
+	char *window;
+	const char **sources;        /* nsources windows */
+	struct ferry_gate *gates;    /* nedges */
+	_Atomic uint64_t next;       /* call tag << 32 | slice parts claimed; workers, by compare-and-swap */
+	_Atomic uint64_t ready;      /* call tag << 32 | slices known to be runnable; workers; release/acquire */
+	_Atomic uint32_t *done;      /* per window slot: parts finished; workers, by fetch-add; reset by the publisher */
+	_Atomic uint32_t publishing; /* lock of `published` and of the counter: whoever holds it is the one writer */
+	uint32_t published;          /* slices */
+	uint32_t parts;              /* pieces in which a slice is handed out */
+};
+
+struct ferry_job_plan {
+	struct ferry_plan *plan;                /* a private copy, validated */
+	uint32_t nworks;                        /* of this domain */
+	struct ferry_work *works[FERRY_BANKS];
+	void *memory;                           /* that the arrays lie in */
+	struct ferry_job_plan *next_retired;
+};
+
+/* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
+struct ferry_run {
+	_Atomic uint64_t seq;                   /* 0: idle */
+	_Atomic(struct ferry_job_plan *) plan;
+	_Atomic uint32_t left;                  /* works not yet finished */
+	uint64_t last;                          /* last call seen in this bank; under admit */
+	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
+};
+
+struct ferry_job {
+	uint8_t key[FERRY_KEY_BYTES];
+	struct ferry_job_arenas shared;
+	uint32_t domain;
+	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
+	_Atomic uint32_t ready;                 /* 1 once the other domains' arenas are mapped; attendant thread, release */
+	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone */
+	enum ferry_store store;
+	uint32_t parts;                         /* workers that may share one slice */
+	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
+	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */
+	pthread_mutex_t admit;                  /* one worker at a time starts calls */
+	struct ferry_run runs[FERRY_BANKS];
+	_Atomic uint64_t slices, bytes;         /* done for this job, for ferry-stat */
+
+	uint32_t users;                         /* workers inside; under the router's lock */
+	int ready_connection;                   /* where the reply to READY goes; connection thread, before the attendant sees it */
+	_Atomic uint32_t ready_asked;
+	pthread_t attendant;
+	struct ferry_router *router;
+	struct ferry_job *next;
+};
+
+/** Keeps a plan as plan_id after checking it against the job's arenas. The blob is copied. Connection thread. */
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const void *blob, uint64_t bytes);
+
+/** Frees replaced plans. Only while no worker is inside. */
+void ferry_job_free_retired(struct ferry_job *job);
+
+/** Frees all plans. Only while no worker is inside. */
+void ferry_job_free_plans(struct ferry_job *job);
+
+/** Starts every call whose descriptors have all come. A disagreement between ranks fails the job, naming them. */
+void ferry_job_admit(struct ferry_job *job);
+
+/** True if a call could be admitted or a slice run now. */
+bool ferry_job_has_work(struct ferry_job *job);
+
+/** Runs up to `most` slice parts; returns how many. *more: others are ready too, so another worker is worth waking. */
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, bool *more);
+
+/** Ends the job for all its ranks with this code and message. */
+void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferry-router: the daemon. Parses options, starts a router, and ends it on SIGTERM: drains first, stops at the second. */
+#include "ipc/attach.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "router/router.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
+enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN };
+
+struct arguments {
+	struct ferry_router_options router;
+	const char *layout;
+	int ready_fd;
+};
+
+static struct ferry_router *running; /* for the signal handler; set before the handlers are */
+
+const char *argp_program_version = "ferry-router 0.1.0";
+
+static const struct argp_option options[] = {
+	{"domain", 'd', "D", 0, "Serve domain D of the layout (default 0)", 0},
+	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, $XDG_RUNTIME_DIR/ferry, /run/ferry)", 0},
+	{"workers", 'w', "N", 0, "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
+	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0, "Staging for all jobs together, K, M and G understood (default: no limit)", 0},
+	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
+	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
+	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},
+	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
+	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
+	{0}};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	enum ferry_log_level level;
+	uint64_t number = 0;
+	char *end = NULL;
+	if (key == 'd' || key == 'w' || key == KEY_IDLE_EXIT || key == KEY_READY_FD) {
+		errno = 0;
+		number = strtoul(value, &end, 10);
+		if (errno || end == value || *end || number > 1000000)
+			argp_error(state, "\"%s\" is not a number from 0 to 1000000", value);
+	}
+	switch (key) {
+	case 'd':
+		arguments->router.domain = (uint32_t)number;
+		return 0;
+	case 'w':
+		arguments->router.workers = (uint32_t)number;
+		return 0;
+	case KEY_IDLE_EXIT:
+		arguments->router.idle_exit_ms = (uint32_t)number * 1000;
+		return 0;
+	case KEY_READY_FD:
+		arguments->ready_fd = (int)number;
+		return 0;
+	case KEY_STAGING_LIMIT:
+		if (!ferry_parse_bytes(value, &arguments->router.staging_limit))
+			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M", value);
+		return 0;
+	case KEY_SOCKET_DIR:
+		arguments->router.directory = value;
+		return 0;
+	case KEY_LAYOUT:
+		arguments->layout = value;
+		return 0;
+	case KEY_NO_PIN:
+		arguments->router.pin = false;
+		return 0;
+	case KEY_LOG:
+		if (!ferry_log_parse(value, &level))
+			argp_error(state, "--log: \"%s\" is none of error, warn, info, debug", value);
+		ferry_log_set_level(level);
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "unexpected argument \"%s\"", value);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void on_terminate(int number)
+{
+	static volatile sig_atomic_t before;
+	(void)number;
+	if (before++)
+		_exit(EXIT_FAILED);
+	ferry_router_drain(running);
+}
+
+static int fail(const char *doing)
+{
+	fprintf(stderr, "ferry-router: %s: %s\n", doing, ferry_last_message());
+	return EXIT_FAILED;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {
+		options, parse, NULL,
+		"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies between domains of "
+		"every job that attaches.\v"
+		"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once.\n"
+		"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
+		"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
+		NULL, NULL, NULL};
+	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
+	struct ferry_layout layout;
+	argp_err_exit_status = EXIT_USAGE;
+	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
+		return EXIT_USAGE;
+	if (arguments.layout)
+		setenv("FERRY_LAYOUT", arguments.layout, 1);
+	if (ferry_layout_load(&layout))
+		return fail("reading the layout");
+	arguments.router.layout = &layout;
+	if (arguments.router.pin)
+		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
+
+	sigset_t signals;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	sigprocmask(SIG_BLOCK, &signals, NULL); /* until `running` is set */
+	ferryResult_t result = ferry_router_start(&arguments.router, &running);
+	if (result) {
+		fail("starting");
+		return result == ferryInvalidUsage ? EXIT_TAKEN : EXIT_FAILED;
+	}
+	struct sigaction action = {.sa_handler = on_terminate};
+	sigaction(SIGTERM, &action, NULL);
+	sigaction(SIGINT, &action, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	if (arguments.ready_fd >= 0) {
+		if (write(arguments.ready_fd, "", 1) != 1)
+			ferry_log(FERRY_LOG_WARN, "--ready-fd %d: %s", arguments.ready_fd, strerror(errno));
+		close(arguments.ready_fd);
+	}
+	ferry_router_wait(running);
+	ferry_router_stop(running);
+	return EXIT_DONE;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The threads that run slices. Each job has an attendant thread that sleeps on the job's own doorbell (a tenant can only ring
+ * its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers are further
+ * workers without a job, woken when there is more ready than one can do. Workers go round the jobs, a few slices at a time.
+ *
+ * `lock` guards the list of jobs, their `users`, and `active`. No slice runs under it.
+ */
+#ifndef FERRY_ROUTER_WORKERS_H
+#define FERRY_ROUTER_WORKERS_H
+
+#include "ipc/layout.h"
+#include "router/job.h"
+
+struct ferry_workers {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;    /* a permit or a job became free */
+	struct ferry_job *jobs;    /* singly linked */
+	struct ferry_job *cursor;  /* served last */
+	uint32_t active, limit;    /* at work now, and how many may be */
+	uint32_t spin_us;
+	bool pin;
+	bool stopping;
+	uint32_t nhelpers;
+	pthread_t helpers[FERRY_MAX_RANKS];
+	struct ferry_doorbell bell; /* helpers sleep here */
+	struct ferry_layout layout;
+	uint32_t domain;
+};
+
+/** Starts limit - 1 helpers. */
+ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct ferry_layout *layout, uint32_t domain,
+                                  uint32_t limit, uint32_t spin_us, bool pin);
+
+/** Joins the helpers. All jobs must be gone. */
+void ferry_workers_stop(struct ferry_workers *workers);
+
+void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job);
+
+/** Returns once no worker is inside the job and none will be again. */
+void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job);
+
+/** True if no worker is inside the job right now; none can enter while the caller holds workers->lock. */
+bool ferry_workers_outside(const struct ferry_job *job);
+
+/** Works until nothing is ready in any job, then returns. */
+void ferry_workers_run(struct ferry_workers *workers);
+
+#endif
