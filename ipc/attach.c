@@ -6,8 +6,11 @@
 #include "ipc/plan.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -76,7 +79,8 @@ ferryResult_t ferry_socket_directory(char *path, size_t bytes)
 	return make_directory(path);
 }
 
-static ferryResult_t address_of(const char *path, struct sockaddr_un *address)
+/* A path that starts with '@' is a name in Linux's abstract namespace: it goes when its last socket does. */
+static ferryResult_t address_of(const char *path, struct sockaddr_un *address, socklen_t *bytes)
 {
 	memset(address, 0, sizeof *address);
 	address->sun_family = AF_UNIX;
@@ -84,6 +88,11 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address)
 		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path, strlen(path),
 		                  sizeof address->sun_path - 1);
 	memcpy(address->sun_path, path, strlen(path) + 1);
+	*bytes = (socklen_t)sizeof *address;
+	if (path[0] == '@') {
+		address->sun_path[0] = '\0';
+		*bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+	}
 	return ferrySuccess;
 }
 
@@ -93,41 +102,69 @@ static ferryResult_t new_socket(int *descriptor)
 	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s", strerror(errno));
 }
 
+/* Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound. */
+static ferryResult_t bind_alone(int listener, const char *path, const struct sockaddr_un *address, socklen_t bytes)
+{
+	char lock_path[sizeof address->sun_path + 8];
+	int probe;
+	snprintf(lock_path, sizeof lock_path, "%s.lock", path);
+	int lock = open(lock_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	if (lock < 0 || flock(lock, LOCK_EX)) {
+		ferryResult_t result = ferry_fail(ferrySystemError, "locking %s: %s", lock_path, strerror(errno));
+		if (lock >= 0)
+			close(lock);
+		return result;
+	}
+	ferryResult_t result = ferrySuccess;
+	if (ferry_attach_connect(path, &probe) == ferrySuccess) {
+		close(probe);
+		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
+	} else {
+		unlink(path);
+		mode_t mask = umask(0177);
+		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
+			result = ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(errno));
+		umask(mask);
+	}
+	close(lock);
+	return result;
+}
+
 ferryResult_t ferry_attach_listen(const char *path, int *listener)
 {
 	struct sockaddr_un address;
-	int probe;
-	ferryResult_t result = address_of(path, &address);
+	socklen_t bytes;
+	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(listener)))
 		return result;
-	if (ferry_attach_connect(path, &probe) == ferrySuccess) {
-		close(probe);
+	if (path[0] != '@')
+		result = bind_alone(*listener, path, &address, bytes);
+	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
+		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s", path,
+		                    strerror(errno));
+	if (result)
 		close(*listener);
-		return ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
-	}
-	unlink(path);
-	mode_t mask = umask(0177);
-	int refused = bind(*listener, (struct sockaddr *)&address, sizeof address) || listen(*listener, 1024);
-	int error = errno;
-	umask(mask);
-	if (!refused)
-		return ferrySuccess;
-	close(*listener);
-	return ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(error));
+	return result;
 }
 
 ferryResult_t ferry_attach_connect(const char *path, int *connection)
 {
 	struct sockaddr_un address;
-	ferryResult_t result = address_of(path, &address);
+	socklen_t bytes;
+	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(connection)))
 		return result;
 	int refused;
 	do
-		refused = connect(*connection, (struct sockaddr *)&address, sizeof address);
+		refused = connect(*connection, (struct sockaddr *)&address, bytes);
 	while (refused && errno == EINTR);
-	if (!refused)
-		return ferrySuccess;
+	if (!refused) {
+		/* Both ends look: an abstract name can be taken by anybody on the machine. */
+		result = ferry_attach_check_peer(*connection);
+		if (result)
+			close(*connection);
+		return result;
+	}
 	int error = errno;
 	close(*connection);
 	return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
@@ -230,7 +267,7 @@ ferryResult_t ferry_attach_check_peer(int connection)
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
 		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
 	if (peer.uid != geteuid() && peer.uid != 0)
-		return ferry_fail(ferryRefused, "process %d of uid %u may not attach to a router of uid %u", peer.pid, peer.uid,
+		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid, peer.uid,
 		                  geteuid());
 	return ferrySuccess;
 }

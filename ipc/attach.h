@@ -62,7 +62,10 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
  */
 ferryResult_t ferry_socket_directory(char *path, size_t bytes);
 
-/** Binds and listens. A stale socket file is replaced; ferryInvalidUsage if a router answers on it. */
+/**
+ * Binds and listens. A stale socket file is replaced; ferryInvalidUsage if a router answers on it. A path that starts with
+ * '@' names a socket without a file (Linux's abstract namespace); it is gone with the process, however that dies.
+ */
 ferryResult_t ferry_attach_listen(const char *path, int *listener);
 
 /** ferrySystemError with the path if nobody listens there. */

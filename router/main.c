@@ -7,18 +7,21 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
-enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN };
+enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN, KEY_DAEMON };
 
 struct arguments {
 	struct ferry_router_options router;
 	const char *layout;
 	int ready_fd;
+	bool daemon;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -33,6 +36,7 @@ static const struct argp_option options[] = {
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},
+	{"daemon", KEY_DAEMON, NULL, 0, "Go to the background; the command returns once ranks can attach", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
@@ -75,6 +79,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_NO_PIN:
 		arguments->router.pin = false;
 		return 0;
+	case KEY_DAEMON:
+		arguments->daemon = true;
+		return 0;
 	case KEY_LOG:
 		if (!ferry_log_parse(value, &level))
 			argp_error(state, "--log: \"%s\" is none of error, warn, info, debug", value);
@@ -103,6 +110,38 @@ static int fail(const char *doing)
 	return EXIT_FAILED;
 }
 
+/* The parent waits for the child's readiness and passes its exit code on if there is none. Before any thread exists. */
+static void go_to_background(struct arguments *arguments)
+{
+	int ready[2], status = 0;
+	char byte;
+	if (pipe(ready))
+		return;
+	pid_t child = fork();
+	if (child < 0) {
+		close(ready[0]);
+		close(ready[1]);
+		return;
+	}
+	if (child > 0) {
+		close(ready[1]);
+		if (read(ready[0], &byte, 1) == 1)
+			_exit(EXIT_DONE);
+		if (waitpid(child, &status, 0) == child && WIFEXITED(status))
+			_exit(WEXITSTATUS(status));
+		_exit(EXIT_FAILED);
+	}
+	close(ready[0]);
+	setsid();
+	int null = open("/dev/null", O_RDWR);
+	for (int standard = 0; null >= 0 && standard < 3; standard++)
+		dup2(null, standard); /* whoever started us may wait for the end of our output */
+	if (null > 2)
+		close(null);
+	fcntl(ready[1], F_SETFD, FD_CLOEXEC);
+	arguments->ready_fd = ready[1];
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -118,6 +157,8 @@ int main(int argc, char **argv)
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;
+	if (arguments.daemon)
+		go_to_background(&arguments);
 	if (arguments.layout)
 		setenv("FERRY_LAYOUT", arguments.layout, 1);
 	if (ferry_layout_load(&layout))

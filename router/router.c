@@ -405,6 +405,12 @@ static void client_accept(struct ferry_router *router)
 
 /* ---- the connection thread ---- */
 
+static void remove_socket(const struct ferry_router *router)
+{
+	if (router->path[0] != '@')
+		unlink(router->path);
+}
+
 static void say_done(struct ferry_router *router)
 {
 	pthread_mutex_lock(&router->lock);
@@ -443,7 +449,7 @@ static void *connection_main(void *argument)
 		int events = poll(set, nclients + 2, timeout);
 		if (events == 0 && !router->nconnections) {
 			/* Nobody came for long: stop listening before saying so, or a client could connect to a router that leaves. */
-			unlink(router->path);
+			remove_socket(router);
 			say_done(router);
 			router->idle_exit_ms = 0;
 			continue;
@@ -551,7 +557,7 @@ no_workers:
 	close(router->event);
 no_event:
 	close(router->listener);
-	unlink(router->path);
+	remove_socket(router);
 no_settings:
 	pthread_cond_destroy(&router->over);
 	pthread_mutex_destroy(&router->lock);
@@ -578,7 +584,7 @@ void ferry_router_wait(struct ferry_router *router)
 void ferry_router_stop(struct ferry_router *router)
 {
 	uint64_t one = 1;
-	unlink(router->path);
+	remove_socket(router);
 	atomic_store(&router->stopping, 1);
 	if (write(router->event, &one, sizeof one) < 0)
 		ferry_log(FERRY_LOG_WARN, "eventfd: %s", strerror(errno));

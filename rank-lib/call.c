@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a checked request to a call in the stream and in the lanes' inboxes. */
+#include "rank-lib/lane.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- checks ---- */
+
+/* Bytes that the rank reads from its send buffer and writes to its receive buffer. */
+static void extents(const struct ferry_request *request, uint64_t *sends, uint64_t *receives)
+{
+	uint32_t send_blocks, receive_blocks;
+	uint64_t block = request->count * ferry_type_size(request->type);
+	struct ferryComm *comm = request->comm;
+	if (request->collective == FERRY_SENDRECV) {
+		*sends = request->direction == FERRY_UP ? block : 0;
+		*receives = request->direction == FERRY_DOWN ? block : 0;
+		return;
+	}
+	if (request->collective == FERRY_ALLTOALLV) {
+		*sends = *receives = 0;
+		for (int peer = 0; peer < comm->nranks; peer++) {
+			*sends += request->sendcounts[peer] * ferry_type_size(request->type);
+			*receives += request->recvcounts[peer] * ferry_type_size(request->type);
+		}
+		return;
+	}
+	ferry_collective_chunks(request->collective, (uint32_t)comm->nranks, 1, (uint32_t)request->root, (uint32_t)comm->rank,
+	                        &send_blocks, &receive_blocks);
+	*sends = send_blocks * block;
+	*receives = receive_blocks * block;
+}
+
+/* Where the send buffer must be for the call to be in place; NULL if the collective has no such form here. */
+static const char *in_place_send(const struct ferry_request *request)
+{
+	uint64_t block = request->count * ferry_type_size(request->type) * (uint64_t)request->comm->rank;
+	switch (request->collective) {
+	case FERRY_ALLGATHER:
+	case FERRY_GATHER:
+		return (const char *)request->receive + block;
+	case FERRY_REDUCESCATTER:
+	case FERRY_SCATTER:
+		return (const char *)request->receive - block;
+	case FERRY_ALLTOALLV:
+		return NULL;
+	default:
+		return request->receive;
+	}
+}
+
+static ferryResult_t check_buffers(const struct ferry_request *request)
+{
+	const char *name = ferry_collective_name(request->collective);
+	uint64_t sends, receives;
+	size_t element = ferry_type_size(request->type);
+	if (request->count > (1ull << 46) / (uint64_t)request->comm->nranks)
+		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
+		                  (unsigned long long)request->count, (1ull << 46) / (unsigned long long)request->comm->nranks,
+		                  request->comm->nranks);
+	extents(request, &sends, &receives);
+	if ((sends && !request->send) || (receives && !request->receive))
+		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
+		                  sends && !request->send ? "sendbuff" : "recvbuff",
+		                  (unsigned long long)(sends && !request->send ? sends : receives),
+		                  sends && !request->send ? "sent" : "received");
+	if ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element))
+		return ferry_fail(ferryInvalidArgument, "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes",
+		                  name, request->send, request->receive, element);
+	const char *send = request->send, *receive = request->receive;
+	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request))
+		return ferrySuccess;
+	if (send < receive + receives && receive < send + sends)
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s: sendbuff %p (%llu bytes) and recvbuff %p (%llu bytes) overlap and are not in place", name,
+		                  request->send, (unsigned long long)sends, request->receive, (unsigned long long)receives);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_variable(const struct ferry_request *request)
+{
+	if (!request->sendcounts || !request->senddispls || !request->recvcounts || !request->recvdispls)
+		return ferry_fail(ferryInvalidArgument, "alltoallv: sendcounts %p, sdispls %p, recvcounts %p, rdispls %p: none may be NULL",
+		                  (const void *)request->sendcounts, (const void *)request->senddispls,
+		                  (const void *)request->recvcounts, (const void *)request->recvdispls);
+	uint64_t most = 1ull << 46, self = (uint64_t)request->comm->rank;
+	for (int peer = 0; peer < request->comm->nranks; peer++)
+		if (request->sendcounts[peer] > most || request->senddispls[peer] > most || request->recvcounts[peer] > most ||
+		    request->recvdispls[peer] > most)
+			return ferry_fail(ferryInvalidArgument, "alltoallv: a count or displacement for peer %d is over %llu", peer,
+			                  (unsigned long long)most);
+	if (request->sendcounts[self] != request->recvcounts[self])
+		return ferry_fail(ferryInvalidUsage, "alltoallv: rank %d sends %zu elements to itself and receives %zu",
+		                  request->comm->rank, request->sendcounts[self], request->recvcounts[self]);
+	if (request->send && request->send == request->receive)
+		return ferry_fail(ferryInvalidArgument, "alltoallv: sendbuff and recvbuff are both %p; it has no in-place form",
+		                  request->send);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_redop(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	int index = (int)request->op - (int)ferryNumOps;
+	if (!ferry_collective_reduces(request->collective))
+		return ferrySuccess;
+	if ((int)request->op < 0 || index >= FERRY_MAX_REDOPS || (index >= 0 && !comm->redops[index].used))
+		return ferry_fail(ferryInvalidArgument, "%s: reduction %d: 0 to %d, or one created on this communicator",
+		                  ferry_collective_name(request->collective), (int)request->op, ferryNumOps - 1);
+	if (index >= 0 && comm->redops[index].type != request->type)
+		return ferry_fail(ferryInvalidUsage, "%s of %s with a reduction created for %s",
+		                  ferry_collective_name(request->collective), ferry_type_name(request->type),
+		                  ferry_type_name(comm->redops[index].type));
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_request_check(const struct ferry_request *request)
+{
+	const char *name = ferry_collective_name(request->collective);
+	struct ferryComm *comm = request->comm;
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (ferry_comm_failed(comm))
+		return ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
+	if (comm->finalized)
+		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized", name);
+	if (!ferry_type_size(request->type))
+		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type, ferryNumTypes - 1);
+	if (request->root < 0 || request->root >= comm->nranks)
+		return ferry_fail(ferryInvalidArgument, "%s: %s %d: 0 to %d", name,
+		                  request->collective == FERRY_SENDRECV ? "peer" : "root", request->root, comm->nranks - 1);
+	pthread_mutex_lock(&comm->lock);
+	result = check_redop(request);
+	pthread_mutex_unlock(&comm->lock);
+	if (!result && request->collective == FERRY_ALLTOALLV)
+		result = check_variable(request);
+	if (!result)
+		result = check_buffers(request);
+	return result ? result : comm->device->ops->check_stream(comm->device, request->stream);
+}
+
+/* ---- calls ---- */
+
+static void call_release(struct ferry_ticket *ticket)
+{
+	struct ferry_call *call = (struct ferry_call *)ticket;
+	struct ferryComm *comm = call->comm;
+	free(call->transfers[0]);
+	free(call->transfers[1]);
+	free(call);
+	ferry_comm_drop(comm);
+}
+
+static struct ferry_call *call_new(struct ferryComm *comm, uint32_t ups, uint32_t downs)
+{
+	struct ferry_call *call = calloc(1, sizeof *call);
+	if (!call)
+		return NULL;
+	call->transfers[FERRY_UP] = calloc(ups ? ups : 1, sizeof(struct ferry_transfer));
+	call->transfers[FERRY_DOWN] = calloc(downs ? downs : 1, sizeof(struct ferry_transfer));
+	if (!call->transfers[0] || !call->transfers[1]) {
+		free(call->transfers[0]);
+		free(call->transfers[1]);
+		free(call);
+		return NULL;
+	}
+	call->comm = comm;
+	call->ticket.on_start = ferry_call_started;
+	call->ticket.release = call_release;
+	atomic_store(&call->ticket.holders, 2); /* the stream and the lanes */
+	return call;
+}
+
+/* Into the lanes' inboxes, then into the stream: from there it may start at once. Under comm->lock. */
+static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream)
+{
+	struct ferryComm *comm = call->comm;
+	ferry_comm_hold(comm);
+	atomic_store(&call->lanes, 1 + (call->left[FERRY_DOWN] > 0));
+	atomic_fetch_add(&comm->inflight, 1);
+	ferry_lanes_submit(comm, call);
+	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket);
+	if (result) {
+		/* The lanes have it and the other ranks may wait for it: there is no way back. */
+		ferry_comm_fail(comm, result, ferry_last_message());
+		ferry_ticket_drop(&call->ticket);
+	}
+	return result;
+}
+
+static void fill_transfer(const struct ferry_request *request, const struct ferry_plan *plan, const struct ferry_step *step,
+                          struct ferry_transfer *transfer)
+{
+	const struct ferry_instr *instr = step->instr;
+	bool down = instr->opcode == FERRY_H2D;
+	const char *base = down ? request->receive : request->send;
+	uint64_t offset = instr->user_offset, destination = instr->user_destination;
+	transfer->step = step;
+	transfer->length = instr->length;
+	if (plan->flags & FERRY_PLAN_VARIABLE) {
+		size_t element = ferry_type_size(request->type);
+		transfer->length = (down ? request->recvcounts : request->sendcounts)[instr->chunk] * element;
+		offset = (down ? request->recvdispls : request->senddispls)[instr->chunk] * element;
+		destination = request->recvdispls[instr->chunk] * element;
+	}
+	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
+	transfer->user = transfer->length ? (char *)base + offset : NULL;
+	if (instr->opcode == FERRY_COPY)
+		transfer->destination = transfer->length ? (char *)request->receive + destination : NULL;
+}
+
+static void fill_call(const struct ferry_request *request, struct ferry_call *call)
+{
+	const struct ferry_plan *plan = call->entry->plan;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		const struct ferry_step *steps = call->entry->steps[direction][call->bank];
+		for (uint32_t i = 0; i < call->entry->nsteps[direction]; i++) {
+			struct ferry_transfer *transfer = &call->transfers[direction][call->ntransfers[direction]];
+			fill_transfer(request, plan, &steps[i], transfer);
+			if (steps[i].instr->opcode == FERRY_COPY && transfer->user == transfer->destination)
+				continue; /* in place, or nothing */
+			if (!transfer->nslices && !variable)
+				continue;
+			call->ntransfers[direction]++;
+			/* Variable: an empty receive still compares its length with the sender's; an empty send is done. */
+			call->left[direction] += transfer->nslices || (variable && steps[i].instr->opcode == FERRY_H2D);
+		}
+	}
+}
+
+/* Scalars of premulsum: a value given at creation, or device memory read when the call starts. */
+static void fill_scalar(const struct ferry_request *request, struct ferry_call *call)
+{
+	int index = (int)request->op - (int)ferryNumOps;
+	if (!ferry_collective_reduces(request->collective) || index < 0)
+		return;
+	call->scalar = request->comm->redops[index].scalar;
+	call->device_scalar = request->comm->redops[index].device_scalar;
+}
+
+static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry,
+                               enum ferry_collective *collective)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_plan_key key = {.collective = request->collective, .type = request->type, .root = (uint32_t)request->root};
+	if (request->program) {
+		ferryResult_t result = ferry_comm_user_program(comm, request->program, &key.program);
+		if (result)
+			return result;
+		if (key.program->collective != request->collective)
+			return ferry_fail(ferryProgramError, "the program is for %s", ferry_collective_name(key.program->collective));
+	}
+	*collective = key.collective;
+	key.count = key.collective == FERRY_ALLTOALLV ? 0 : request->count;
+	if (!ferry_collective_has_root(key.collective))
+		key.root = 0;
+	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum : request->op < ferryNumOps ? request->op : ferryNumOps;
+	if (!key.program)
+		key.program = ferry_comm_replacement(comm, key.collective, key.root, key.count * ferry_type_size(key.type));
+	return ferry_comm_plan(comm, &key, entry);
+}
+
+static ferryResult_t launch_locked(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_plan_entry *entry;
+	enum ferry_collective collective;
+	ferryResult_t result = find_plan(request, &entry, &collective);
+	if (result)
+		return result;
+	struct ferry_call *call = call_new(comm, entry->nsteps[FERRY_UP], entry->nsteps[FERRY_DOWN]);
+	if (!call)
+		return ferry_fail(ferrySystemError, "no memory for a call");
+	call->seq = ++comm->seq;
+	call->bank = call->seq % FERRY_BANKS;
+	call->entry = entry;
+	entry->last_used = call->seq;
+	call->count = entry->key.count;
+	call->root = entry->key.root;
+	call->shape = (uint32_t)collective | (uint32_t)request->type << 8 | (uint32_t)entry->key.redop << 16;
+	fill_scalar(request, call);
+	fill_call(request, call);
+	return call_launch(call, request->stream);
+}
+
+ferryResult_t ferry_launch(const struct ferry_request *request)
+{
+	if (request->collective == FERRY_SENDRECV)
+		return ferry_launch_pairs(request, 1);
+	pthread_mutex_lock(&request->comm->lock);
+	ferryResult_t result = launch_locked(request);
+	pthread_mutex_unlock(&request->comm->lock);
+	return result;
+}
+
+static void fill_pair(struct ferryComm *comm, const struct ferry_request *request, struct ferry_transfer *transfer)
+{
+	uint32_t peer = (uint32_t)request->root;
+	uint32_t source = request->direction == FERRY_UP ? (uint32_t)comm->rank : peer;
+	uint32_t slice = comm->shared.arenas[comm->shared.rank_domain[source]].pair_slice;
+	transfer->peer = peer;
+	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
+	transfer->length = request->count * ferry_type_size(request->type);
+	transfer->type = (uint32_t)request->type;
+	transfer->nslices = (uint32_t)((transfer->length + slice - 1) / slice);
+	if (!transfer->nslices)
+		transfer->nslices = 1; /* an empty message is a message too */
+	transfer->message = ++comm->messages[request->direction][peer];
+}
+
+ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)
+{
+	struct ferryComm *comm = requests[0].comm;
+	struct ferry_call *call = call_new(comm, nrequests, nrequests);
+	if (!call)
+		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
+	pthread_mutex_lock(&comm->lock);
+	call->point_to_point = true;
+	for (uint32_t i = 0; i < nrequests; i++) {
+		enum ferry_direction direction = requests[i].direction;
+		fill_pair(comm, &requests[i], &call->transfers[direction][call->ntransfers[direction]++]);
+		call->left[direction]++;
+	}
+	ferryResult_t result = call_launch(call, requests[0].stream);
+	pthread_mutex_unlock(&comm->lock);
+	return result;
+}

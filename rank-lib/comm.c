@@ -1,0 +1,521 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a communicator. */
+#include "rank-lib/comm.h"
+
+#include "ipc/environment.h"
+#include "ipc/launch_env.h"
+#include "ipc/layout.h"
+#include "rank-lib/bootstrap.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char id_magic[8] = "ferryid";
+
+/* ---- the library ---- */
+
+ferryResult_t ferryGetVersion(int *version)
+{
+	if (!version)
+		return ferry_fail(ferryInvalidArgument, "ferryGetVersion: version is NULL");
+	*version = FERRY_VERSION_CODE;
+	return ferrySuccess;
+}
+
+const char *ferryGetErrorString(ferryResult_t result)
+{
+	return ferry_result_text(result);
+}
+
+const char *ferryGetLastError(ferryComm_t comm)
+{
+	if (comm && comm->magic == FERRY_COMM_MAGIC && atomic_load_explicit(&comm->failed, memory_order_acquire))
+		return comm->error_message;
+	return ferry_last_message();
+}
+
+ferryResult_t ferryGetUniqueId(ferryUniqueId *id)
+{
+	if (!id)
+		return ferry_fail(ferryInvalidArgument, "ferryGetUniqueId: id is NULL");
+	memset(id, 0, sizeof *id);
+	memcpy(id->internal, id_magic, sizeof id_magic);
+	return ferry_random_key((uint8_t *)id->internal + sizeof id_magic);
+}
+
+/* ---- failure ---- */
+
+ferryResult_t ferry_comm_check(struct ferryComm *comm)
+{
+	if (comm && !((uintptr_t)comm % _Alignof(struct ferryComm)) && comm->magic == FERRY_COMM_MAGIC)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's", (void *)comm);
+}
+
+static void keep_error(struct ferryComm *comm, ferryResult_t code, const char *message)
+{
+	pthread_mutex_lock(&comm->error_lock);
+	if (!atomic_load_explicit(&comm->failed, memory_order_relaxed)) {
+		comm->error = code;
+		snprintf(comm->error_message, sizeof comm->error_message, "%s", message);
+		atomic_store_explicit(&comm->failed, 1, memory_order_seq_cst);
+	}
+	pthread_mutex_unlock(&comm->error_lock);
+}
+
+void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *message)
+{
+	keep_error(comm, code, message);
+	pthread_mutex_lock(&comm->error_lock); /* two threads of this rank must not fill the cell at once */
+	ferry_failure_set(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->failure, code, message);
+	pthread_mutex_unlock(&comm->error_lock);
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		atomic_store_explicit(&comm->shared.arenas[domain].header->failed, 1, memory_order_release);
+	ferry_wake_all(&comm->shared);
+}
+
+/* Somebody raised `failed` in an arena: find out who and why. */
+static void adopt_failure(struct ferryComm *comm)
+{
+	char text[2 * FERRY_MESSAGE_BYTES];
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+		const struct ferry_failure *failure = &comm->shared.arenas[domain].header->failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+		keep_error(comm, failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code : ferryInternalError,
+		           text);
+	}
+	for (int rank = 0; rank < comm->nranks; rank++) {
+		const struct ferry_failure *failure = &ferry_rank_line(&comm->shared, (uint32_t)rank)->failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, sizeof text, "rank %d: %.*s", rank, FERRY_MESSAGE_BYTES - 1, failure->message);
+		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
+		keep_error(comm, failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
+	}
+	keep_error(comm, ferryRemoteError, "the job was ended by somebody who left no message");
+}
+
+bool ferry_comm_failed(struct ferryComm *comm)
+{
+	if (atomic_load_explicit(&comm->failed, memory_order_acquire))
+		return true;
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (atomic_load_explicit(&comm->shared.arenas[domain].header->failed, memory_order_acquire)) {
+			adopt_failure(comm);
+			return true;
+		}
+	return false;
+}
+
+void ferry_comm_check_sockets(struct ferryComm *comm)
+{
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (comm->sockets[domain] >= 0 && !ferry_comm_failed(comm) && ferry_attach_closed(comm->sockets[domain])) {
+			char text[96];
+			snprintf(text, sizeof text, "the router of domain %u died", domain);
+			ferry_comm_fail(comm, ferryRemoteError, text);
+		}
+}
+
+/* ---- making one ---- */
+
+void ferry_comm_hold(struct ferryComm *comm)
+{
+	atomic_fetch_add_explicit(&comm->holders, 1, memory_order_relaxed);
+}
+
+void ferry_comm_drop(struct ferryComm *comm)
+{
+	if (atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) != 1)
+		return;
+	ferry_comm_free_plans(comm);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		ferry_arena_unmap(&comm->shared.arenas[domain]);
+	ferry_device_close(comm->device);
+	pthread_mutex_destroy(&comm->lock);
+	pthread_mutex_destroy(&comm->error_lock);
+	comm->magic = 0;
+	free(comm);
+}
+
+static ferryResult_t choose_router(struct ferryComm *comm, const ferryConfig_t *config)
+{
+	const char *mode = config->router ? config->router : ferry_env("FERRY_ROUTER");
+	if (!mode)
+		mode = "auto";
+	if (strcmp(mode, "auto") && strcmp(mode, "required") && strcmp(mode, "embedded"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", mode);
+	snprintf(comm->router_mode, sizeof comm->router_mode, "%s", mode);
+	comm->embedded = mode[0] == 'e';
+	if (!comm->embedded) {
+		snprintf(comm->prefix, sizeof comm->prefix, "router");
+		return ferry_socket_directory(comm->directory, sizeof comm->directory);
+	}
+	snprintf(comm->directory, sizeof comm->directory, "@ferry");
+	for (int i = 0; i < FERRY_KEY_BYTES; i++)
+		snprintf(comm->prefix + 2 * i, sizeof comm->prefix - 2 * (size_t)i, "%02x", comm->key[i]);
+	return ferrySuccess;
+}
+
+static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
+{
+	const char *kind = config->device ? config->device : ferry_env("FERRY_DEVICE");
+	int ordinal = config->ordinal >= 0 ? config->ordinal : launch->local_rank >= 0 ? launch->local_rank : comm->rank;
+	snprintf(comm->device_kind, sizeof comm->device_kind, "%s", kind ? kind : "host");
+	return ferry_device_open(kind ? kind : "host", ordinal, &comm->device);
+}
+
+static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
+{
+	struct ferry_layout layout;
+	ferryResult_t result = ferry_layout_load(&layout);
+	if (result)
+		return result;
+	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->nranks;
+	uint32_t ordinal = (uint32_t)comm->device->ordinal;
+	comm->ndomains = layout.ndomains;
+	if (config->domain >= (int)layout.ndomains)
+		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain, layout.ndomains,
+		                  layout.source);
+	comm->domain = config->domain >= 0 ? (uint32_t)config->domain
+	                                   : ferry_layout_device_domain(&layout, ordinal, devices > ordinal ? devices : ordinal + 1);
+	return ferrySuccess;
+}
+
+static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *config)
+{
+	const char *debug = ferry_env("FERRY_DEBUG");
+	long window = 0;
+	comm->staging = config->staging;
+	comm->show_plans = debug && strstr(debug, "plan");
+	ferryResult_t result = ferry_env_bytes("FERRY_SLICE", 0, &comm->slice);
+	if (!result && comm->slice % 64)
+		result = ferry_fail(ferryInvalidArgument, "FERRY_SLICE of %llu bytes is not a multiple of 64",
+		                    (unsigned long long)comm->slice);
+	if (!result && comm->slice > 1u << 30)
+		result = ferry_fail(ferryInvalidArgument, "FERRY_SLICE of %llu bytes is over 1 GiB", (unsigned long long)comm->slice);
+	if (!result && !comm->staging)
+		result = ferry_env_bytes("FERRY_STAGING", 0, &comm->staging);
+	if (!result)
+		result = ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &window);
+	comm->window = (uint64_t)window;
+	return result;
+}
+
+static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
+                          const struct ferryComm *parent)
+{
+	struct ferry_launch launch;
+	ferryResult_t result = ferry_launch_read(&launch);
+	if (result)
+		return result;
+	struct ferryComm *comm = calloc(1, sizeof *comm);
+	if (!comm)
+		return ferry_fail(ferrySystemError, "no memory for a communicator");
+	comm->magic = FERRY_COMM_MAGIC;
+	comm->rank = rank;
+	comm->nranks = nranks;
+	memcpy(comm->key, key, FERRY_KEY_BYTES);
+	pthread_mutex_init(&comm->lock, NULL);
+	pthread_mutex_init(&comm->error_lock, NULL);
+	atomic_store(&comm->holders, 1);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		comm->sockets[domain] = -1;
+		comm->shared.arenas[domain].descriptor = -1;
+	}
+	result = choose_router(comm, config);
+	if (!result && parent) { /* the same routers */
+		memcpy(comm->prefix, parent->prefix, sizeof comm->prefix);
+		memcpy(comm->directory, parent->directory, sizeof comm->directory);
+		memcpy(comm->router_mode, parent->router_mode, sizeof comm->router_mode);
+		comm->embedded = parent->embedded;
+	}
+	if (!result)
+		result = choose_device(comm, config, &launch);
+	if (!result)
+		result = choose_domain(comm, config, &launch);
+	if (!result)
+		result = read_settings(comm, config);
+	if (!result && !(result = ferry_comm_attach(comm))) {
+		result = ferry_comm_load_programs(comm);
+		if (!result)
+			result = ferry_lanes_start(comm);
+		if (result) {
+			ferry_comm_fail(comm, result, ferry_last_message());
+			ferry_comm_detach(comm, true);
+		}
+	}
+	if (result) {
+		ferry_comm_drop(comm);
+		return result;
+	}
+	*made = comm;
+	return ferrySuccess;
+}
+
+ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank, const ferryConfig_t *config)
+{
+	if (!comm || !config || config->size != sizeof *config)
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: comm %p, config %p of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
+		                  (void *)comm, (const void *)config, config ? config->size : 0, sizeof *config);
+	if (nranks < 1 || nranks > FERRY_MAX_RANKS || rank < 0 || rank >= nranks)
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: rank %d of %d: 1 to %d ranks, counted from 0", rank, nranks,
+		                  FERRY_MAX_RANKS);
+	if (memcmp(id.internal, id_magic, sizeof id_magic))
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: the id did not come from ferryGetUniqueId");
+	return init(comm, nranks, (const uint8_t *)id.internal + sizeof id_magic, rank, config, NULL);
+}
+
+ferryResult_t ferryCommInitRank(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank)
+{
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	return ferryCommInitRankConfig(comm, nranks, id, rank, &config);
+}
+
+ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config)
+{
+	static _Atomic uint64_t made; /* the n-th call of every rank makes the n-th communicator */
+	ferryConfig_t plain = FERRY_CONFIG_INITIALIZER;
+	struct ferry_launch launch;
+	uint8_t key[FERRY_KEY_BYTES];
+	if (!comm || (config && config->size != sizeof *config))
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitEnv: comm %p, config of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
+		                  (void *)comm, config ? config->size : 0, sizeof *config);
+	ferryResult_t result = ferry_launch_read(&launch);
+	if (result)
+		return result;
+	if (launch.rank < 0 || launch.size < 1 || !launch.has_key)
+		return ferry_fail(ferryInvalidUsage, "the environment (launcher %s) tells no rank, size and job: start the program with ferryrun, mpirun, srun or torchrun",
+		                  launch.launcher);
+	if (launch.size > FERRY_MAX_RANKS || launch.rank >= launch.size)
+		return ferry_fail(ferryInvalidArgument, "rank %d of %d from the environment (launcher %s): at most %d ranks", launch.rank,
+		                  launch.size, launch.launcher, FERRY_MAX_RANKS);
+	ferry_derive_key(key, launch.key, atomic_fetch_add(&made, 1), 0x656e76);
+	return init(comm, launch.size, key, launch.rank, config ? config : &plain, NULL);
+}
+
+/* ---- several ranks in one process ---- */
+
+struct one_of_all {
+	ferryComm_t *comm;
+	int nranks, rank, ordinal;
+	const uint8_t *key;
+	ferryResult_t result;
+	char message[FERRY_MESSAGE_BYTES];
+	pthread_t thread;
+	bool started;
+};
+
+static void *init_one(void *argument)
+{
+	struct one_of_all *one = argument;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	config.ordinal = one->ordinal;
+	one->result = init(one->comm, one->nranks, one->key, one->rank, &config, NULL);
+	if (one->result)
+		snprintf(one->message, sizeof one->message, "%s", ferry_last_message());
+	return NULL;
+}
+
+ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devices)
+{
+	uint8_t key[FERRY_KEY_BYTES];
+	struct one_of_all all[FERRY_MAX_RANKS];
+	if (!comms || ndevices < 1 || ndevices > FERRY_MAX_RANKS)
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: comms %p, %d devices: 1 to %d", (void *)comms, ndevices,
+		                  FERRY_MAX_RANKS);
+	for (int i = 0; devices && i < ndevices; i++)
+		for (int j = 0; j < i; j++)
+			if (devices[i] < 0 || devices[i] == devices[j])
+				return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device", i,
+				                  devices[i], j, devices[j]);
+	ferryResult_t result = ferry_random_key(key);
+	for (int i = 0; i < ndevices && !result; i++) {
+		all[i] = (struct one_of_all){.comm = &comms[i], .nranks = ndevices, .rank = i, .ordinal = devices ? devices[i] : i, .key = key};
+		comms[i] = NULL;
+	}
+	int started = 0;
+	for (; started < ndevices && !result; started++) {
+		int refused = pthread_create(&all[started].thread, NULL, init_one, &all[started]);
+		if (refused) /* the ranks already started give up at FERRY_ATTACH_TIMEOUT */
+			result = ferry_fail(ferrySystemError, "a thread for rank %d: %s", started, strerror(refused));
+		else
+			all[started].started = true;
+	}
+	for (int i = 0; i < started; i++) {
+		if (all[i].started)
+			pthread_join(all[i].thread, NULL);
+		if (all[i].started && all[i].result && !result)
+			result = ferry_fail(all[i].result, "rank %d: %s", i, all[i].message);
+	}
+	for (int i = 0; i < ndevices && result; i++)
+		if (comms[i]) {
+			ferryCommAbort(comms[i]);
+			comms[i] = NULL;
+		}
+	return result;
+}
+
+/* ---- splitting ---- */
+
+static bool everyone_posted(struct ferryComm *comm, uint64_t split)
+{
+	for (int rank = 0; rank < comm->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->board[split % 2].seq, memory_order_acquire) !=
+		    split)
+			return false;
+	return true;
+}
+
+/* All ranks tell color and key on their boards. Slot s mod 2 is free: whoever posts s + 2 has read everybody's s + 1. */
+static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color, int key)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
+	struct ferry_board *board = &line->board[split % 2];
+	atomic_store_explicit(&board->color, color, memory_order_relaxed);
+	atomic_store_explicit(&board->key, key, memory_order_relaxed);
+	atomic_store_explicit(&board->seq, split, memory_order_release);
+	for (int rank = 0; rank < comm->nranks; rank++)
+		ferry_doorbell_ring(&ferry_rank_line(&comm->shared, (uint32_t)rank)->app);
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(&line->app);
+		bool posted = everyone_posted(comm, split), failed = ferry_comm_failed(comm);
+		if (posted || failed) {
+			ferry_doorbell_cancel(&line->app);
+			return posted ? ferrySuccess : ferry_fail(comm->error, "ferryCommSplit: %s", comm->error_message);
+		}
+		ferry_doorbell_wait(&line->app, ticket, 100000);
+		ferry_comm_check_sockets(comm);
+	}
+}
+
+ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm, const ferryConfig_t *config)
+{
+	ferryConfig_t plain = FERRY_CONFIG_INITIALIZER;
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (!newcomm || (config && config->size != sizeof *config) || (color < 0 && color != FERRY_SPLIT_NOCOLOR))
+		return ferry_fail(ferryInvalidArgument, "ferryCommSplit: newcomm %p, color %d (0 up, or FERRY_SPLIT_NOCOLOR)",
+		                  (void *)newcomm, color);
+	*newcomm = NULL;
+	if (config)
+		plain = *config;
+	pthread_mutex_lock(&comm->lock);
+	uint64_t split = ++comm->splits;
+	pthread_mutex_unlock(&comm->lock);
+	if ((result = exchange(comm, split, color, key)) || color == FERRY_SPLIT_NOCOLOR)
+		return result;
+	int rank = 0, nranks = 0;
+	for (int other = 0; other < comm->nranks; other++) {
+		struct ferry_board *board = &ferry_rank_line(&comm->shared, (uint32_t)other)->board[split % 2];
+		if (atomic_load_explicit(&board->color, memory_order_relaxed) != color)
+			continue;
+		int theirs = atomic_load_explicit(&board->key, memory_order_relaxed);
+		nranks++;
+		rank += theirs < key || (theirs == key && other < comm->rank);
+	}
+	uint8_t derived[FERRY_KEY_BYTES];
+	ferry_derive_key(derived, comm->key, split, (uint64_t)color + 1);
+	plain.device = config && config->device ? config->device : comm->device_kind;
+	plain.ordinal = config && config->ordinal >= 0 ? config->ordinal : comm->device->ordinal;
+	plain.domain = config && config->domain >= 0 ? config->domain : (int)comm->domain;
+	plain.router = comm->router_mode;
+	return init(newcomm, nranks, derived, rank, &plain, comm);
+}
+
+/* ---- questions and the end ---- */
+
+ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error)
+{
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (!error)
+		return ferry_fail(ferryInvalidArgument, "ferryCommGetAsyncError: error is NULL");
+	ferry_comm_check_sockets(comm);
+	*error = ferry_comm_failed(comm) ? comm->error : ferrySuccess;
+	return ferrySuccess;
+}
+
+static ferryResult_t tell(ferryComm_t comm, int *where, int what)
+{
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (!where)
+		return ferry_fail(ferryInvalidArgument, "the pointer to write the answer to is NULL");
+	*where = what;
+	return ferrySuccess;
+}
+
+ferryResult_t ferryCommCount(ferryComm_t comm, int *count)
+{
+	return tell(comm, count, comm ? comm->nranks : 0);
+}
+
+ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank)
+{
+	return tell(comm, rank, comm ? comm->rank : 0);
+}
+
+ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
+{
+	ferryResult_t result = tell(comm, domain, comm ? (int)comm->domain : 0);
+	return result ? result : tell(comm, ndomains, (int)comm->ndomains);
+}
+
+static void wait_for_calls(struct ferryComm *comm)
+{
+	uint32_t inflight;
+	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0)
+		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
+}
+
+ferryResult_t ferryCommFinalize(ferryComm_t comm)
+{
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	pthread_mutex_lock(&comm->lock);
+	comm->finalized = true;
+	pthread_mutex_unlock(&comm->lock);
+	wait_for_calls(comm);
+	if (ferry_comm_failed(comm))
+		return ferry_fail(comm->error, "%s", comm->error_message);
+	return ferrySuccess;
+}
+
+static void end(struct ferryComm *comm, bool abort)
+{
+	wait_for_calls(comm);
+	ferry_lanes_stop(comm);
+	ferry_comm_detach(comm, abort);
+	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
+	ferry_comm_drop(comm);
+}
+
+ferryResult_t ferryCommDestroy(ferryComm_t comm)
+{
+	ferryResult_t result = ferryCommFinalize(comm);
+	if (ferry_comm_check(comm))
+		return result;
+	end(comm, result != ferrySuccess);
+	return result;
+}
+
+ferryResult_t ferryCommAbort(ferryComm_t comm)
+{
+	char text[64];
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	snprintf(text, sizeof text, "rank %d aborted the communicator", comm->rank);
+	if (!ferry_comm_failed(comm))
+		ferry_comm_fail(comm, ferryRemoteError, text);
+	end(comm, true);
+	return ferrySuccess;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The inside of a communicator: one rank of one job. What each thread may touch:
+ *   application threads  everything under `lock`: plans, sequence numbers, operations; they hand calls to the lanes' inboxes
+ *   D2H lane, H2D lane   the calls in their lists; their own half of each call; this rank's line in shared memory
+ *   both lanes           `failed` and `error`, through ferry_comm_fail
+ */
+#ifndef FERRY_RANK_LIB_COMM_H
+#define FERRY_RANK_LIB_COMM_H
+
+#include "ferry.h"
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "ipc/publish.h"
+#include "rank-lib/device/device.h"
+#include "rank-lib/program/program.h"
+
+#include <pthread.h>
+
+#define FERRY_NO_PLAN UINT32_MAX
+
+/* ---- plans kept by a communicator ---- */
+
+struct ferry_plan_key {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	ferryRedOp_t redop; /* ferryNumOps for every premulsum */
+	uint64_t count;
+	uint32_t root;
+	const struct ferry_program *program; /* a user's program, or NULL for the built-in one */
+};
+
+/* One D2H, H2D or COPY of this rank, with its pointers found for one bank. */
+struct ferry_step {
+	const struct ferry_instr *instr;
+	struct ferry_counter *counter;
+	char *window;
+	struct ferry_gate *gates;
+	uint32_t ngates;
+	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */
+	uint32_t producer_rank;
+};
+
+struct ferry_plan_entry {
+	struct ferry_plan_key key;
+	struct ferry_plan *plan;
+	uint32_t id;              /* as uploaded; FERRY_NO_PLAN: no router has work in it */
+	uint32_t domains;         /* bit d: router d has work */
+	uint64_t last_used;       /* sequence number of the last call */
+	uint32_t nsteps[2];       /* by enum ferry_direction; COPYs go down */
+	struct ferry_step *steps[2][FERRY_BANKS];
+	void *memory;
+};
+
+/* ---- calls ---- */
+
+/* A step of a call under way. Owned by one lane. */
+struct ferry_transfer {
+	const struct ferry_step *step; /* NULL: point to point */
+	char *user;                    /* the device's side */
+	char *destination;             /* COPY only */
+	uint64_t length;
+	uint32_t nslices;
+	uint32_t issued, finished;     /* slices */
+	uint32_t open;                 /* slices that the gates allow */
+	/* point to point */
+	uint32_t peer;
+	uint64_t message;              /* number between these two ranks, from 1 */
+	uint32_t type;
+	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
+	bool current;
+};
+
+struct ferry_call {
+	struct ferry_ticket ticket; /* first: the stream's view of the call */
+	struct ferryComm *comm;
+	bool point_to_point;
+	/* collectives */
+	uint64_t seq;
+	uint32_t bank;
+	struct ferry_plan_entry *entry;
+	uint64_t count;
+	uint32_t shape, root;
+	uint64_t scalar;
+	const void *device_scalar; /* premulsum: read when the stream reaches the call */
+	bool submitted, agreed;    /* D2H lane */
+	/* both */
+	_Atomic uint32_t lanes;    /* lanes that have not finished their half */
+	uint32_t ntransfers[2], left[2], turn[2];
+	struct ferry_transfer *transfers[2];
+	struct ferry_call *next[2]; /* in the inbox or the list of each lane */
+};
+
+struct ferry_outstanding {
+	struct ferry_call *call;
+	struct ferry_transfer *transfer;
+	uint64_t ticket; /* the copy's number in the queue */
+};
+
+#define FERRY_OUTSTANDING 64 /* copies that a lane may have started and not finished */
+
+struct ferry_lane {
+	struct ferryComm *comm;
+	enum ferry_direction direction;
+	pthread_t thread;
+	bool running;
+	struct ferry_doorbell *bell; /* in shared memory */
+	struct ferry_copy_queue queue;
+	pthread_mutex_t inbox_lock;
+	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
+	_Atomic uint32_t inbox_filled;
+	bool stopping;                         /* under inbox_lock */
+	struct ferry_call *calls, **calls_end; /* this lane's thread alone, from here on */
+	struct ferry_outstanding outstanding[FERRY_OUTSTANDING];
+	uint32_t head, tail;
+	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
+	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
+	uint64_t spin_us;
+};
+
+/* ---- the communicator ---- */
+
+struct ferry_redop {
+	bool used;
+	ferryDataType_t type;
+	uint64_t scalar;
+	const void *device_scalar;
+};
+
+#define FERRY_MAX_REDOPS 64
+#define FERRY_MAX_PROGRAMS 64
+
+/* A program of FERRY_PROGRAM_PATH or ferryRunProgram. */
+struct ferry_user_program {
+	struct ferry_program *program;
+	char *text;                 /* RunProgram: to find it again; NULL for FERRY_PROGRAM_PATH's */
+	uint64_t least, most;       /* bytes of the collective that it replaces the built-in one for */
+};
+
+struct ferryComm {
+	uint64_t magic;
+	int rank, nranks;
+	uint32_t domain, ndomains;
+	uint8_t key[FERRY_KEY_BYTES];
+	char prefix[48], directory[64]; /* of the routers' sockets */
+	bool embedded;                  /* routers live in one of the ranks */
+	char router_mode[12];
+	uint64_t staging;
+	struct ferry_device *device;
+	char device_kind[8];
+	struct ferry_topology topology;
+	struct ferry_job_arenas shared;
+	int sockets[FERRY_MAX_DOMAINS];
+	struct ferry_lane lanes[2];
+
+	pthread_mutex_t lock;
+	uint64_t seq;                       /* of the last call */
+	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router; D2H lane alone */
+	uint64_t splits;
+	struct ferry_plan_entry *plans[FERRY_MAX_PLANS];
+	uint32_t nplans;
+	uint64_t messages[2][FERRY_MAX_RANKS]; /* numbers given out, by direction and peer */
+	struct ferry_redop redops[FERRY_MAX_REDOPS];
+	struct ferry_user_program programs[FERRY_MAX_PROGRAMS];
+	uint32_t nprograms;
+	uint64_t slice, window;             /* overrides; 0: chosen */
+	bool show_plans;                    /* FERRY_DEBUG=plan */
+	bool finalized;
+	_Atomic uint32_t holders;
+
+	_Atomic uint32_t inflight;          /* calls not finished; futex word for finalize */
+	_Atomic uint32_t failed;            /* 1 once error is set; release */
+	pthread_mutex_t error_lock;
+	ferryResult_t error;
+	char error_message[FERRY_MESSAGE_BYTES];
+};
+
+#define FERRY_COMM_MAGIC 0x6665727279436f6dull
+
+/** ferryInvalidArgument unless comm is a live communicator. */
+ferryResult_t ferry_comm_check(struct ferryComm *comm);
+
+/** Ends the communicator here and, through shared memory, on every rank. The first error stays. */
+void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *message);
+
+/** Looks whether a router or another rank has ended the job; true if the communicator has failed. */
+bool ferry_comm_failed(struct ferryComm *comm);
+
+/** Whether a router's socket has closed; fails the communicator then. Costs a system call per domain. */
+void ferry_comm_check_sockets(struct ferryComm *comm);
+
+/** A communicator is freed when its handle and all calls that name it are gone. */
+void ferry_comm_hold(struct ferryComm *comm);
+void ferry_comm_drop(struct ferryComm *comm);
+
+/** bootstrap.c: routers found or started, all domains attached, everybody present; or an error and nothing left open. */
+ferryResult_t ferry_comm_attach(struct ferryComm *comm);
+void ferry_comm_detach(struct ferryComm *comm, bool abort);
+
+/** plans.c: the plan for this key: kept, or compiled and given to the routers (by rank 0) now. Under comm->lock. */
+ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **entry);
+void ferry_comm_free_plans(struct ferryComm *comm);
+ferryResult_t ferry_comm_load_programs(struct ferryComm *comm);
+/** The program that FERRY_PROGRAM_PATH gives for this collective and size, or NULL. */
+const struct ferry_program *ferry_comm_replacement(struct ferryComm *comm, enum ferry_collective collective, uint32_t root,
+                                                   uint64_t bytes);
+/** Parses and checks a user's text once. Under comm->lock. */
+ferryResult_t ferry_comm_user_program(struct ferryComm *comm, const char *text, const struct ferry_program **program);
+
+/** lane.c */
+ferryResult_t ferry_lanes_start(struct ferryComm *comm);
+void ferry_lanes_stop(struct ferryComm *comm);
+void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call);
+
+/** call.c: what an API function asks for; checked, then launched or, inside a group, kept until its end. */
+struct ferry_request {
+	enum ferry_collective collective;
+	const void *send;
+	void *receive;
+	uint64_t count;
+	ferryDataType_t type;
+	ferryRedOp_t op;
+	int root;                                             /* or the peer of FERRY_SENDRECV */
+	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls; /* alltoallv; copied before the call returns */
+	const char *program;                                  /* RunProgram */
+	struct ferryComm *comm;
+	ferryStream_t stream;
+	enum ferry_direction direction;                       /* SENDRECV: FERRY_UP sends */
+};
+
+ferryResult_t ferry_launch(const struct ferry_request *request);
+/** Starts sends and receives of one communicator and stream as one call. */
+ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);
+/** group.c: keeps the request if a group is open. */
+bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result);
+ferryResult_t ferry_request_check(const struct ferry_request *request);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/device/device.h"
+
+#include "ipc/error.h"
+#include "ipc/wait.h"
+
+#include <string.h>
+
+void ferry_ticket_start(struct ferry_ticket *ticket)
+{
+	atomic_store_explicit(&ticket->started, 1, memory_order_release);
+	ticket->on_start(ticket);
+}
+
+void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result)
+{
+	ticket->result = result;
+	/* 2: somebody announced that he sleeps. The exchange and the waiter's compare-and-swap order the two. */
+	if (atomic_exchange_explicit(&ticket->finished, 1, memory_order_acq_rel) == 2)
+		ferry_futex_wake(&ticket->finished, -1, false);
+}
+
+bool ferry_ticket_finished(struct ferry_ticket *ticket)
+{
+	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
+}
+
+void ferry_ticket_wait(struct ferry_ticket *ticket)
+{
+	uint32_t state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+	while (state != 1) {
+		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2, memory_order_acq_rel,
+		                                                          memory_order_acquire))
+			ferry_futex_wait(&ticket->finished, 2, -1, false);
+		state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+	}
+}
+
+void ferry_ticket_drop(struct ferry_ticket *ticket)
+{
+	if (atomic_fetch_sub_explicit(&ticket->holders, 1, memory_order_acq_rel) == 1)
+		ticket->release(ticket);
+}
+
+ferryResult_t ferry_device_open(const char *kind, int ordinal, struct ferry_device **device)
+{
+	if (!strcmp(kind, "host"))
+		return ferry_host_device_open(ordinal, device);
+	if (!strcmp(kind, "cuda"))
+		return ferry_fail(ferryInvalidUsage, "this build of Ferry has no cuda device; use FERRY_DEVICE=host");
+	return ferry_fail(ferryInvalidArgument, "device kind \"%s\": host or cuda", kind);
+}
+
+void ferry_device_close(struct ferry_device *device)
+{
+	if (device)
+		device->ops->close(device);
+}

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/device/host.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "ipc/wait.h"
+#include "router/reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct ferry_host_device *devices[FERRY_HOST_DEVICES];
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define PENDING 128 /* at least as many copies as a lane may have outstanding */
+
+/* When each copy of a queue will have crossed the modelled link. */
+struct host_queue {
+	uint64_t due[PENDING];
+	uint64_t finished;
+};
+
+static ferryResult_t read_link(struct ferry_host_device *device)
+{
+	const char *text = ferry_env("FERRY_HOST_LINK"), *next = text;
+	while (next && *next) {
+		char *end;
+		int direction = !strncmp(next, "d2h=", 4) ? FERRY_UP : !strncmp(next, "h2d=", 4) ? FERRY_DOWN : -1;
+		double speed = direction < 0 ? 0 : strtod(next + 4, &end);
+		if (direction < 0 || end == next + 4 || !(speed > 0) || (*end && *end != ','))
+			return ferry_fail(ferryInvalidArgument, "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS at \"%s\"", text, next);
+		device->seconds_per_byte[direction] = 1e-9 / speed;
+		next = *end ? end + 1 : end;
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t enqueue(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket)
+{
+	return ferry_host_enqueue(stream ? stream : ((struct ferry_host_device *)device)->stream, ticket);
+}
+
+static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream)
+{
+	(void)device;
+	return stream ? ferry_host_check_stream(stream) : ferrySuccess;
+}
+
+static ferryResult_t queue_open(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue)
+{
+	struct host_queue *backend = calloc(1, sizeof *backend);
+	if (!backend)
+		return ferry_fail(ferrySystemError, "no memory for a copy queue");
+	*queue = (struct ferry_copy_queue){device, direction, 0, backend};
+	return ferrySuccess;
+}
+
+static void queue_close(struct ferry_copy_queue *queue)
+{
+	free(queue->backend);
+	queue->backend = NULL;
+}
+
+/* The link serves one copy after another: ours crosses once it is free. */
+static uint64_t reserve_link(struct ferry_host_device *device, enum ferry_direction direction, size_t bytes)
+{
+	double cost = device->seconds_per_byte[direction] * (double)bytes * 1e9;
+	if (cost == 0)
+		return 0;
+	uint64_t now = ferry_now_ns(), due;
+	uint64_t busy = atomic_load_explicit(&device->busy_until[direction], memory_order_relaxed);
+	do
+		due = (busy > now ? busy : now) + (uint64_t)cost;
+	while (!atomic_compare_exchange_weak_explicit(&device->busy_until[direction], &busy, due, memory_order_relaxed,
+	                                              memory_order_relaxed));
+	return due;
+}
+
+static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, bool crosses)
+{
+	struct ferry_host_device *device = (struct ferry_host_device *)queue->device;
+	struct host_queue *backend = queue->backend;
+	backend->due[queue->started++ % PENDING] = crosses ? reserve_link(device, queue->direction, bytes) : 0;
+	/* Up: staging is read again soon and should stay cached. Down and within: the user's buffer is not read by us again. */
+	ferry_copy(destination, source, bytes, FERRY_STORE_ORDINARY);
+	return ferrySuccess;
+}
+
+static uint64_t finished(struct ferry_copy_queue *queue)
+{
+	struct host_queue *backend = queue->backend;
+	uint64_t now = 0;
+	while (backend->finished < queue->started) {
+		uint64_t due = backend->due[backend->finished % PENDING];
+		if (due && !now)
+			now = ferry_now_ns();
+		if (due > now)
+			break;
+		backend->finished++;
+	}
+	return backend->finished;
+}
+
+static int64_t wait_us(struct ferry_copy_queue *queue)
+{
+	struct host_queue *backend = queue->backend;
+	uint64_t due = backend->due[backend->finished % PENDING], now = ferry_now_ns();
+	return due > now + 1000 ? (int64_t)((due - now) / 1000) : 1;
+}
+
+static void close_device(struct ferry_device *base)
+{
+	struct ferry_host_device *device = (struct ferry_host_device *)base;
+	pthread_mutex_lock(&devices_lock);
+	if (--device->users == 0) {
+		devices[base->ordinal] = NULL;
+		free(device);
+	}
+	pthread_mutex_unlock(&devices_lock);
+}
+
+static const struct ferry_device_ops host_ops = {"host", enqueue, check_stream, queue_open, queue_close, copy,
+                                                 finished, wait_us, close_device};
+
+ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
+{
+	ferryResult_t result = ferrySuccess;
+	ferryStream_t stream;
+	if (ordinal < 0 || ordinal >= FERRY_HOST_DEVICES)
+		return ferry_fail(ferryInvalidArgument, "host device %d: 0 to %d", ordinal, FERRY_HOST_DEVICES - 1);
+	if ((result = ferry_host_default_stream(ordinal, &stream)))
+		return result;
+	pthread_mutex_lock(&devices_lock);
+	struct ferry_host_device *device = devices[ordinal];
+	if (!device) {
+		device = calloc(1, sizeof *device);
+		if (!device)
+			result = ferry_fail(ferrySystemError, "no memory for a host device");
+		else if ((result = read_link(device))) {
+			free(device);
+			device = NULL;
+		}
+	}
+	if (device) {
+		device->base = (struct ferry_device){&host_ops, ordinal};
+		device->stream = stream;
+		device->users++;
+		devices[ordinal] = device;
+		*opened = &device->base;
+	}
+	pthread_mutex_unlock(&devices_lock);
+	return result;
+}

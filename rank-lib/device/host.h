@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The host device: buffers in ordinary memory. The lane's thread is its copy engine. FERRY_HOST_LINK gives its links a speed:
+ * a copy then counts as finished no sooner than a link of that speed, shared by all communicators on the device, would be.
+ * Between host.c (device, copies) and host_stream.c (streams).
+ */
+#ifndef FERRY_DEVICE_HOST_H
+#define FERRY_DEVICE_HOST_H
+
+#include "rank-lib/device/device.h"
+
+#include <pthread.h>
+
+#define FERRY_HOST_DEVICES 256
+
+struct ferry_host_device {
+	struct ferry_device base;
+	uint32_t users;                /* under the table's lock */
+	double seconds_per_byte[2];    /* by direction; 0: as fast as memory */
+	_Atomic uint64_t busy_until[2]; /* nanoseconds: when the modelled link is free; lanes, by compare-and-swap */
+	ferryStream_t stream;          /* the default stream */
+};
+
+/** The default stream of device `ordinal`; made on first use, kept until the process ends. */
+ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream);
+
+ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket);
+ferryResult_t ferry_host_check_stream(ferryStream_t stream);
+
+#endif

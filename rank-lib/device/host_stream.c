@@ -1,0 +1,507 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host streams: a queue of operations that run in order, one at a time. Whoever has reason to runs them: a thread that
+ * synchronizes with the stream, or the stream's own thread, which exists once an operation needs one. A call into an idle
+ * stream starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
+ *
+ * `lock` guards everything in a stream. `busy`: somebody runs the operation at the head, outside the lock.
+ */
+#include "rank-lib/device/host.h"
+
+#include "ipc/error.h"
+#include "ipc/wait.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM_MAGIC 0x73747265616d2121ull
+#define EVENT_MAGIC 0x6576656e74212121ull
+
+enum operation_kind { RUN_FUNCTION, RUN_COPY, RUN_CALL, RECORD_EVENT, WAIT_EVENT };
+
+/* What one ferryEventRecord stands for; shared by the event, the stream that reaches it and those that wait for it. */
+struct record {
+	_Atomic uint32_t holders;
+	_Atomic uint32_t reached; /* futex word; written by the recording stream's runner, release, after time_ns */
+	uint64_t time_ns;
+};
+
+struct operation {
+	enum operation_kind kind;
+	struct operation *next;
+	union {
+		struct { void (*function)(void *); void *argument; } call_back;
+		struct { void *destination; const void *source; size_t bytes; } copy;
+		struct { struct ferry_ticket *ticket; bool started; } call;
+		struct record *record;
+	};
+};
+
+struct ferryStream {
+	uint64_t magic;
+	int ordinal;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;      /* the queue became empty, work for the thread, stop */
+	struct operation *head, **end;
+	bool busy, wanted, stop, has_thread;
+	pthread_t thread;
+	ferryResult_t error;         /* of the first call that failed since the last synchronize */
+	char message[512];
+};
+
+struct ferryEvent {
+	uint64_t magic;
+	pthread_mutex_t lock;
+	struct record *record;       /* of the last ferryEventRecord; NULL: never recorded */
+};
+
+static ferryStream_t defaults[FERRY_HOST_DEVICES];
+static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- records ---- */
+
+static void record_drop(struct record *record)
+{
+	if (record && atomic_fetch_sub_explicit(&record->holders, 1, memory_order_acq_rel) == 1)
+		free(record);
+}
+
+static void record_reach(struct record *record)
+{
+	record->time_ns = ferry_now_ns();
+	atomic_store_explicit(&record->reached, 1, memory_order_release);
+	ferry_futex_wake(&record->reached, -1, false);
+}
+
+static bool record_reached(struct record *record)
+{
+	return atomic_load_explicit(&record->reached, memory_order_acquire);
+}
+
+static void record_wait(struct record *record)
+{
+	while (!record_reached(record))
+		ferry_futex_wait(&record->reached, 0, -1, false);
+}
+
+/* ---- running the queue ---- */
+
+static void keep_error(struct ferryStream *stream, struct ferry_ticket *ticket)
+{
+	if (!ticket->result || stream->error)
+		return;
+	stream->error = ticket->result;
+	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %s", ferry_result_text(ticket->result));
+}
+
+/* Would running this one keep the runner waiting? Under lock. */
+static bool would_wait(const struct operation *operation)
+{
+	if (operation->kind == RUN_CALL)
+		return operation->call.started && !ferry_ticket_finished(operation->call.ticket);
+	return operation->kind == WAIT_EVENT && !record_reached(operation->record);
+}
+
+static void run(struct operation *operation)
+{
+	switch (operation->kind) {
+	case RUN_FUNCTION:
+		operation->call_back.function(operation->call_back.argument);
+		break;
+	case RUN_COPY:
+		memmove(operation->copy.destination, operation->copy.source, operation->copy.bytes);
+		break;
+	case RUN_CALL:
+		if (!operation->call.started && !ferry_ticket_finished(operation->call.ticket))
+			ferry_ticket_start(operation->call.ticket);
+		operation->call.started = true;
+		ferry_ticket_wait(operation->call.ticket);
+		break;
+	case RECORD_EVENT:
+		record_reach(operation->record);
+		break;
+	case WAIT_EVENT:
+		record_wait(operation->record);
+		break;
+	}
+}
+
+/* Takes the finished operation off the queue. Under lock. */
+static void retire(struct ferryStream *stream, struct operation *operation)
+{
+	stream->head = operation->next;
+	if (!stream->head) {
+		stream->end = &stream->head;
+		pthread_cond_broadcast(&stream->changed);
+	}
+	if (operation->kind == RUN_CALL) {
+		keep_error(stream, operation->call.ticket);
+		ferry_ticket_drop(operation->call.ticket);
+	} else if (operation->kind == RECORD_EVENT || operation->kind == WAIT_EVENT) {
+		record_drop(operation->record);
+	}
+	free(operation);
+}
+
+/* Runs operations until the queue is empty; with wait false, until one would wait. Under lock, given up while one runs. */
+static void drain(struct ferryStream *stream, bool wait)
+{
+	while (stream->head && !stream->busy && (wait || !would_wait(stream->head))) {
+		struct operation *operation = stream->head;
+		stream->busy = true;
+		pthread_mutex_unlock(&stream->lock);
+		run(operation);
+		pthread_mutex_lock(&stream->lock);
+		stream->busy = false;
+		retire(stream, operation);
+	}
+}
+
+static void *stream_main(void *argument)
+{
+	struct ferryStream *stream = argument;
+	pthread_mutex_lock(&stream->lock);
+	while (1) {
+		while (!stream->stop && (!stream->wanted || stream->busy))
+			pthread_cond_wait(&stream->changed, &stream->lock);
+		if (stream->stop)
+			break;
+		stream->wanted = false;
+		drain(stream, true);
+	}
+	pthread_mutex_unlock(&stream->lock);
+	return NULL;
+}
+
+/* Under lock: sees to it that the queue moves though nobody synchronizes. */
+static ferryResult_t want_thread(struct ferryStream *stream)
+{
+	if (!stream->has_thread) {
+		int refused = pthread_create(&stream->thread, NULL, stream_main, stream);
+		if (refused)
+			return ferry_fail(ferrySystemError, "a thread for a stream: %s", strerror(refused));
+		stream->has_thread = true;
+	}
+	stream->wanted = true;
+	pthread_cond_broadcast(&stream->changed);
+	return ferrySuccess;
+}
+
+static void append(struct ferryStream *stream, struct operation *operation)
+{
+	operation->next = NULL;
+	*stream->end = operation;
+	stream->end = &operation->next;
+}
+
+/* Under lock. Drops finished calls at the head, so that a stream whose work is over counts as idle. */
+static void retire_finished(struct ferryStream *stream)
+{
+	while (stream->head && !stream->busy && stream->head->kind == RUN_CALL && stream->head->call.started &&
+	       ferry_ticket_finished(stream->head->call.ticket))
+		retire(stream, stream->head);
+}
+
+static ferryResult_t check_stream(ferryStream_t stream)
+{
+	if (stream && !((uintptr_t)stream % _Alignof(struct ferryStream)) && stream->magic == STREAM_MAGIC)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "stream %p is NULL, destroyed or not a host stream", (void *)stream);
+}
+
+ferryResult_t ferry_host_check_stream(ferryStream_t stream)
+{
+	return check_stream(stream);
+}
+
+static struct operation *operation_new(enum operation_kind kind)
+{
+	struct operation *operation = calloc(1, sizeof *operation);
+	if (operation)
+		operation->kind = kind;
+	else
+		ferry_fail(ferrySystemError, "no memory for a stream operation");
+	return operation;
+}
+
+/* Work that needs a thread to run it. */
+static ferryResult_t enqueue(ferryStream_t stream, struct operation *operation)
+{
+	pthread_mutex_lock(&stream->lock);
+	append(stream, operation);
+	ferryResult_t result = want_thread(stream);
+	pthread_mutex_unlock(&stream->lock);
+	return result;
+}
+
+ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket)
+{
+	struct operation *operation = operation_new(RUN_CALL);
+	ferryResult_t result = ferrySuccess;
+	if (!operation)
+		return ferrySystemError;
+	operation->call.ticket = ticket;
+	pthread_mutex_lock(&stream->lock);
+	retire_finished(stream);
+	bool first = !stream->head;
+	operation->call.started = first;
+	append(stream, operation);
+	if (!first)
+		result = want_thread(stream);
+	pthread_mutex_unlock(&stream->lock);
+	if (first)
+		ferry_ticket_start(ticket);
+	return result;
+}
+
+/* ---- streams ---- */
+
+ferryResult_t ferryStreamCreate(ferryStream_t *made, int ordinal)
+{
+	if (!made || ordinal < 0 || ordinal >= FERRY_HOST_DEVICES)
+		return ferry_fail(ferryInvalidArgument, "ferryStreamCreate: stream %p, host device %d (0 to %d)", (void *)made, ordinal,
+		                  FERRY_HOST_DEVICES - 1);
+	struct ferryStream *stream = calloc(1, sizeof *stream);
+	if (!stream)
+		return ferry_fail(ferrySystemError, "no memory for a stream");
+	stream->magic = STREAM_MAGIC;
+	stream->ordinal = ordinal;
+	stream->end = &stream->head;
+	pthread_mutex_init(&stream->lock, NULL);
+	pthread_cond_init(&stream->changed, NULL);
+	*made = stream;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream)
+{
+	ferryResult_t result = ferrySuccess;
+	pthread_mutex_lock(&defaults_lock);
+	if (!defaults[ordinal])
+		result = ferryStreamCreate(&defaults[ordinal], ordinal);
+	*stream = defaults[ordinal];
+	pthread_mutex_unlock(&defaults_lock);
+	return result;
+}
+
+static ferryResult_t synchronize(struct ferryStream *stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	while (stream->head) {
+		if (stream->busy)
+			pthread_cond_wait(&stream->changed, &stream->lock);
+		else
+			drain(stream, true);
+	}
+	ferryResult_t result = stream->error;
+	if (result)
+		ferry_fail(result, "%s", stream->message);
+	stream->error = ferrySuccess;
+	pthread_mutex_unlock(&stream->lock);
+	return result;
+}
+
+ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
+{
+	ferryResult_t result = ferrySuccess;
+	if (stream)
+		return (result = check_stream(stream)) ? result : synchronize(stream);
+	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
+		pthread_mutex_lock(&defaults_lock);
+		ferryStream_t one = defaults[i];
+		pthread_mutex_unlock(&defaults_lock);
+		ferryResult_t this_one = one ? synchronize(one) : ferrySuccess;
+		result = result ? result : this_one;
+	}
+	return result;
+}
+
+ferryResult_t ferryStreamDestroy(ferryStream_t stream)
+{
+	ferryResult_t result = check_stream(stream);
+	if (result)
+		return result;
+	result = synchronize(stream);
+	pthread_mutex_lock(&stream->lock);
+	stream->stop = true;
+	pthread_cond_broadcast(&stream->changed);
+	pthread_mutex_unlock(&stream->lock);
+	if (stream->has_thread)
+		pthread_join(stream->thread, NULL);
+	pthread_cond_destroy(&stream->changed);
+	pthread_mutex_destroy(&stream->lock);
+	stream->magic = 0;
+	free(stream);
+	return result;
+}
+
+ferryResult_t ferryStreamQuery(ferryStream_t stream)
+{
+	ferryResult_t result = check_stream(stream);
+	if (result)
+		return result;
+	pthread_mutex_lock(&stream->lock);
+	retire_finished(stream);
+	result = stream->head ? ferryInProgress : stream->error;
+	if (result)
+		ferry_fail(result, "%s", result == ferryInProgress ? "the stream has work left" : stream->message);
+	pthread_mutex_unlock(&stream->lock);
+	return result;
+}
+
+ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t bytes, ferryStream_t stream)
+{
+	ferryResult_t result = check_stream(stream);
+	if (result)
+		return result;
+	if (bytes && (!destination || !source))
+		return ferry_fail(ferryInvalidArgument, "ferryMemcpyAsync of %zu bytes from %p to %p", bytes, source, destination);
+	struct operation *operation = operation_new(RUN_COPY);
+	if (!operation)
+		return ferrySystemError;
+	operation->copy.destination = destination;
+	operation->copy.source = source;
+	operation->copy.bytes = bytes;
+	return enqueue(stream, operation);
+}
+
+ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *), void *argument)
+{
+	ferryResult_t result = check_stream(stream);
+	if (result)
+		return result;
+	if (!function)
+		return ferry_fail(ferryInvalidArgument, "ferryLaunchHostFunc: function is NULL");
+	struct operation *operation = operation_new(RUN_FUNCTION);
+	if (!operation)
+		return ferrySystemError;
+	operation->call_back.function = function;
+	operation->call_back.argument = argument;
+	return enqueue(stream, operation);
+}
+
+/* ---- events ---- */
+
+static ferryResult_t check_event(ferryEvent_t event)
+{
+	if (event && !((uintptr_t)event % _Alignof(struct ferryEvent)) && event->magic == EVENT_MAGIC)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "event %p is NULL, destroyed or not Ferry's", (void *)event);
+}
+
+/* The record an event stands for now, held; NULL if it was never recorded. */
+static struct record *record_of(ferryEvent_t event)
+{
+	pthread_mutex_lock(&event->lock);
+	struct record *record = event->record;
+	if (record)
+		atomic_fetch_add_explicit(&record->holders, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&event->lock);
+	return record;
+}
+
+ferryResult_t ferryEventCreate(ferryEvent_t *made)
+{
+	if (!made)
+		return ferry_fail(ferryInvalidArgument, "ferryEventCreate: event is NULL");
+	struct ferryEvent *event = calloc(1, sizeof *event);
+	if (!event)
+		return ferry_fail(ferrySystemError, "no memory for an event");
+	event->magic = EVENT_MAGIC;
+	pthread_mutex_init(&event->lock, NULL);
+	*made = event;
+	return ferrySuccess;
+}
+
+ferryResult_t ferryEventDestroy(ferryEvent_t event)
+{
+	ferryResult_t result = check_event(event);
+	if (result)
+		return result;
+	record_drop(event->record);
+	pthread_mutex_destroy(&event->lock);
+	event->magic = 0;
+	free(event);
+	return ferrySuccess;
+}
+
+ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream)
+{
+	ferryResult_t result = check_event(event);
+	if (result || (result = check_stream(stream)))
+		return result;
+	struct operation *operation = operation_new(RECORD_EVENT);
+	struct record *record = calloc(1, sizeof *record);
+	if (!operation || !record) {
+		free(operation);
+		free(record);
+		return ferry_fail(ferrySystemError, "no memory for an event record");
+	}
+	atomic_store(&record->holders, 2);
+	operation->record = record;
+	pthread_mutex_lock(&event->lock);
+	struct record *before = event->record;
+	event->record = record;
+	pthread_mutex_unlock(&event->lock);
+	record_drop(before);
+	return enqueue(stream, operation);
+}
+
+ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event)
+{
+	ferryResult_t result = check_event(event);
+	if (result || (result = check_stream(stream)))
+		return result;
+	struct record *record = record_of(event);
+	if (!record)
+		return ferrySuccess; /* as in CUDA: nothing was recorded, nothing to wait for */
+	struct operation *operation = operation_new(WAIT_EVENT);
+	if (!operation) {
+		record_drop(record);
+		return ferrySystemError;
+	}
+	operation->record = record;
+	return enqueue(stream, operation);
+}
+
+ferryResult_t ferryEventSynchronize(ferryEvent_t event)
+{
+	ferryResult_t result = check_event(event);
+	if (result)
+		return result;
+	struct record *record = record_of(event);
+	if (record)
+		record_wait(record);
+	record_drop(record);
+	return ferrySuccess;
+}
+
+ferryResult_t ferryEventQuery(ferryEvent_t event)
+{
+	ferryResult_t result = check_event(event);
+	if (result)
+		return result;
+	struct record *record = record_of(event);
+	bool reached = !record || record_reached(record);
+	record_drop(record);
+	return reached ? ferrySuccess : ferry_fail(ferryInProgress, "the event has not been reached");
+}
+
+ferryResult_t ferryEventElapsedTime(double *microseconds, ferryEvent_t start, ferryEvent_t end)
+{
+	ferryResult_t result = check_event(start);
+	if (result || (result = check_event(end)))
+		return result;
+	if (!microseconds)
+		return ferry_fail(ferryInvalidArgument, "ferryEventElapsedTime: microseconds is NULL");
+	struct record *first = record_of(start), *last = record_of(end);
+	if (!first || !last)
+		result = ferry_fail(ferryInvalidUsage, "ferryEventElapsedTime: the %s event was never recorded", first ? "end" : "start");
+	else if (!record_reached(first) || !record_reached(last))
+		result = ferry_fail(ferryInProgress, "the %s event has not been reached", record_reached(first) ? "end" : "start");
+	else
+		*microseconds = ((double)last->time_ns - (double)first->time_ns) / 1e3;
+	record_drop(first);
+	record_drop(last);
+	return result;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups: calls between start and end are kept and launched together by the outermost end. All sends and receives of one
+ * communicator and stream in a group become one call, so that they progress together; collectives stay calls of their own.
+ * The state is the calling thread's alone.
+ */
+#include "rank-lib/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kept {
+	struct ferry_request request;
+	size_t *counts; /* alltoallv: the four arrays, copied */
+	char *program;
+	bool launched;
+};
+
+static _Thread_local struct {
+	int depth;
+	ferryResult_t error; /* the first of the group's calls that was refused */
+	char message[FERRY_MESSAGE_BYTES];
+	struct kept *kept;
+	uint32_t nkept, capacity;
+} group;
+
+static ferryResult_t copy_counts(struct kept *kept)
+{
+	struct ferry_request *request = &kept->request;
+	size_t n = (size_t)request->comm->nranks;
+	if (request->collective != FERRY_ALLTOALLV)
+		return ferrySuccess;
+	kept->counts = malloc(4 * n * sizeof *kept->counts);
+	if (!kept->counts)
+		return ferry_fail(ferrySystemError, "no memory for the counts of an alltoallv");
+	const size_t **arrays[4] = {&request->sendcounts, &request->senddispls, &request->recvcounts, &request->recvdispls};
+	for (size_t i = 0; i < 4; i++) {
+		memcpy(kept->counts + i * n, *arrays[i], n * sizeof *kept->counts);
+		*arrays[i] = kept->counts + i * n;
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t keep(const struct ferry_request *request)
+{
+	ferryResult_t result = ferry_request_check(request);
+	if (result)
+		return result;
+	if (group.nkept == group.capacity) {
+		uint32_t capacity = group.capacity ? 2 * group.capacity : 16;
+		void *grown = realloc(group.kept, capacity * sizeof *group.kept);
+		if (!grown)
+			return ferry_fail(ferrySystemError, "no memory for %u calls in a group", capacity);
+		group.kept = grown;
+		group.capacity = capacity;
+	}
+	struct kept *kept = &group.kept[group.nkept];
+	*kept = (struct kept){.request = *request};
+	if (request->program) {
+		kept->program = strdup(request->program);
+		if (!kept->program)
+			return ferry_fail(ferrySystemError, "no memory for a program");
+		kept->request.program = kept->program;
+	}
+	if ((result = copy_counts(kept))) {
+		free(kept->program);
+		return result;
+	}
+	group.nkept++;
+	return ferrySuccess;
+}
+
+bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result)
+{
+	if (!group.depth)
+		return false;
+	*result = keep(request);
+	if (*result && !group.error) {
+		group.error = *result;
+		snprintf(group.message, sizeof group.message, "%s", ferry_last_message());
+	}
+	return true;
+}
+
+static ferryResult_t launch_pairs_like(uint32_t first)
+{
+	struct kept *like = &group.kept[first];
+	struct ferry_request *requests = malloc((group.nkept - first) * sizeof *requests);
+	uint32_t count = 0;
+	if (!requests)
+		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", group.nkept - first);
+	for (uint32_t i = first; i < group.nkept; i++) {
+		struct kept *kept = &group.kept[i];
+		if (kept->request.collective != FERRY_SENDRECV || kept->request.comm != like->request.comm ||
+		    kept->request.stream != like->request.stream)
+			continue;
+		requests[count++] = kept->request;
+		kept->launched = true;
+	}
+	ferryResult_t result = ferry_launch_pairs(requests, count);
+	free(requests);
+	return result;
+}
+
+ferryResult_t ferryGroupStart(void)
+{
+	if (!group.depth++)
+		group.error = ferrySuccess;
+	return ferrySuccess;
+}
+
+ferryResult_t ferryGroupEnd(void)
+{
+	if (!group.depth)
+		return ferry_fail(ferryInvalidUsage, "ferryGroupEnd without ferryGroupStart");
+	if (--group.depth)
+		return ferrySuccess;
+	ferryResult_t result = group.error;
+	if (result)
+		ferry_fail(result, "%s", group.message);
+	for (uint32_t i = 0; i < group.nkept && !result; i++)
+		if (group.kept[i].request.collective != FERRY_SENDRECV)
+			result = ferry_launch(&group.kept[i].request);
+		else if (!group.kept[i].launched)
+			result = launch_pairs_like(i);
+	for (uint32_t i = 0; i < group.nkept; i++) {
+		free(group.kept[i].counts);
+		free(group.kept[i].program);
+	}
+	free(group.kept);
+	group.kept = NULL;
+	group.nkept = group.capacity = 0;
+	return result;
+}

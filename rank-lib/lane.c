@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The lanes: a thread per direction that moves slices between the device and staging as soon as the plan's gates allow. A lane
+ * never blocks on one transfer while another is ready: it goes round all transfers of all calls and sleeps only when a whole
+ * round, made after it announced its sleep, found nothing to do.
+ *
+ * The D2H lane also does the rank's part of a call's life: it waits until the bank is free, submits the descriptor, and at the
+ * end sees to it that all ranks submitted the same one. The lane that finishes its half of a call last ends the call.
+ */
+#include "rank-lib/lane.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
+
+/* ---- the end of a call ---- */
+
+static bool all_finished(struct ferryComm *comm, uint32_t bank, uint64_t seq)
+{
+	for (int rank = 0; rank < comm->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->finished[bank], memory_order_acquire) < seq)
+			return false;
+	return true;
+}
+
+static uint64_t every_rank(const struct ferryComm *comm)
+{
+	return comm->nranks == 64 ? ~0ull : (1ull << comm->nranks) - 1;
+}
+
+static void end_call(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	ferryResult_t result = ferrySuccess;
+	if (atomic_load_explicit(&comm->failed, memory_order_acquire)) {
+		result = comm->error;
+	} else if (!call->point_to_point) {
+		struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
+		atomic_store_explicit(&line->finished[call->bank], call->seq, memory_order_release);
+		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
+		if (all_finished(comm, call->bank, call->seq))
+			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
+	}
+	ferry_ticket_finish(&call->ticket, result);
+	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
+		ferry_futex_wake(&comm->inflight, -1, false);
+	ferry_ticket_drop(&call->ticket);
+}
+
+static void end_half(struct ferry_call *call)
+{
+	if (atomic_fetch_sub_explicit(&call->lanes, 1, memory_order_acq_rel) == 1)
+		end_call(call);
+}
+
+/* ---- slices ---- */
+
+static void transfer_done(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	if (!transfer->step)
+		ferry_pair_done(lane, transfer);
+	call->left[lane->direction]--;
+}
+
+/* A slice has arrived: publish it. */
+static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	transfer->finished++;
+	if (!transfer->step)
+		ferry_pair_publish(lane, transfer);
+	else if (transfer->step->instr->opcode != FERRY_COPY)
+		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, call->seq, transfer->finished);
+	if (transfer->finished == transfer->nslices)
+		transfer_done(lane, call, transfer);
+}
+
+static bool reap(struct ferry_lane *lane)
+{
+	if (lane->head == lane->tail)
+		return false;
+	uint64_t finished = lane->comm->device->ops->finished(&lane->queue);
+	bool progress = false;
+	while (lane->head != lane->tail && lane->outstanding[lane->head % FERRY_OUTSTANDING].ticket <= finished) {
+		struct ferry_outstanding *oldest = &lane->outstanding[lane->head % FERRY_OUTSTANDING];
+		lane->head++;
+		slice_done(lane, oldest->call, oldest->transfer);
+		progress = true;
+	}
+	return progress;
+}
+
+bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer, void *destination,
+                     const void *source, uint64_t bytes, bool crosses)
+{
+	if (bytes) {
+		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, crosses);
+		if (result) {
+			ferry_comm_fail(lane->comm, result, ferry_last_message());
+			return false;
+		}
+	}
+	lane->outstanding[lane->tail++ % FERRY_OUTSTANDING] = (struct ferry_outstanding){call, transfer, lane->queue.started};
+	transfer->issued++;
+	reap(lane);
+	return true;
+}
+
+/* Variable plans: the length of a chunk is in its producer's counter, valid once the counter has this call's tag. */
+static uint32_t open_variable(const struct ferry_call *call, const struct ferry_transfer *transfer)
+{
+	uint32_t open = transfer->nslices, slice = call->entry->plan->slice;
+	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
+		const struct ferry_gate *gate = &transfer->step->gates[i];
+		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, call->seq);
+		if (gate->lag) {
+			if ((uint64_t)slices + gate->lag < open)
+				open = slices + gate->lag;
+			continue;
+		}
+		if ((uint32_t)(value >> 32) != (uint32_t)call->seq)
+			return 0;
+		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
+		if (slices < (length + slice - 1) / slice && slices < open)
+			open = slices;
+	}
+	return open;
+}
+
+/* Variable plans, H2D: false until the sender has told its length; a different one ends the communicator. */
+static bool lengths_agree(struct ferry_lane *lane, const struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_step *step = transfer->step;
+	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
+	if ((uint32_t)(value >> 32) != (uint32_t)call->seq)
+		return false;
+	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
+	transfer->current = true;
+	if (length == transfer->length)
+		return true;
+	char text[FERRY_MESSAGE_BYTES];
+	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %d, which expects %llu", step->producer_rank,
+	         (unsigned long long)length, lane->comm->rank, (unsigned long long)transfer->length);
+	ferry_comm_fail(lane->comm, ferryInvalidUsage, text);
+	return false;
+}
+
+static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_plan *plan = call->entry->plan;
+	const struct ferry_step *step = transfer->step;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
+		if (!lengths_agree(lane, call, transfer))
+			return false;
+		if (!transfer->nslices) {
+			transfer_done(lane, call, transfer);
+			return true;
+		}
+	}
+	uint32_t slice = transfer->issued;
+	if (slice >= transfer->nslices)
+		return false;
+	if (slice >= transfer->open) {
+		transfer->open = variable ? open_variable(call, transfer)
+		                          : ferry_gates_open(step->gates, step->ngates, call->seq, transfer->nslices);
+		if (slice >= transfer->open)
+			return false;
+	}
+	uint64_t start = (uint64_t)slice * plan->slice;
+	uint64_t bytes = transfer->length - start < plan->slice ? transfer->length - start : plan->slice;
+	char *slot = step->window + (uint64_t)(slice % plan->window) * plan->slice;
+	if (step->instr->opcode == FERRY_COPY)
+		return ferry_lane_copy(lane, call, transfer, transfer->destination + start, transfer->user + start, bytes, false);
+	if (lane->direction == FERRY_UP)
+		return ferry_lane_copy(lane, call, transfer, slot, transfer->user + start, bytes, true);
+	return ferry_lane_copy(lane, call, transfer, transfer->user + start, slot, bytes, true);
+}
+
+/* ---- the D2H lane's part of a call ---- */
+
+static bool bank_free(struct ferryComm *comm, const struct ferry_call *call)
+{
+	if (call->seq > FERRY_BANKS && !all_finished(comm, call->bank, call->seq - FERRY_BANKS))
+		return false;
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[call->bank], memory_order_acquire) <
+		    comm->router_seq[call->bank][domain])
+			return false;
+	return true;
+}
+
+static bool all_submitted(struct ferryComm *comm, const struct ferry_call *call)
+{
+	for (int rank = 0; rank < comm->nranks; rank++) {
+		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
+		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != call->seq)
+			return false;
+	}
+	return true;
+}
+
+static void submit(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
+	if (call->device_scalar)
+		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
+	atomic_store_explicit(&mine->plan_hash, call->entry->plan->hash, memory_order_relaxed);
+	atomic_store_explicit(&mine->count, call->count, memory_order_relaxed);
+	atomic_store_explicit(&mine->scalar, call->scalar, memory_order_relaxed);
+	atomic_store_explicit(&mine->plan_id, call->entry->id, memory_order_relaxed);
+	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
+	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
+	atomic_store_explicit(&mine->seq, call->seq, memory_order_release);
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (call->entry->domains >> domain & 1)
+			comm->router_seq[call->bank][domain] = call->seq;
+	if (call->entry->plan->flags & FERRY_PLAN_VARIABLE)
+		for (uint32_t i = 0; i < call->ntransfers[FERRY_UP]; i++) {
+			const struct ferry_transfer *transfer = &call->transfers[FERRY_UP][i];
+			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
+			ferry_publish(&comm->shared, transfer->step->instr, transfer->step->counter, call->seq, 0);
+		}
+	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	if (all_submitted(comm, call))
+		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
+	call->submitted = true;
+}
+
+/* True once all ranks have submitted the same call; a difference ends the communicator. */
+static bool agreed(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	if (!all_submitted(comm, call))
+		return false;
+	for (int rank = 0; rank < comm->nranks; rank++) {
+		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
+		uint32_t shape = atomic_load_explicit(&theirs->shape, memory_order_relaxed);
+		uint32_t root = atomic_load_explicit(&theirs->root, memory_order_relaxed);
+		uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
+		uint64_t hash = atomic_load_explicit(&theirs->plan_hash, memory_order_relaxed);
+		if (shape == call->shape && root == call->root && count == call->count && hash == call->entry->plan->hash)
+			continue;
+		char text[FERRY_MESSAGE_BYTES];
+		snprintf(text, sizeof text, "call %llu: rank %d calls %s of %llu %s (op %s, root %u), rank %d calls %s of %llu %s (op %s, root %u)%s",
+		         (unsigned long long)call->seq, comm->rank, ferry_collective_name(call->shape & 0xff),
+		         (unsigned long long)call->count, ferry_type_name(call->shape >> 8 & 0xff),
+		         ferry_redop_name(call->shape >> 16 & 0xff), call->root, rank, ferry_collective_name(shape & 0xff),
+		         (unsigned long long)count, ferry_type_name(shape >> 8 & 0xff), ferry_redop_name(shape >> 16 & 0xff), root,
+		         shape == call->shape && root == call->root && count == call->count
+		                 ? "; their programs, FERRY_ settings or in-place use differ"
+		                 : "");
+		ferry_comm_fail(comm, ferryInvalidUsage, text);
+		return false;
+	}
+	return true;
+}
+
+/* ---- rounds ---- */
+
+/* One slice of each transfer that has one ready. *ended: this lane's half of the call is over. */
+static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *ended)
+{
+	enum ferry_direction direction = lane->direction;
+	bool progress = false;
+	*ended = false;
+	if (!atomic_load_explicit(&call->ticket.started, memory_order_acquire))
+		return false;
+	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
+		if (!bank_free(lane->comm, call))
+			return false;
+		submit(call);
+		progress = true;
+	}
+	uint32_t count = call->ntransfers[direction];
+	for (uint32_t i = 0; i < count && call->left[direction]; i++) {
+		if (lane->tail - lane->head == FERRY_OUTSTANDING)
+			break;
+		struct ferry_transfer *transfer = &call->transfers[direction][(call->turn[direction] + i) % count];
+		progress |= transfer->step ? issue_step(lane, call, transfer) : ferry_pair_issue(lane, call, transfer);
+	}
+	if (count)
+		call->turn[direction] = (call->turn[direction] + 1) % count;
+	if (!call->left[direction])
+		*ended = direction == FERRY_DOWN || call->point_to_point || agreed(call);
+	return progress || *ended;
+}
+
+static void take_inbox(struct ferry_lane *lane)
+{
+	if (!atomic_load_explicit(&lane->inbox_filled, memory_order_acquire))
+		return;
+	pthread_mutex_lock(&lane->inbox_lock);
+	if (lane->inbox) {
+		*lane->calls_end = lane->inbox;
+		lane->calls_end = lane->inbox_end;
+		lane->inbox = NULL;
+		lane->inbox_end = &lane->inbox;
+	}
+	atomic_store_explicit(&lane->inbox_filled, 0, memory_order_relaxed);
+	pthread_mutex_unlock(&lane->inbox_lock);
+}
+
+static void unlink_call(struct ferry_lane *lane, struct ferry_call **link)
+{
+	struct ferry_call *call = *link;
+	*link = call->next[lane->direction];
+	if (!*link)
+		lane->calls_end = link;
+}
+
+static bool lane_round(struct ferry_lane *lane)
+{
+	take_inbox(lane);
+	if (!lane->calls)
+		return false;
+	bool failed = ferry_comm_failed(lane->comm), progress = reap(lane);
+	if (failed && lane->head != lane->tail)
+		return progress; /* the device may still write to the buffers of what is outstanding */
+	struct ferry_call **link = &lane->calls;
+	while (*link) {
+		struct ferry_call *call = *link;
+		bool ended = failed;
+		if (!failed)
+			progress |= call_round(lane, call, &ended);
+		if (!ended) {
+			link = &call->next[lane->direction];
+			continue;
+		}
+		unlink_call(lane, link);
+		end_half(call);
+		progress = true;
+	}
+	return progress;
+}
+
+static bool stopping(struct ferry_lane *lane)
+{
+	pthread_mutex_lock(&lane->inbox_lock);
+	bool stop = lane->stopping && !lane->inbox && !lane->calls;
+	pthread_mutex_unlock(&lane->inbox_lock);
+	return stop;
+}
+
+static bool spin(struct ferry_lane *lane)
+{
+	if (!lane->spin_us || !lane->calls)
+		return false;
+	uint64_t until = ferry_now_ns() + lane->spin_us * 1000;
+	do {
+		if (lane_round(lane))
+			return true;
+		ferry_relax();
+	} while (ferry_now_ns() < until);
+	return false;
+}
+
+static void *lane_main(void *argument)
+{
+	struct ferry_lane *lane = argument;
+	uint64_t checked = ferry_now_ns();
+	while (1) {
+		if (lane_round(lane) || spin(lane))
+			continue;
+		uint32_t ticket = ferry_doorbell_prepare(lane->bell);
+		if (lane_round(lane)) {
+			ferry_doorbell_cancel(lane->bell);
+			continue;
+		}
+		if (stopping(lane)) {
+			ferry_doorbell_cancel(lane->bell);
+			return NULL;
+		}
+		int64_t timeout = lane->calls ? LIVENESS_US : -1;
+		if (lane->head != lane->tail) {
+			int64_t copy = lane->comm->device->ops->wait_us(&lane->queue);
+			timeout = copy < timeout ? copy : timeout;
+		}
+		if (timeout == 0) {
+			ferry_doorbell_cancel(lane->bell);
+			continue;
+		}
+		ferry_doorbell_wait(lane->bell, ticket, timeout);
+		if (lane->calls && ferry_now_ns() - checked > LIVENESS_US * 1000ull) {
+			ferry_comm_check_sockets(lane->comm);
+			checked = ferry_now_ns();
+		}
+	}
+}
+
+/* ---- start, stop, submit ---- */
+
+static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction direction, long spin_us)
+{
+	struct ferry_lane *lane = &comm->lanes[direction];
+	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
+	lane->comm = comm;
+	lane->direction = direction;
+	lane->bell = direction == FERRY_UP ? &line->d2h : &line->h2d;
+	lane->inbox_end = &lane->inbox;
+	lane->calls_end = &lane->calls;
+	lane->spin_us = (uint64_t)spin_us;
+	for (int peer = 0; peer < comm->nranks; peer++)
+		lane->message[peer] = 1;
+	ferryResult_t result = comm->device->ops->queue_open(comm->device, direction, &lane->queue);
+	if (result)
+		return result;
+	pthread_mutex_init(&lane->inbox_lock, NULL);
+	int refused = pthread_create(&lane->thread, NULL, lane_main, lane);
+	if (refused) {
+		comm->device->ops->queue_close(&lane->queue);
+		pthread_mutex_destroy(&lane->inbox_lock);
+		return ferry_fail(ferrySystemError, "a lane thread: %s", strerror(refused));
+	}
+	lane->running = true;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_lanes_start(struct ferryComm *comm)
+{
+	long spin_us;
+	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, 0, &spin_us);
+	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
+		result = lane_start(comm, direction, spin_us);
+	if (result)
+		ferry_lanes_stop(comm);
+	return result;
+}
+
+void ferry_lanes_stop(struct ferryComm *comm)
+{
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		struct ferry_lane *lane = &comm->lanes[direction];
+		if (!lane->running)
+			continue;
+		pthread_mutex_lock(&lane->inbox_lock);
+		lane->stopping = true;
+		pthread_mutex_unlock(&lane->inbox_lock);
+		ferry_doorbell_ring(lane->bell);
+		pthread_join(lane->thread, NULL);
+		comm->device->ops->queue_close(&lane->queue);
+		pthread_mutex_destroy(&lane->inbox_lock);
+		lane->running = false;
+	}
+}
+
+void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
+{
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		struct ferry_lane *lane = &comm->lanes[direction];
+		if (direction == FERRY_DOWN && !call->left[direction])
+			continue;
+		pthread_mutex_lock(&lane->inbox_lock);
+		call->next[direction] = NULL;
+		*lane->inbox_end = call;
+		lane->inbox_end = &call->next[direction];
+		atomic_store_explicit(&lane->inbox_filled, 1, memory_order_release);
+		pthread_mutex_unlock(&lane->inbox_lock);
+		if (atomic_load_explicit(&comm->failed, memory_order_seq_cst))
+			ferry_doorbell_ring(lane->bell);
+	}
+}
+
+/* The H2D lane is woken by what it waits for; at the start of a call only if that is there already. */
+static bool down_ready(const struct ferry_call *call)
+{
+	for (uint32_t i = 0; i < call->ntransfers[FERRY_DOWN]; i++) {
+		const struct ferry_transfer *transfer = &call->transfers[FERRY_DOWN][i];
+		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY ||
+		    (call->entry->plan->flags & FERRY_PLAN_VARIABLE) ||
+		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, call->seq, transfer->nslices))
+			return true;
+	}
+	return false;
+}
+
+void ferry_call_started(struct ferry_ticket *ticket)
+{
+	struct ferry_call *call = (struct ferry_call *)ticket;
+	struct ferryComm *comm = call->comm;
+	ferry_full_fence(); /* `started` before the counters: a slice published later wakes the lane by itself */
+	ferry_doorbell_ring(comm->lanes[FERRY_UP].bell);
+	if (call->ntransfers[FERRY_DOWN] && down_ready(call))
+		ferry_doorbell_ring(comm->lanes[FERRY_DOWN].bell);
+}
