@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/collective.h"
+
+#include <string.h>
+#include <strings.h>
+
+static const char *const collective_names[FERRY_NUM_COLLECTIVES] = {"allreduce", "allgather", "reducescatter", "broadcast",
+                                                                     "reduce",    "gather",    "scatter",       "alltoall",
+                                                                     "alltoallv", "sendrecv"};
+
+static const struct {
+	const char *name, *alias;
+	size_t size;
+} types[ferryNumTypes] = {
+	[ferryInt8] = {"i8", "int8", 1},           [ferryUint8] = {"u8", "uint8", 1},
+	[ferryInt32] = {"i32", "int32", 4},        [ferryUint32] = {"u32", "uint32", 4},
+	[ferryInt64] = {"i64", "int64", 8},        [ferryUint64] = {"u64", "uint64", 8},
+	[ferryFloat16] = {"f16", "half", 2},       [ferryFloat32] = {"f32", "float", 4},
+	[ferryFloat64] = {"f64", "double", 8},     [ferryBfloat16] = {"bf16", "bfloat16", 2},
+	[ferryFloat8e4m3] = {"f8e4m3", "fp8_e4m3", 1}, [ferryFloat8e5m2] = {"f8e5m2", "fp8_e5m2", 1},
+};
+
+static const char *const redop_names[] = {"sum", "prod", "max", "min", "avg", "premulsum"};
+
+const char *ferry_collective_name(enum ferry_collective collective)
+{
+	return (unsigned)collective < FERRY_NUM_COLLECTIVES ? collective_names[collective] : NULL;
+}
+
+enum ferry_collective ferry_collective_parse(const char *name)
+{
+	unsigned i = 0;
+	while (i < FERRY_NUM_COLLECTIVES && strcmp(collective_names[i], name))
+		i++;
+	return (enum ferry_collective)i;
+}
+
+bool ferry_collective_reduces(enum ferry_collective collective)
+{
+	return collective == FERRY_ALLREDUCE || collective == FERRY_REDUCESCATTER || collective == FERRY_REDUCE_TO_ROOT;
+}
+
+bool ferry_collective_has_root(enum ferry_collective collective)
+{
+	return collective == FERRY_BROADCAST || collective == FERRY_REDUCE_TO_ROOT || collective == FERRY_GATHER ||
+	       collective == FERRY_SCATTER;
+}
+
+size_t ferry_type_size(ferryDataType_t type)
+{
+	return (unsigned)type < ferryNumTypes ? types[type].size : 0;
+}
+
+const char *ferry_type_name(ferryDataType_t type)
+{
+	return (unsigned)type < ferryNumTypes ? types[type].name : NULL;
+}
+
+ferryDataType_t ferry_type_parse(const char *name)
+{
+	unsigned i = 0;
+	while (i < ferryNumTypes && strcasecmp(types[i].name, name) && strcasecmp(types[i].alias, name))
+		i++;
+	return (ferryDataType_t)i;
+}
+
+const char *ferry_redop_name(ferryRedOp_t op)
+{
+	return redop_names[(unsigned)op < ferryNumOps ? (unsigned)op : ferryNumOps];
+}
+
+ferryRedOp_t ferry_redop_parse(const char *name)
+{
+	for (unsigned i = 0; i <= ferryNumOps; i++)
+		if (!strcasecmp(redop_names[i], name))
+			return (ferryRedOp_t)i;
+	return ferryMaxRedOp;
+}

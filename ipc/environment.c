@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/environment.h"
+
+#include "ipc/error.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct ferry_variable ferry_variables[] = {
+	{"FERRY_ROUTER", "auto", "auto: attach to routers, starting them if none answers; required: fail if none answers; embedded: a rank of the job hosts them, no other process."},
+	{"FERRY_SOCKET_DIR", "", "Directory of the routers' sockets. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
+	{"FERRY_ROUTER_EXE", "", "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
+	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks."},
+	{"FERRY_LAYOUT", "", "Domains and their devices: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\"."},
+	{"FERRY_DOMAINS", "", "Split this machine's CPUs and devices into that many equal domains."},
+	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
+	{"FERRY_DEVICE", "host", "Kind of device: host or cuda."},
+	{"FERRY_HOST_LINK", "", "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
+	{"FERRY_STAGING", "", "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache."},
+	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64. Unset: chosen per plan."},
+	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
+	{"FERRY_WORKERS", "", "Worker threads of a router. Unset: one per two CPUs of its domain, at least one."},
+	{"FERRY_STORE", "ordinary", "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote)."},
+	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
+	{"FERRY_SPIN_US", "0", "Microseconds that lanes and workers spin before they sleep."},
+	{"FERRY_REDUCE", "", "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
+	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
+	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
+	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
+	{"FERRY_RANK", "", "This process's rank. Set by ferryrun; else read from the launcher (below)."},
+	{"FERRY_SIZE", "", "Number of ranks."},
+	{"FERRY_LOCAL_RANK", "", "Rank among those of this machine; the default device."},
+	{"FERRY_LOCAL_SIZE", "", "Ranks on this machine."},
+	{"FERRY_JOB_KEY", "", "The job's 128-bit key, 32 hex digits."},
+	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
+	{"PMI_RANK", "", "MPICH, Hydra, Intel MPI: rank."},
+	{"PMI_SIZE", "", "MPICH, Hydra, Intel MPI: size."},
+	{"MPI_LOCALRANKID", "", "Hydra: local rank."},
+	{"MPI_LOCALNRANKS", "", "Hydra: local size."},
+	{"OMPI_COMM_WORLD_RANK", "", "Open MPI: rank."},
+	{"OMPI_COMM_WORLD_SIZE", "", "Open MPI: size."},
+	{"OMPI_COMM_WORLD_LOCAL_RANK", "", "Open MPI: local rank."},
+	{"OMPI_COMM_WORLD_LOCAL_SIZE", "", "Open MPI: local size."},
+	{"PMIX_NAMESPACE", "", "PMIx: job id."},
+	{"PMIX_RANK", "", "PMIx: rank."},
+	{"SLURM_PROCID", "", "Slurm: rank."},
+	{"SLURM_NTASKS", "", "Slurm: size."},
+	{"SLURM_LOCALID", "", "Slurm: local rank."},
+	{"SLURM_JOB_ID", "", "Slurm: job id."},
+	{"SLURM_STEP_ID", "", "Slurm: step id."},
+	{"RANK", "", "torchrun: rank."},
+	{"WORLD_SIZE", "", "torchrun: size."},
+	{"LOCAL_RANK", "", "torchrun: local rank."},
+	{"LOCAL_WORLD_SIZE", "", "torchrun: local size."},
+	{"MASTER_ADDR", "", "torchrun: part of the job's identity."},
+	{"MASTER_PORT", "", "torchrun: part of the job's identity."},
+	{"TORCHELASTIC_RUN_ID", "", "torchrun: part of the job's identity."},
+	{NULL, NULL, NULL}};
+
+const char *ferry_env(const char *name)
+{
+	const struct ferry_variable *variable = ferry_variables;
+	while (variable->name && strcmp(variable->name, name))
+		variable++;
+	if (!variable->name) {
+		ferry_log(FERRY_LOG_ERROR, "bug: %s is not in the table of environment variables", name);
+		return NULL;
+	}
+	const char *value = getenv(name);
+	return value && *value ? value : NULL;
+}
+
+int ferry_parse_bytes(const char *text, uint64_t *value)
+{
+	char *end;
+	unsigned shift = 0;
+	if (!text || !isdigit((unsigned char)*text))
+		return 0;
+	errno = 0;
+	unsigned long long number = strtoull(text, &end, 10);
+	switch (toupper((unsigned char)*end)) {
+	case 'K':
+		shift = 10;
+		break;
+	case 'M':
+		shift = 20;
+		break;
+	case 'G':
+		shift = 30;
+		break;
+	}
+	if (shift)
+		end++;
+	if (errno || *end || number > UINT64_MAX >> shift)
+		return 0;
+	*value = number << shift;
+	return 1;
+}
+
+ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *value)
+{
+	const char *text = ferry_env(name);
+	*value = fallback;
+	if (text && !ferry_parse_bytes(text, value))
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a number of bytes such as 65536, 64K, 16M or 1G", name, text);
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value)
+{
+	const char *text = ferry_env(name);
+	char *end;
+	*value = fallback;
+	if (!text)
+		return ferrySuccess;
+	errno = 0;
+	long number = strtol(text, &end, 10);
+	if (errno || end == text || *end || number < least || number > most)
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a whole number from %ld to %ld", name, text, least, most);
+	*value = number;
+	return ferrySuccess;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/error.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MESSAGE_BYTES 1024
+
+static _Thread_local char message[MESSAGE_BYTES];
+static _Atomic int log_level = FERRY_LOG_WARN;
+
+ferryResult_t ferry_fail(ferryResult_t code, const char *format, ...)
+{
+	char text[MESSAGE_BYTES]; /* an argument may be the message kept so far */
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	memcpy(message, text, sizeof message);
+	return code;
+}
+
+ferryResult_t ferry_fail_context(ferryResult_t code, const char *format, ...)
+{
+	char text[MESSAGE_BYTES];
+	va_list arguments;
+	va_start(arguments, format);
+	int length = vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	if (length >= 0 && (size_t)length < sizeof text)
+		snprintf(text + length, sizeof text - (size_t)length, ": %s", message);
+	memcpy(message, text, sizeof message);
+	return code;
+}
+
+const char *ferry_last_message(void)
+{
+	return message;
+}
+
+const char *ferry_result_text(ferryResult_t code)
+{
+	switch (code) {
+	case ferrySuccess:
+		return "no error";
+	case ferryUnhandledDeviceError:
+		return "device error";
+	case ferrySystemError:
+		return "system error";
+	case ferryInternalError:
+		return "internal error";
+	case ferryInvalidArgument:
+		return "invalid argument";
+	case ferryInvalidUsage:
+		return "invalid usage";
+	case ferryRemoteError:
+		return "remote error: another rank or a router failed or left";
+	case ferryInProgress:
+		return "in progress";
+	case ferryProgramError:
+		return "program error";
+	case ferryRefused:
+		return "refused by a router";
+	default:
+		return "unknown result code";
+	}
+}
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+void ferry_log_set_level(enum ferry_log_level level)
+{
+	atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
+}
+
+enum ferry_log_level ferry_log_level(void)
+{
+	return (enum ferry_log_level)atomic_load_explicit(&log_level, memory_order_relaxed);
+}
+
+int ferry_log_parse(const char *text, enum ferry_log_level *level)
+{
+	for (int i = 0; text && i < 4; i++)
+		if (!strcmp(text, level_names[i])) {
+			*level = (enum ferry_log_level)i;
+			return 1;
+		}
+	return 0;
+}
+
+void ferry_log(enum ferry_log_level level, const char *format, ...)
+{
+	char text[MESSAGE_BYTES];
+	va_list arguments;
+	if (level > ferry_log_level())
+		return;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, "ferry[%d] %s: %s\n", (int)getpid(), level_names[level], text);
+}
