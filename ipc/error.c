@@ -24,15 +24,12 @@ ferryResult_t ferry_fail(ferryResult_t code, const char *format, ...)
 
 ferryResult_t ferry_fail_context(ferryResult_t code, const char *format, ...)
 {
-	char text[MESSAGE_BYTES];
+	char front[MESSAGE_BYTES / 2];
 	va_list arguments;
 	va_start(arguments, format);
-	int length = vsnprintf(text, sizeof text, format, arguments);
+	vsnprintf(front, sizeof front, format, arguments);
 	va_end(arguments);
-	if (length >= 0 && (size_t)length < sizeof text)
-		snprintf(text + length, sizeof text - (size_t)length, ": %s", message);
-	memcpy(message, text, sizeof message);
-	return code;
+	return ferry_fail(code, "%s: %s", front, message);
 }
 
 const char *ferry_last_message(void)
