@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+# Thin wrappers around scripts/setup, CMake and ctest; `make help` lists them. Everything lands in build/ (or build-NAME/).
+
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+# Tests start processes of their own: as many at once as there are cores is plenty.
+TEST_JOBS ?= 2
+PREFIX ?= /usr/local
+DESTDIR ?=
+FUZZ_SECONDS ?= 60
+RUN = build/bin/ferryrun -n 4 --domains 2 --
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo check install asan tsan debug fuzz models docs clean
+
+help: ## this list
+	@echo "Ferry: collective communication through host memory. make TARGET:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## install the packages that are missing (apt; elsewhere it names them and stops)
+	@scripts/setup
+
+build: setup ## configure and build into build/, commands in build/bin
+	@cmake --preset default --log-level=NOTICE
+	@cmake --build --preset default -j $(JOBS)
+
+demo: build ## two routers and four ranks train a digit classifier, then a small benchmark table
+	$(RUN) build/bin/ferry-digits
+	$(RUN) build/bin/ferry-perf allreduce -b 1K -e 4M -f 16
+
+check: build ## build and run every test
+	ctest --preset default -j $(TEST_JOBS)
+
+debug: setup ## build without optimization into build-debug/
+	@cmake --preset debug --log-level=NOTICE
+	@cmake --build --preset debug -j $(JOBS)
+
+asan: setup ## every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
+	@cmake --preset asan --log-level=NOTICE
+	@cmake --build --preset asan -j $(JOBS)
+	ctest --preset asan -j $(TEST_JOBS)
+
+tsan: setup ## the tests of ipc, engine and lanes under ThreadSanitizer, in build-tsan/
+	@cmake --preset tsan --log-level=NOTICE
+	@cmake --build --preset tsan -j $(JOBS)
+	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(TEST_JOBS)
+
+fuzz: ## libFuzzer over programs, plans and attach messages, FUZZ_SECONDS (60) each, in build-fuzz/
+	@scripts/setup fuzz
+	@cmake --preset fuzz --log-level=NOTICE
+	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers
+	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
+
+models: ## check the models of the waiting and bank protocols with spin
+	@scripts/setup models
+	@scripts/check-models
+
+install: build ## cmake --install to PREFIX (/usr/local), under DESTDIR if given
+	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+
+clean: ## remove build directories
+	rm -rf build build-debug build-asan build-tsan build-fuzz

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` lays down besides the commands, which their own folders install: the library, its two headers, the
+# pkg-config file, the CMake package, man pages and examples. Everything finds its neighbours by relative paths, so an
+# installed tree may be moved.
+include(CMakePackageConfigHelpers)
+
+# The version is written twice, here and where a program can read it. They must not drift apart.
+file(STRINGS ${PROJECT_SOURCE_DIR}/rank-lib/include/ferry.h version_lines REGEX "^#define FERRY_(MAJOR|MINOR|PATCH) ")
+string(REGEX REPLACE "#define FERRY_[A-Z]+ " "" version_parts "${version_lines}")
+list(JOIN version_parts "." header_version)
+if(NOT header_version STREQUAL PROJECT_VERSION)
+  message(FATAL_ERROR "ferry.h says version ${header_version}, CMakeLists.txt says ${PROJECT_VERSION}")
+endif()
+
+set(FERRY_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/Ferry)
+
+install(TARGETS ferry EXPORT FerryTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES rank-lib/include/ferry.h ipc/ferry_types.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+foreach(section 1 7)
+  install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} FILES_MATCHING PATTERN "*.${section}")
+endforeach()
+install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples FILES_MATCHING PATTERN "*.c")
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+file(RELATIVE_PATH prefix_from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")
+configure_file(cmake/ferry.pc.in ${PROJECT_BINARY_DIR}/ferry.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/ferry.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+configure_package_config_file(cmake/FerryConfig.cmake.in ${PROJECT_BINARY_DIR}/FerryConfig.cmake
+  INSTALL_DESTINATION ${FERRY_PACKAGE_DIR} NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# Until 1.0 a minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/FerryConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/FerryConfig.cmake ${PROJECT_BINARY_DIR}/FerryConfigVersion.cmake
+  DESTINATION ${FERRY_PACKAGE_DIR})
+install(EXPORT FerryTargets NAMESPACE Ferry:: DESTINATION ${FERRY_PACKAGE_DIR})

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+# A ctest script: an installed tree is all that a program needs. Installs into a fresh prefix and moves it elsewhere, builds the
+# examples against it by pkg-config and by find_package(Ferry), and runs what was built without telling it where libferry is.
+#   cmake -DBUILD=<build dir> -DSOURCE=<source dir> -DWORK=<scratch dir> -DCC=<compiler> -DSANITIZE=<as FERRY_SANITIZE>
+#         -DLIBDIR=<lib> -DBINDIR=<bin> -DVERSION=<x.y.z> -P install.cmake
+cmake_minimum_required(VERSION 3.22)
+
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGN " " line)
+    message(FATAL_ERROR "${line}\nended with ${result}:\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+function(expect text pattern what)
+  if(NOT text MATCHES "${pattern}")
+    message(FATAL_ERROR "${what}: expected \"${pattern}\" in:\n${text}")
+  endif()
+endfunction()
+
+file(REMOVE_RECURSE ${WORK})
+file(MAKE_DIRECTORY ${WORK})
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
+file(RENAME ${WORK}/first ${WORK}/prefix)
+set(prefix ${WORK}/prefix)
+foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDIR}/pkgconfig/ferry.pc
+        ${LIBDIR}/cmake/Ferry/FerryConfig.cmake ${LIBDIR}/cmake/Ferry/FerryConfigVersion.cmake
+        ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7)
+  if(NOT EXISTS ${prefix}/${file})
+    message(FATAL_ERROR "${file} is not installed")
+  endif()
+endforeach()
+
+run(readelf -d ${prefix}/${LIBDIR}/libferry.so)
+string(REGEX REPLACE "\\..*" "" major ${VERSION})
+expect("${output}" "SONAME.*libferry\\.so\\.${major}\\]" "SONAME")
+if(output MATCHES "NEEDED[^\n]*(mpi|cuda|nccl)")
+  message(FATAL_ERROR "libferry links MPI, CUDA or NCCL:\n${output}")
+endif()
+run(nm -D --defined-only ${prefix}/${LIBDIR}/libferry.so)
+string(REGEX MATCHALL " [A-Z] [^\n]*" exported "${output}")
+foreach(symbol ${exported})
+  if(NOT symbol MATCHES "^ (T ferry[A-Z]|A FERRY_0)")
+    message(FATAL_ERROR "libferry exports${symbol}")
+  endif()
+endforeach()
+
+set(flags -Wall -Wextra -Werror)
+if(SANITIZE)
+  list(APPEND flags -fsanitize=${SANITIZE})
+endif()
+set(examples ${prefix}/share/doc/ferry/examples)
+
+# By pkg-config.
+set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
+run(pkg-config --modversion ferry)
+expect("${output}" "^${VERSION}\n$" "pkg-config --modversion ferry")
+run(pkg-config --cflags --libs ferry)
+separate_arguments(package UNIX_COMMAND "${output}")
+foreach(example in_process allreduce)
+  run(${CC} ${flags} ${examples}/${example}.c -o ${WORK}/${example} ${package} -Wl,-rpath,${prefix}/${LIBDIR})
+endforeach()
+
+# By find_package, asking for a version.
+file(WRITE ${WORK}/user/CMakeLists.txt "cmake_minimum_required(VERSION 3.22)
+project(user LANGUAGES C)
+find_package(Ferry ${VERSION} REQUIRED)
+add_executable(in_process ${examples}/in_process.c)
+target_link_libraries(in_process Ferry::ferry)
+")
+list(JOIN flags " " flags)
+run(${CMAKE_COMMAND} -S ${WORK}/user -B ${WORK}/user/build -DCMAKE_C_COMPILER=${CC} "-DCMAKE_C_FLAGS=${flags}"
+  -DCMAKE_PREFIX_PATH=${prefix})
+run(${CMAKE_COMMAND} --build ${WORK}/user/build)
+
+set(sum "rank 0: 11 22 33\nrank 1: 11 22 33\n")
+set(ENV{FERRY_ROUTER} embedded)
+run(${WORK}/in_process)
+expect("${output}" "^${sum}$" "in_process, built with pkg-config")
+run(${WORK}/user/build/in_process)
+expect("${output}" "^${sum}$" "in_process, built with find_package")
+
+# The installed launcher finds the installed router.
+unset(ENV{FERRY_ROUTER})
+run(${prefix}/${BINDIR}/ferryrun -n 2 --fork -- ${WORK}/allreduce)
+expect("${output}" "rank 0: the sum is 3\n" "ferryrun -n 2 --fork -- allreduce")
+expect("${output}" "rank 1: the sum is 3\n" "ferryrun -n 2 --fork -- allreduce")
+
+file(REMOVE_RECURSE ${WORK})
