@@ -78,7 +78,7 @@ static void derive_key(struct ferry_launch *launch)
 	                         *const torchrun[] = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"};
 	const char *const *names = NULL;
 	size_t count = 0;
-	char user[32];
+	char user[64];
 	snprintf(user, sizeof user, "%s %u", launch->launcher, (unsigned)geteuid());
 	uint64_t hash = hash_text(0xcbf29ce484222325ull, user);
 	if (!strcmp(launch->launcher, "slurm")) {

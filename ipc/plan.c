@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/plan.h"
+
+#include "ipc/error.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t ferry_plan_hash(const struct ferry_plan *plan)
+{
+	uint64_t hash = 0x9e3779b97f4a7c15ull ^ plan->bytes, word;
+	const unsigned char *bytes = (const unsigned char *)plan;
+	for (uint64_t at = 0; at < plan->bytes; at += 8) {
+		word = 0;
+		memcpy(&word, bytes + at, plan->bytes - at < 8 ? plan->bytes - at : 8);
+		if (at == offsetof(struct ferry_plan, hash))
+			word = 0;
+		hash = (hash ^ word) * 0xff51afd7ed558ccdull;
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
+
+/* ---- the header ---- */
+
+static ferryResult_t bad(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static ferryResult_t bad(const char *format, ...)
+{
+	char text[256];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	return ferry_fail(ferryProgramError, "invalid plan: %s", text);
+}
+
+static bool array_inside(uint64_t at, uint64_t count, uint64_t item, uint64_t bytes)
+{
+	return at % 8 == 0 && at >= sizeof(struct ferry_plan) && at <= bytes && count <= (bytes - at) / item;
+}
+
+static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes, const struct ferry_plan_limits *limits)
+{
+	if (plan->magic != FERRY_PLAN_MAGIC || plan->abi != FERRY_PLAN_ABI)
+		return bad("magic %08x and ABI %u instead of %08x and %u", plan->magic, plan->abi, FERRY_PLAN_MAGIC, FERRY_PLAN_ABI);
+	if (plan->bytes != bytes)
+		return bad("it says %llu bytes and has %llu", (unsigned long long)plan->bytes, (unsigned long long)bytes);
+	if (plan->hash != ferry_plan_hash(plan))
+		return bad("hash %016llx does not fit the contents", (unsigned long long)plan->hash);
+	if (plan->nranks != limits->nranks || plan->ndomains != limits->ndomains ||
+	    memcmp(plan->rank_domain, limits->rank_domain, limits->nranks))
+		return bad("it is for %u ranks in %u domains, the job has %u in %u, or other ranks in them", plan->nranks, plan->ndomains,
+		           limits->nranks, limits->ndomains);
+	if (plan->collective >= FERRY_NUM_COLLECTIVES || !ferry_type_size(plan->type) || plan->redop > ferryNumOps ||
+	    plan->root >= plan->nranks)
+		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop, plan->root);
+	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window || plan->window > 1u << 16)
+		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
+	if ((plan->flags & ~(FERRY_PLAN_IN_PLACE | FERRY_PLAN_VARIABLE)) ||
+	    !(plan->flags & FERRY_PLAN_VARIABLE) != (plan->collective != FERRY_ALLTOALLV))
+		return bad("flags %#x for %s", plan->flags, ferry_collective_name(plan->collective));
+	if (!array_inside(plan->instrs_at, plan->ninstrs, sizeof(struct ferry_instr), bytes) ||
+	    !array_inside(plan->edges_at, plan->nedges, sizeof(struct ferry_edge), bytes) ||
+	    !array_inside(plan->sources_at, plan->nsources, sizeof(struct ferry_source), bytes))
+		return bad("%u instructions at %u, %u edges at %u or %u sources at %u reach beyond %llu bytes", plan->ninstrs,
+		           plan->instrs_at, plan->nedges, plan->edges_at, plan->nsources, plan->sources_at, (unsigned long long)bytes);
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->staging[domain] > limits->staging[domain] || plan->counters[domain] > limits->counters[domain])
+			return bad("%llu bytes of staging and %u counters in domain %u; %llu and %u are there",
+			           (unsigned long long)plan->staging[domain], plan->counters[domain], domain,
+			           (unsigned long long)limits->staging[domain], limits->counters[domain]);
+	return ferrySuccess;
+}
+
+/* ---- instructions ---- */
+
+struct validator {
+	const struct ferry_plan *plan;
+	const struct ferry_instr *instrs;
+	const struct ferry_edge *edges;
+	const struct ferry_source *sources;
+	uint64_t window_bytes;
+	uint32_t *missing, *order, *first, *next; /* Kahn's algorithm */
+	struct ferry_window { uint64_t offset; uint32_t domain, instr; } *windows;
+	uint8_t *counter_used[FERRY_MAX_DOMAINS];
+};
+
+static bool is_worker(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+}
+
+static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)
+{
+	const struct ferry_plan *plan = v->plan;
+	return domain < plan->ndomains && offset % 64 == 0 && v->window_bytes <= plan->staging[domain] &&
+	       offset <= plan->staging[domain] - v->window_bytes;
+}
+
+static ferryResult_t check_owner(const struct validator *v, uint32_t i)
+{
+	const struct ferry_instr *instr = &v->instrs[i];
+	const struct ferry_plan *plan = v->plan;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	if (instr->opcode >= FERRY_NUM_OPCODES || (variable && is_worker(instr)))
+		return bad("instruction %u: opcode %u", i, instr->opcode);
+	if (is_worker(instr) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
+	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
+		return bad("instruction %u: owner %u, domain %u", i, instr->owner, instr->domain);
+	if (instr->counter >= plan->counters[instr->domain])
+		return bad("instruction %u: counter %u of %u in domain %u", i, instr->counter, plan->counters[instr->domain],
+		           instr->domain);
+	if (v->counter_used[instr->domain][instr->counter]++)
+		return bad("instruction %u: counter %u of domain %u has another writer", i, instr->counter, instr->domain);
+	if (instr->flags & ~FERRY_INSTR_FINAL)
+		return bad("instruction %u: flags %#x", i, instr->flags);
+	if (variable ? instr->length || instr->nslices || instr->chunk >= plan->nranks
+	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
+	                       instr->nslices != (instr->length + plan->slice - 1) / plan->slice)
+		return bad("instruction %u: %llu bytes in %u slices of %u, chunk %u", i, (unsigned long long)instr->length,
+		           instr->nslices, plan->slice, instr->chunk);
+	if (instr->user_offset > 1ull << 56 || instr->user_destination > 1ull << 56)
+		return bad("instruction %u: user buffer offsets %llu and %llu", i, (unsigned long long)instr->user_offset,
+		           (unsigned long long)instr->user_destination);
+	if (instr->opcode != FERRY_COPY && !window_inside(v, instr->window_domain, instr->window_offset))
+		return bad("instruction %u: window of %llu bytes at %llu of domain %u", i, (unsigned long long)v->window_bytes,
+		           (unsigned long long)instr->window_offset, instr->window_domain);
+	if (is_worker(instr) && instr->window_domain != instr->owner)
+		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
+	return ferrySuccess;
+}
+
+static int by_offset(const void *left, const void *right)
+{
+	const struct ferry_window *a = left, *b = right;
+	if (a->domain != b->domain)
+		return a->domain < b->domain ? -1 : 1;
+	return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+/* The writer of exactly that window, or UINT32_MAX. windows is sorted. */
+static uint32_t window_writer(const struct validator *v, uint32_t nwindows, uint32_t domain, uint64_t offset)
+{
+	struct ferry_window key = {offset, domain, 0};
+	const struct ferry_window *found = bsearch(&key, v->windows, nwindows, sizeof key, by_offset);
+	return found ? found->instr : UINT32_MAX;
+}
+
+static bool has_edge(const struct validator *v, uint32_t waiter, uint32_t producer, uint32_t lag)
+{
+	const struct ferry_instr *instr = &v->instrs[waiter];
+	for (uint32_t i = 0; i < instr->nedges; i++)
+		if (v->edges[instr->first_edge + i].instr == producer && v->edges[instr->first_edge + i].lag == lag)
+			return true;
+	return false;
+}
+
+/* What an instruction reads is written whole by one other, of the same length, and the two wait for each other. */
+static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, uint32_t i, uint32_t domain, uint64_t offset)
+{
+	uint32_t writer = window_writer(v, nwindows, domain, offset);
+	if (writer == UINT32_MAX || writer == i)
+		return bad("instruction %u: nothing writes the window at %llu of domain %u", i, (unsigned long long)offset, domain);
+	if (v->instrs[writer].length != v->instrs[i].length)
+		return bad("instruction %u: reads %llu bytes of the %llu that instruction %u writes", i,
+		           (unsigned long long)v->instrs[i].length, (unsigned long long)v->instrs[writer].length, writer);
+	if (!has_edge(v, i, writer, 0) || !has_edge(v, writer, i, v->plan->window))
+		return bad("instructions %u and %u share a window and do not wait for each other", writer, i);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, uint32_t i)
+{
+	const struct ferry_instr *instr = &v->instrs[i];
+	const struct ferry_plan *plan = v->plan;
+	uint32_t least = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : least;
+	ferryResult_t result = ferrySuccess;
+	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||
+	    instr->nsources > plan->nsources - instr->first_source)
+		return bad("instruction %u: %u sources from %u of %u", i, instr->nsources, instr->first_source, plan->nsources);
+	if (instr->opcode == FERRY_H2D)
+		return check_read(v, nwindows, i, instr->window_domain, instr->window_offset);
+	for (uint32_t s = 0; s < instr->nsources && !result; s++) {
+		const struct ferry_source *source = &v->sources[instr->first_source + s];
+		if (source->domain >= plan->ndomains || (source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
+		    (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner))
+			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank, source->domain);
+		result = check_read(v, nwindows, i, source->domain, source->window_offset);
+	}
+	return result;
+}
+
+static bool wakes(const struct ferry_instr *producer, const struct ferry_instr *waiter)
+{
+	if (waiter->opcode == FERRY_D2H)
+		return producer->wakes_d2h >> waiter->owner & 1;
+	if (is_worker(waiter))
+		return producer->wakes_domains >> waiter->owner & 1;
+	return producer->wakes_h2d >> waiter->owner & 1;
+}
+
+static ferryResult_t check_edges(const struct validator *v, uint32_t i)
+{
+	const struct ferry_instr *instr = &v->instrs[i];
+	const struct ferry_plan *plan = v->plan;
+	uint64_t ranks = plan->nranks == 64 ? ~0ull : (1ull << plan->nranks) - 1;
+	if (instr->first_edge > plan->nedges || instr->nedges > plan->nedges - instr->first_edge)
+		return bad("instruction %u: %u edges from %u of %u", i, instr->nedges, instr->first_edge, plan->nedges);
+	if ((instr->wakes_d2h & ~ranks) || (instr->wakes_h2d & ~ranks) || instr->wakes_domains >> plan->ndomains)
+		return bad("instruction %u: wakes ranks or domains that do not exist", i);
+	for (uint32_t e = 0; e < instr->nedges; e++) {
+		const struct ferry_edge *edge = &v->edges[instr->first_edge + e];
+		if (edge->instr >= plan->ninstrs || edge->instr == i || (edge->lag && edge->lag != plan->window))
+			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs, edge->lag);
+		if (!wakes(&v->instrs[edge->instr], instr))
+			return bad("instruction %u waits for %u and would not be woken by it", i, edge->instr);
+	}
+	return ferrySuccess;
+}
+
+/* ---- the whole ---- */
+
+/* Edges of lag 0 form no cycle. Lag W then cannot deadlock either: see rank-lib/program/versions.c. */
+static ferryResult_t check_acyclic(const struct validator *v)
+{
+	uint32_t n = v->plan->ninstrs, head = 0, tail = 0;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t e = 0; e < v->instrs[i].nedges; e++) {
+			const struct ferry_edge *edge = &v->edges[v->instrs[i].first_edge + e];
+			if (edge->lag)
+				continue;
+			v->missing[i]++;
+			v->first[edge->instr + 2]++;
+		}
+	for (uint32_t i = 1; i <= n; i++)
+		v->first[i + 1] += v->first[i];
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t e = 0; e < v->instrs[i].nedges; e++) {
+			const struct ferry_edge *edge = &v->edges[v->instrs[i].first_edge + e];
+			if (!edge->lag)
+				v->next[v->first[edge->instr + 1]++] = i;
+		}
+	for (uint32_t i = 0; i < n; i++)
+		if (!v->missing[i])
+			v->order[tail++] = i;
+	for (; head < tail; head++)
+		for (uint32_t j = v->first[v->order[head]]; j < v->first[v->order[head] + 1]; j++)
+			if (!--v->missing[v->next[j]])
+				v->order[tail++] = v->next[j];
+	return tail == n ? ferrySuccess : bad("%u of %u instructions wait for each other in a circle", n - tail, n);
+}
+
+static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows)
+{
+	*nwindows = 0;
+	for (uint32_t i = 0; i < v->plan->ninstrs; i++)
+		if (v->instrs[i].opcode != FERRY_H2D && v->instrs[i].opcode != FERRY_COPY)
+			v->windows[(*nwindows)++] = (struct ferry_window){v->instrs[i].window_offset, v->instrs[i].window_domain, i};
+	qsort(v->windows, *nwindows, sizeof *v->windows, by_offset);
+	for (uint32_t i = 1; i < *nwindows; i++)
+		if (v->windows[i].domain == v->windows[i - 1].domain &&
+		    v->windows[i].offset - v->windows[i - 1].offset < v->window_bytes)
+			return bad("the windows of instructions %u and %u overlap", v->windows[i - 1].instr, v->windows[i].instr);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_instructions(const struct validator *v)
+{
+	ferryResult_t result = ferrySuccess;
+	uint32_t n = v->plan->ninstrs, nwindows;
+	uint64_t edges = 0;
+	for (uint32_t i = 0; i < n && !result; i++) {
+		result = check_owner(v, i);
+		if (!result)
+			result = check_edges(v, i);
+		edges += v->instrs[i].nedges;
+	}
+	if (!result && edges > v->plan->nedges)
+		result = bad("instructions share edges: %llu used, %u there", (unsigned long long)edges, v->plan->nedges);
+	if (!result)
+		result = check_windows(v, &nwindows);
+	for (uint32_t i = 0; i < n && !result; i++)
+		result = check_reads(v, nwindows, i);
+	return result ? result : check_acyclic(v);
+}
+
+ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_limits *limits)
+{
+	const struct ferry_plan *plan = blob;
+	if (bytes < sizeof *plan || bytes > FERRY_PLAN_MAX_BYTES || (uintptr_t)blob % 8)
+		return bad("%llu bytes at %p; at least %zu, at most %u", (unsigned long long)bytes, blob, sizeof *plan,
+		           FERRY_PLAN_MAX_BYTES);
+	ferryResult_t result = check_header(plan, bytes, limits);
+	if (result)
+		return result;
+	size_t n = plan->ninstrs, ncounters = 0;
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		ncounters += plan->counters[domain];
+	struct validator v = {plan, ferry_plan_instrs(plan), ferry_plan_edges(plan), ferry_plan_sources(plan),
+	                      (uint64_t)plan->slice * plan->window, NULL, NULL, NULL, NULL, NULL, {NULL}};
+	uint32_t *words = calloc(3 * n + 4 + plan->nedges, sizeof *words);
+	uint8_t *used = calloc(ncounters + 1, 1);
+	v.windows = calloc(n + 1, sizeof *v.windows);
+	if (words && used && v.windows) {
+		v.missing = words;
+		v.order = words + n;
+		v.first = words + 2 * n;
+		v.next = words + 3 * n + 2;
+		for (uint32_t domain = 0, at = 0; domain < plan->ndomains; at += plan->counters[domain++])
+			v.counter_used[domain] = used + at;
+		result = check_instructions(&v);
+	} else {
+		result = ferry_fail(ferrySystemError, "no memory to validate a plan of %zu instructions", n);
+	}
+	free(words);
+	free(used);
+	free(v.windows);
+	return result;
+}

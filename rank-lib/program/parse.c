@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text to statements; docs/program-language.md has the grammar. One line at a time, no backtracking. */
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "rank-lib/program/program.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_STATEMENTS (1u << 20)
+
+struct parser {
+	const char *name;
+	const char *line_start, *next, *line_end; /* of the line being read */
+	uint32_t line;
+	const struct ferry_program_defaults *defaults;
+	struct ferry_program *program;
+	uint32_t capacity;
+	bool has_header, in_section;
+	uint32_t rank;
+	bool seen[FERRY_MAX_RANKS];
+	uint32_t most_gpu;
+};
+
+/* ---- words ---- */
+
+static ferryResult_t unexpected(const struct parser *parser, const char *expected)
+{
+	char found[32];
+	int length = 0;
+	while (parser->next + length < parser->line_end && length < 24 && (!length || !isspace((unsigned char)parser->next[length])))
+		length++;
+	for (int i = 0; i < length; i++)
+		found[i] = isprint((unsigned char)parser->next[i]) ? parser->next[i] : '?';
+	found[length] = '\0';
+	return ferry_fail(ferryProgramError, "%s:%u:%u: expected %s, found %s%s%s", parser->name, parser->line,
+	                  (unsigned)(parser->next - parser->line_start) + 1, expected, length ? "\"" : "",
+	                  length ? found : "the end of the line", length ? "\"" : "");
+}
+
+static void skip_space(struct parser *parser)
+{
+	while (parser->next < parser->line_end && isspace((unsigned char)*parser->next))
+		parser->next++;
+}
+
+static bool at_end(struct parser *parser)
+{
+	skip_space(parser);
+	return parser->next == parser->line_end;
+}
+
+/* Takes `text` if it stands here. */
+static bool accept(struct parser *parser, const char *text)
+{
+	size_t length = strlen(text);
+	skip_space(parser);
+	if ((size_t)(parser->line_end - parser->next) < length || memcmp(parser->next, text, length))
+		return false;
+	parser->next += length;
+	return true;
+}
+
+/* Takes `word` if it stands here whole. */
+static bool accept_word(struct parser *parser, const char *word)
+{
+	const char *before = parser->next;
+	if (!accept(parser, word))
+		return false;
+	if (parser->next == parser->line_end || !isalnum((unsigned char)*parser->next))
+		return true;
+	parser->next = before;
+	return false;
+}
+
+static ferryResult_t expect(struct parser *parser, const char *text, const char *named)
+{
+	return accept(parser, text) ? ferrySuccess : unexpected(parser, named);
+}
+
+static ferryResult_t read_number(struct parser *parser, uint32_t most, const char *named, uint32_t *value)
+{
+	uint64_t number = 0;
+	skip_space(parser);
+	const char *start = parser->next;
+	while (parser->next < parser->line_end && isdigit((unsigned char)*parser->next) && number <= most)
+		number = number * 10 + (uint64_t)(*parser->next++ - '0');
+	if (parser->next == start || number > most) {
+		char expected[96];
+		parser->next = start;
+		snprintf(expected, sizeof expected, "%s, at most %u", named, most);
+		return unexpected(parser, expected);
+	}
+	*value = (uint32_t)number;
+	return ferrySuccess;
+}
+
+static ferryResult_t read_bytes(struct parser *parser, uint64_t *value)
+{
+	char word[32];
+	size_t length = 0;
+	skip_space(parser);
+	while (parser->next + length < parser->line_end && length < sizeof word - 1 &&
+	       isalnum((unsigned char)parser->next[length]))
+		length++;
+	memcpy(word, parser->next, length);
+	word[length] = '\0';
+	if (!ferry_parse_bytes(word, value))
+		return unexpected(parser, "a size such as 64K");
+	parser->next += length;
+	return ferrySuccess;
+}
+
+/* ---- statements ---- */
+
+static ferryResult_t read_index(struct parser *parser, uint16_t *index)
+{
+	uint32_t value = 0;
+	ferryResult_t result = expect(parser, "[", "'['");
+	if (!result)
+		result = read_number(parser, UINT16_MAX, "a chunk number", &value);
+	if (!result)
+		result = expect(parser, "]", "']'");
+	*index = (uint16_t)value;
+	return result;
+}
+
+static ferryResult_t read_gpu(struct parser *parser, uint16_t *chunk)
+{
+	if (!accept_word(parser, "gpu"))
+		return unexpected(parser, "gpu[CHUNK]");
+	ferryResult_t result = read_index(parser, chunk);
+	if (!result && *chunk > parser->most_gpu)
+		parser->most_gpu = *chunk;
+	return result;
+}
+
+static ferryResult_t read_host(struct parser *parser, struct ferry_place *place)
+{
+	uint32_t domain = parser->program->rank_domain[parser->rank];
+	if (!accept_word(parser, "host"))
+		return unexpected(parser, "host[CHUNK] or host@DOMAIN[CHUNK]");
+	if (accept(parser, "@")) {
+		ferryResult_t result = read_number(parser, FERRY_MAX_DOMAINS - 1, "a domain number", &domain);
+		if (result)
+			return result;
+	}
+	place->domain = (uint16_t)domain;
+	return read_index(parser, &place->chunk);
+}
+
+static ferryResult_t read_dependencies(struct parser *parser, struct ferry_statement *statement)
+{
+	do {
+		struct ferry_dependency dependency;
+		ferryResult_t result = read_host(parser, &dependency.place);
+		if (!result)
+			result = expect(parser, ">=", "'>='");
+		if (!result)
+			result = read_number(parser, 1u << 20, "a version", &dependency.version);
+		if (result)
+			return result;
+		if (!dependency.version)
+			continue; /* holds from the start */
+		void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
+		if (!grown)
+			return ferry_fail(ferrySystemError, "%s:%u: no memory", parser->name, parser->line);
+		statement->dependencies = grown;
+		statement->dependencies[statement->ndependencies++] = dependency;
+	} while (accept(parser, ","));
+	return ferrySuccess;
+}
+
+static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct ferry_statement **statement)
+{
+	struct ferry_program *program = parser->program;
+	if (program->nstatements == parser->capacity) {
+		uint32_t capacity = parser->capacity ? 2 * parser->capacity : 64;
+		void *grown = capacity > MOST_STATEMENTS ? NULL : realloc(program->statements, capacity * sizeof **statement);
+		if (!grown)
+			return ferry_fail(ferryProgramError, "%s:%u: more than %u statements, or no memory", parser->name, parser->line,
+			                  parser->capacity);
+		program->statements = grown;
+		parser->capacity = capacity;
+	}
+	*statement = &program->statements[program->nstatements++];
+	memset(*statement, 0, sizeof **statement);
+	(*statement)->opcode = opcode;
+	(*statement)->rank = (uint16_t)parser->rank;
+	(*statement)->line = parser->line;
+	return ferrySuccess;
+}
+
+static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
+{
+	struct ferry_statement *statement = NULL;
+	if (!parser->in_section)
+		return ferry_fail(ferryProgramError, "%s:%u:1: expected \"rank R\" before the first instruction", parser->name,
+		                  parser->line);
+	ferryResult_t result = new_statement(parser, opcode, &statement);
+	if (!result)
+		result = opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->source);
+	if (!result)
+		result = expect(parser, "->", "'->'");
+	if (!result)
+		result = opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->destination);
+	if (!result && accept_word(parser, "deps")) {
+		result = expect(parser, ":", "':'");
+		if (!result)
+			result = read_dependencies(parser, statement);
+	}
+	if (!result && !at_end(parser))
+		result = unexpected(parser, statement && statement->ndependencies ? "',' or the end of the line" : "\"deps:\" or the end of the line");
+	return result;
+}
+
+/* ---- header and sections ---- */
+
+static void place_ranks(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	const struct ferry_program_defaults *defaults = parser->defaults;
+	for (uint32_t rank = 0; rank < program->nranks; rank++)
+		if (defaults->rank_domain && rank < defaults->nranks && defaults->rank_domain[rank] < program->ndomains)
+			program->rank_domain[rank] = defaults->rank_domain[rank];
+		else
+			program->rank_domain[rank] = (uint8_t)(rank * program->ndomains / program->nranks);
+}
+
+static ferryResult_t read_collective(struct parser *parser)
+{
+	skip_space(parser);
+	for (int i = FERRY_NUM_COLLECTIVES - 1; i >= 0; i--) /* "alltoallv" before "alltoall" */
+		if (accept_word(parser, ferry_collective_name((enum ferry_collective)i))) {
+			parser->program->collective = (enum ferry_collective)i;
+			return ferrySuccess;
+		}
+	return unexpected(parser, "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv)");
+}
+
+static ferryResult_t read_header(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	ferryResult_t result;
+	if (parser->has_header || parser->in_section)
+		return ferry_fail(ferryProgramError, "%s:%u:1: a second program header, or one after the first section", parser->name,
+		                  parser->line);
+	parser->has_header = true;
+	if ((result = read_collective(parser)))
+		return result;
+	while (!result && !at_end(parser)) {
+		if (accept_word(parser, "ranks"))
+			result = read_number(parser, FERRY_MAX_RANKS, "a number of ranks", &program->nranks);
+		else if (accept_word(parser, "domains"))
+			result = read_number(parser, FERRY_MAX_DOMAINS, "a number of domains", &program->ndomains);
+		else if (accept_word(parser, "chunks"))
+			result = read_number(parser, 1024, "a number of chunks", &program->nchunks);
+		else if (accept_word(parser, "root"))
+			result = read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &program->root);
+		else if (accept_word(parser, "bytes")) {
+			result = read_bytes(parser, &program->least_bytes);
+			if (!result)
+				result = expect(parser, "..", "'..'");
+			if (!result)
+				result = read_bytes(parser, &program->most_bytes);
+		} else
+			result = unexpected(parser, "ranks N, domains D, chunks K, root R or bytes LEAST..MOST");
+	}
+	if (!result && (!program->nranks || !program->ndomains || !program->nchunks))
+		result = ferry_fail(ferryProgramError, "%s:%u:1: expected ranks N, domains D and chunks K of at least 1 each, found %u, %u and %u",
+		                    parser->name, parser->line, program->nranks, program->ndomains, program->nchunks);
+	if (!result)
+		place_ranks(parser);
+	return result;
+}
+
+static ferryResult_t open_section(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	uint32_t domain;
+	ferryResult_t result = read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &parser->rank);
+	if (result)
+		return result;
+	if (parser->has_header && parser->rank >= program->nranks)
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", parser->name, parser->line, parser->rank, program->nranks);
+	if (parser->seen[parser->rank])
+		return ferry_fail(ferryProgramError, "%s:%u: a second section for rank %u", parser->name, parser->line, parser->rank);
+	parser->seen[parser->rank] = parser->in_section = true;
+	if (accept_word(parser, "domain")) {
+		result = read_number(parser, program->ndomains - 1, "a domain", &domain);
+		if (result)
+			return result;
+		program->rank_domain[parser->rank] = (uint8_t)domain;
+	}
+	return at_end(parser) ? ferrySuccess : unexpected(parser, "\"domain D\" or the end of the line");
+}
+
+/* HyLink's Figure 3 has its sections in comments: "# Rank 0". */
+static ferryResult_t read_comment(struct parser *parser)
+{
+	if (parser->has_header)
+		return ferrySuccess;
+	accept(parser, "#");
+	if (!accept_word(parser, "Rank") || parser->next == parser->line_end)
+		return ferrySuccess;
+	skip_space(parser);
+	if (parser->next == parser->line_end || !isdigit((unsigned char)*parser->next))
+		return ferrySuccess;
+	return open_section(parser);
+}
+
+static ferryResult_t read_line(struct parser *parser)
+{
+	static const struct { const char *word; uint8_t opcode; } opcodes[] = {
+		{"D2H", FERRY_D2H}, {"H2D", FERRY_H2D}, {"REDUCE", FERRY_REDUCE}, {"H2H", FERRY_H2H}};
+	skip_space(parser);
+	if (parser->next < parser->line_end && *parser->next == '#')
+		return read_comment(parser);
+	for (const char *comment = parser->next; comment < parser->line_end; comment++)
+		if (*comment == '#')
+			parser->line_end = comment;
+	if (at_end(parser))
+		return ferrySuccess;
+	for (size_t i = 0; i < 4; i++)
+		if (accept_word(parser, opcodes[i].word))
+			return read_statement(parser, opcodes[i].opcode);
+	if (accept_word(parser, "rank"))
+		return open_section(parser);
+	if (accept_word(parser, "program"))
+		return read_header(parser);
+	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H or a comment");
+}
+
+/* Without a header the sections and the chunks tell the sizes, and the caller the collective. */
+static ferryResult_t infer_header(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	const struct ferry_program_defaults *defaults = parser->defaults;
+	if (!parser->in_section)
+		return ferry_fail(ferryProgramError, "%s: no program header and no section", parser->name);
+	if (defaults->collective >= FERRY_NUM_COLLECTIVES)
+		return ferry_fail(ferryProgramError, "%s: no program header says which collective this is", parser->name);
+	program->collective = defaults->collective;
+	program->root = defaults->root;
+	program->nranks = 0;
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		if (parser->seen[rank])
+			program->nranks = rank + 1;
+	uint32_t send, receive, blocks = 1;
+	for (uint32_t rank = 0; rank < program->nranks; rank++) {
+		ferry_collective_chunks(program->collective, program->nranks, 1, program->root, rank, &send, &receive);
+		blocks = send > blocks ? send : receive > blocks ? receive : blocks;
+	}
+	program->nchunks = (parser->most_gpu + blocks) / blocks;
+	return ferrySuccess;
+}
+
+static ferryResult_t parse_all(struct parser *parser, const char *text, size_t bytes)
+{
+	const char *end = text + bytes;
+	ferryResult_t result = ferrySuccess;
+	while (text < end && !result) {
+		const char *line_end = memchr(text, '\n', (size_t)(end - text));
+		parser->line++;
+		parser->line_start = parser->next = text;
+		parser->line_end = line_end ? line_end : end;
+		text = line_end ? line_end + 1 : end;
+		result = read_line(parser);
+	}
+	return result || parser->has_header ? result : infer_header(parser);
+}
+
+static int by_rank(const void *left, const void *right)
+{
+	const struct ferry_statement *a = left, *b = right;
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	return a->line < b->line ? -1 : a->line > b->line;
+}
+
+ferryResult_t ferry_program_parse(const char *name, const char *text, size_t bytes,
+                                  const struct ferry_program_defaults *defaults, struct ferry_program **parsed)
+{
+	static const struct ferry_program_defaults none = {.collective = FERRY_NUM_COLLECTIVES};
+	struct ferry_program *program = calloc(1, sizeof *program);
+	if (!program || !(program->name = strdup(name))) {
+		free(program);
+		return ferry_fail(ferrySystemError, "%s: no memory", name);
+	}
+	struct parser parser = {.name = name, .defaults = defaults ? defaults : &none, .program = program};
+	program->most_bytes = UINT64_MAX;
+	program->ndomains = 1; /* for text without a header, whose ranks are all in domain 0 */
+	ferryResult_t result = parse_all(&parser, text, bytes);
+	if (result) {
+		ferry_program_free(program);
+		return result;
+	}
+	if (program->nstatements)
+		qsort(program->statements, program->nstatements, sizeof *program->statements, by_rank);
+	*parsed = program;
+	return ferrySuccess;
+}
+
+void ferry_program_free(struct ferry_program *program)
+{
+	if (!program)
+		return;
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		free(program->statements[i].dependencies);
+	free(program->statements);
+	free(program->name);
+	free(program);
+}

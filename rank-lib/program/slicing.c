@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The policy. A message that fits one slice goes as one: cutting it costs wake-ups and gains nothing. Beyond that a chunk is cut
+ * into about DEPTH slices, so that the stages of the pipeline overlap, between SLICE_LEAST (below it the cost per slice
+ * dominates) and SLICE_MOST (a slice of every stage should stay in a core's cache). Windows deeper than WINDOW_MOST slots
+ * would only take cache from others.
+ */
+#include "rank-lib/program/slicing.h"
+
+#include "ipc/error.h"
+
+#define ONE_SLICE (64u << 10)
+#define SLICE_LEAST (16u << 10)
+#define SLICE_MOST (256u << 10)
+#define DEPTH 8
+#define WINDOW_MOST 4
+
+static uint64_t up_to_line(uint64_t bytes)
+{
+	return (bytes + 63) / 64 * 64;
+}
+
+/* A version's window is rounded up to a pair of cache lines, as the compiler does. */
+static bool fits(const struct ferry_program *program, const struct ferry_compile_options *options, const uint32_t *nwindows,
+                 uint64_t slice, uint64_t window)
+{
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		if (nwindows[domain] && (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
+			return false;
+	return true;
+}
+
+static uint64_t wanted_slice(uint64_t longest)
+{
+	if (longest <= ONE_SLICE)
+		return longest ? up_to_line(longest) : 64;
+	uint64_t slice = up_to_line(longest / DEPTH);
+	return slice < SLICE_LEAST ? SLICE_LEAST : slice > SLICE_MOST ? SLICE_MOST : slice;
+}
+
+ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
+                                  uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice, uint32_t *chosen_window)
+{
+	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
+	uint64_t slice = options->slice ? options->slice : variable ? SLICE_LEAST : wanted_slice(longest);
+	uint64_t nslices = variable ? WINDOW_MOST : (longest + slice - 1) / slice;
+	uint64_t window = options->window ? options->window : nslices < WINDOW_MOST ? nslices : WINDOW_MOST;
+	if (!window)
+		window = 1;
+	while (!fits(program, options, nwindows, slice, window)) {
+		if (!options->window && window > 2)
+			window--;
+		else if (!options->slice && slice > SLICE_LEAST / 4)
+			slice = up_to_line(slice / 2);
+		else if (!options->window && window > 1)
+			window = 1;
+		else if (!options->slice && slice > 64)
+			slice = up_to_line(slice / 2);
+		else
+			break;
+	}
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		if (nwindows[domain] && (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
+			return ferry_fail(ferryProgramError,
+			                  "%s: %u chunk versions with windows of %llu slots of %llu bytes do not fit the %llu bytes of "
+			                  "staging per call in domain %u; raise FERRY_STAGING",
+			                  program->name, nwindows[domain], (unsigned long long)window, (unsigned long long)slice,
+			                  (unsigned long long)options->staging[domain], domain);
+	if ((longest + slice - 1) / slice > UINT32_MAX / 64)
+		return ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %llu", program->name,
+		                  (unsigned long long)longest, (unsigned long long)slice);
+	*chosen_slice = (uint32_t)slice;
+	*chosen_window = (uint32_t)window;
+	return ferrySuccess;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** How finely a plan's chunks are sliced and how many slots each version gets. One function, one policy. */
+#ifndef FERRY_RANK_LIB_PROGRAM_SLICING_H
+#define FERRY_RANK_LIB_PROGRAM_SLICING_H
+
+#include "rank-lib/program/program.h"
+
+/**
+ * Chooses *slice (bytes, a multiple of 64) and *window (slots) for chunks of up to `longest` bytes, with nwindows[d] windows in
+ * domain d, so that all windows fit options->staging. options->slice and ->window, where not 0, are kept.
+ * Errors: ferryProgramError with the sizes if they do not fit, or if not even one slot of 64 bytes does.
+ */
+ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
+                                  uint64_t longest, const uint32_t *nwindows, uint32_t *slice, uint32_t *window);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A program in single-assignment form: every version of every host chunk is one value, written once. The checker executes it
+ * symbolically, the compiler gives each value a window. Built from a parsed program, which must outlive it; read-only then.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_VERSIONS_H
+#define FERRY_RANK_LIB_PROGRAM_VERSIONS_H
+
+#include "rank-lib/program/program.h"
+
+#define FERRY_NO_VALUE UINT32_MAX
+
+/* host@domain[chunk] at one version. */
+struct ferry_value {
+	struct ferry_place place;
+	uint32_t version;  /* from 1 */
+	uint32_t writer;   /* statement */
+	uint32_t base;     /* the value that a REDUCE accumulates on; FERRY_NO_VALUE: none, it starts with its source */
+	uint32_t source;   /* the value read by its writer; FERRY_NO_VALUE for D2H */
+	uint64_t ranks;    /* contents: whose contributions ... */
+	uint32_t chunk;    /* ... of which chunk of their send buffers */
+	uint32_t first_reader, nreaders; /* statements that read it or accumulate on it */
+};
+
+/* What a statement has to do with values. */
+struct ferry_use {
+	uint32_t reads;    /* FERRY_NO_VALUE: D2H */
+	uint32_t writes;   /* FERRY_NO_VALUE: H2D */
+	uint32_t first_wait, nwaits; /* values it waits for without reading them */
+};
+
+struct ferry_versions {
+	uint32_t nvalues;
+	struct ferry_value *values;
+	struct ferry_use *uses;  /* one per statement */
+	uint32_t *waits, *readers;
+	uint32_t *order;         /* the statements, producers before consumers */
+};
+
+/**
+ * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers of a chunk
+ * that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is to be freed.
+ */
+ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
+void ferry_versions_free(struct ferry_versions *versions);
+
+/** "host[3]" or "host@1[3]", as it is written from `domain`. Returns text. */
+const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32]);
+
+/** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
+void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
+                             uint32_t *send_chunk);
+
+#endif
