@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the arena: nothing stays in the name space, both mappings see the same, corrupt headers and limits are refused. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ipc/arena.h"
+#include "ipc/error.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const struct ferry_arena_shape small = {.domain = 0, .ndomains = 2, .nranks = 3, .staging = 1 << 20, .node = -1};
+
+static int names_in_shm(void)
+{
+	int count = 0;
+	DIR *directory = opendir("/dev/shm");
+	for (struct dirent *entry; directory && (entry = readdir(directory));)
+		count += !strncmp(entry->d_name, "ferry-", 6);
+	if (directory)
+		closedir(directory);
+	return count;
+}
+
+static void an_arena_leaves_no_name_behind(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	int before = names_in_shm();
+	assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
+	assert_int_equal(names_in_shm(), before);
+	ferry_arena_unmap(&arena);
+	assert_int_equal(arena.descriptor, -1);
+}
+
+static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
+{
+	(void)state;
+	struct ferry_arena first, second;
+	assert_int_equal(ferry_arena_create(&small, &first), ferrySuccess);
+	assert_int_equal(ferry_arena_map(dup(first.descriptor), &second), ferrySuccess);
+	assert_int_equal(first.bytes, second.bytes);
+	assert_int_equal(first.bytes, ferry_arena_bytes(&small));
+	memset(first.rank_lines, 1, sizeof *first.rank_lines * first.nranks);
+	memset(first.pair_lines, 2, sizeof *first.pair_lines * 9);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		memset(first.counters[bank], 3 + (int)bank, sizeof(struct ferry_counter) * first.ncounters);
+		memset(first.staging[bank], 10 + (int)bank, first.staging_bytes);
+	}
+	memset(first.pair_windows, 20, 9 * FERRY_PAIR_SLOTS * (size_t)first.pair_slice);
+	assert_int_equal(*(char *)&second.rank_lines[2], 1);
+	assert_int_equal(*(char *)&second.pair_lines[8], 2);
+	assert_int_equal(*(char *)&second.counters[0][second.ncounters - 1], 3);
+	assert_int_equal(*(char *)&second.counters[1][0], 4);
+	assert_int_equal(second.staging[0][second.staging_bytes - 1], 10);
+	assert_int_equal(second.staging[1][0], 11);
+	assert_int_equal(ferry_pair_window(&second, 2, 2)[FERRY_PAIR_SLOTS * (size_t)second.pair_slice - 1], 20);
+	assert_int_equal(second.header->magic, FERRY_ARENA_MAGIC);
+	ferry_arena_unmap(&second);
+	ferry_arena_unmap(&first);
+}
+
+/* Every 32-bit word of the header's constants, set to odd values: the mapping is refused or harmless, never out of bounds. */
+static void a_corrupt_header_is_refused_with_its_values(void **state)
+{
+	(void)state;
+	static const uint32_t values[] = {0, 1, 0x7fffffff, 0xffffffff, 4096};
+	size_t constants = offsetof(struct ferry_arena_header, attached) / 4;
+	unsigned refused = 0;
+	for (size_t word = 0; word < constants; word++)
+		for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+			struct ferry_arena arena, mapped;
+			assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
+			uint32_t *at = (uint32_t *)arena.header + word, before = *at;
+			*at = values[i];
+			if (ferry_arena_map(dup(arena.descriptor), &mapped)) {
+				refused++;
+				assert_true(strlen(ferry_last_message()) > 10);
+			} else {
+				char *end = (char *)mapped.header + mapped.bytes;
+				assert_true(mapped.pair_windows + (uint64_t)mapped.nranks * mapped.nranks * FERRY_PAIR_SLOTS *
+				                                          mapped.pair_slice <= end);
+				assert_true(mapped.staging[1] + mapped.staging_bytes <= end);
+				ferry_arena_unmap(&mapped);
+			}
+			*at = before;
+			ferry_arena_unmap(&arena);
+		}
+	assert_true(refused > 4 * constants / 2);
+}
+
+static void another_abi_version_is_refused_by_number(void **state)
+{
+	(void)state;
+	struct ferry_arena arena, mapped;
+	assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
+	arena.header->abi = 99;
+	assert_int_equal(ferry_arena_map(dup(arena.descriptor), &mapped), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "99"));
+	ferry_arena_unmap(&arena);
+}
+
+static void a_short_file_is_refused(void **state)
+{
+	(void)state;
+	struct ferry_arena mapped;
+	int descriptor = memfd_create("short", MFD_CLOEXEC);
+	assert_int_equal(ftruncate(descriptor, 100), 0);
+	assert_int_equal(ferry_arena_map(descriptor, &mapped), ferryInternalError);
+	assert_non_null(strstr(ferry_last_message(), "100"));
+}
+
+static void impossible_shapes_are_refused(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_arena_shape shape = small;
+	shape.nranks = 65;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "65"));
+	shape = small;
+	shape.domain = 2;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferryInvalidArgument);
+	shape = small;
+	shape.staging = 100;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "100"));
+}
+
+static void no_room_in_shared_memory_is_an_error_with_the_size(void **state)
+{
+	(void)state;
+	/* A file size limit stands for a full /dev/shm: both refuse the allocation. In a child, since limits only go down. */
+	int status;
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		struct ferry_arena arena;
+		struct rlimit limit = {1 << 20, 1 << 20};
+		struct ferry_arena_shape shape = small;
+		shape.staging = 64 << 20;
+		signal(SIGXFSZ, SIG_IGN);
+		setrlimit(RLIMIT_FSIZE, &limit);
+		_exit(ferry_arena_create(&shape, &arena) == ferrySystemError && strstr(ferry_last_message(), "arena of") ? 0 : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
+{
+	(void)state;
+	int status;
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		struct ferry_arena arena;
+		struct rlimit limit = {65536, 65536};
+		struct ferry_arena_shape shape = small;
+		shape.lock = true;
+		setrlimit(RLIMIT_MEMLOCK, &limit);
+		if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
+			_exit(2);
+		ferryResult_t result = ferry_arena_create(&shape, &arena);
+		_exit(result == ferrySystemError && strstr(ferry_last_message(), "65536") && strstr(ferry_last_message(), "mlock") ? 0 : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+static void a_counter_of_another_call_reads_as_nothing(void **state)
+{
+	(void)state;
+	assert_int_equal(ferry_counter_slices(ferry_counter_value(7, 12), 7), 12);
+	assert_int_equal(ferry_counter_slices(ferry_counter_value(7, 12), 9), 0);
+	assert_int_equal(ferry_counter_slices(ferry_counter_value((1ull << 32) + 5, 3), (1ull << 32) + 5), 3);
+	assert_int_equal(ferry_counter_slices(0, 1), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_arena_leaves_no_name_behind),
+		cmocka_unit_test(two_mappings_share_every_region_and_no_region_overlaps),
+		cmocka_unit_test(a_corrupt_header_is_refused_with_its_values),
+		cmocka_unit_test(another_abi_version_is_refused_by_number),
+		cmocka_unit_test(a_short_file_is_refused),
+		cmocka_unit_test(impossible_shapes_are_refused),
+		cmocka_unit_test(no_room_in_shared_memory_is_an_error_with_the_size),
+		cmocka_unit_test(a_low_memlock_limit_is_an_error_with_both_sizes),
+		cmocka_unit_test(a_counter_of_another_call_reads_as_nothing),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
