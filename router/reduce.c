@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Picks the target once, then runs whole vectors through its kernels. What is left at the end, and what comes before the first
+ * aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are the same too.
+ */
+#include "router/reduce_targets.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#define MOST_SOURCES (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
+#define STREAM_LEAST 4096 /* below this, fencing costs more than the cache lines */
+
+/* ---- small floats, one at a time ---- */
+
+float ferry_half_to_float(uint16_t half)
+{
+	uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023, bits;
+	float value;
+	if (exponent == 31) {
+		bits = sign | 0x7f800000u | mantissa << 13;
+	} else if (exponent) {
+		bits = sign | (exponent + 112) << 23 | mantissa << 13;
+	} else if (mantissa) {
+		uint32_t shift = (uint32_t)__builtin_clz(mantissa) - 21;
+		bits = sign | (113 - shift) << 23 | (mantissa << (shift + 13) & 0x7fffffu);
+	} else {
+		bits = sign;
+	}
+	memcpy(&value, &bits, sizeof value);
+	return value;
+}
+
+/* The bits of |value| as a float with `mantissa` bits of mantissa and that exponent bias, to nearest even, unlimited upwards. */
+static uint32_t round_to(uint32_t magnitude, uint32_t mantissa, int bias)
+{
+	int exponent = (int)(magnitude >> 23) - 127 + bias;
+	uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u, drop = 23 - mantissa;
+	if (!(magnitude >> 23))
+		return 0; /* float's own subnormals are far below half of any of these types' least */
+	if (exponent < 1) {
+		drop += (uint32_t)(1 - exponent);
+		exponent = 1;
+	}
+	if (drop > 25)
+		return 0;
+	uint32_t kept = significand >> drop, rest = significand & ((1u << drop) - 1), half = 1u << (drop - 1);
+	kept += rest > half || (rest == half && (kept & 1));
+	return ((uint32_t)(exponent - 1) << mantissa) + kept;
+}
+
+uint16_t ferry_float_to_half(float value)
+{
+	uint32_t bits;
+	memcpy(&bits, &value, sizeof bits);
+	uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
+	uint32_t magnitude = bits & 0x7fffffffu;
+	if (magnitude > 0x7f800000u)
+		return sign | 0x7e00;
+	uint32_t rounded = magnitude == 0x7f800000u ? 0x7c00 : round_to(magnitude, 10, 15);
+	return sign | (uint16_t)(rounded > 0x7c00 ? 0x7c00 : rounded);
+}
+
+static uint8_t round_float8(float value, uint32_t mantissa, int bias, uint32_t largest)
+{
+	uint32_t bits;
+	memcpy(&bits, &value, sizeof bits);
+	uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
+	uint32_t magnitude = bits & 0x7fffffffu;
+	if (magnitude > 0x7f800000u)
+		return 0x7f;
+	uint32_t rounded = magnitude == 0x7f800000u ? largest : round_to(magnitude, mantissa, bias);
+	return sign | (uint8_t)(rounded > largest ? largest : rounded);
+}
+
+uint8_t ferry_f8e4m3_round(float value)
+{
+	return round_float8(value, 3, 7, 0x7e); /* 448 */
+}
+
+uint8_t ferry_f8e5m2_round(float value)
+{
+	return round_float8(value, 2, 15, 0x7b); /* 57344 */
+}
+
+/* Powers of two as the compiler can fold them. */
+#define P2(e) ((e) < 0 ? 1.0f / (float)(1ull << -(e)) : (float)(1ull << (e)))
+#define E4(b) (((b)&0x7f) == 0x7f ? NAN : (((b) >> 3 & 15) ? (8 + ((b)&7)) * P2(((b) >> 3 & 15) - 10) : ((b)&7) * P2(-9)) * ((b)&0x80 ? -1.0f : 1.0f))
+#define E5(b) (((b) >> 2 & 31) == 31 ? (((b)&3) ? NAN : (b)&0x80 ? -INFINITY : INFINITY) : (((b) >> 2 & 31) ? (4 + ((b)&3)) * P2(((b) >> 2 & 31) - 17) : ((b)&3) * P2(-16)) * ((b)&0x80 ? -1.0f : 1.0f))
+#define ROW(f, b) f(b), f(b + 1), f(b + 2), f(b + 3), f(b + 4), f(b + 5), f(b + 6), f(b + 7)
+#define ROWS(f, b) ROW(f, b), ROW(f, b + 8), ROW(f, b + 16), ROW(f, b + 24), ROW(f, b + 32), ROW(f, b + 40), ROW(f, b + 48), ROW(f, b + 56)
+const float ferry_f8e4m3_values[256] = {ROWS(E4, 0), ROWS(E4, 64), ROWS(E4, 128), ROWS(E4, 192)};
+const float ferry_f8e5m2_values[256] = {ROWS(E5, 0), ROWS(E5, 64), ROWS(E5, 128), ROWS(E5, 192)};
+
+/* ---- targets ---- */
+
+static const char *const target_names[FERRY_NUM_TARGETS] = {"portable", "avx2", "avx512", "neon"};
+
+const char *ferry_reduce_target_name(enum ferry_target target)
+{
+	return (unsigned)target < FERRY_NUM_TARGETS ? target_names[target] : NULL;
+}
+
+static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
+{
+	switch (target) {
+	case FERRY_TARGET_PORTABLE:
+		return &ferry_kernels_portable;
+#if defined(__x86_64__)
+	case FERRY_TARGET_AVX2:
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? &ferry_kernels_avx2 : NULL;
+	case FERRY_TARGET_AVX512:
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
+		               ? &ferry_kernels_avx512
+		               : NULL;
+#elif defined(__aarch64__)
+	case FERRY_TARGET_NEON:
+		return &ferry_kernels_neon;
+#endif
+	default:
+		return NULL;
+	}
+}
+
+static enum ferry_target chosen_target;
+static pthread_once_t chosen = PTHREAD_ONCE_INIT;
+
+static void choose(void)
+{
+	static const enum ferry_target best_first[] = {FERRY_TARGET_AVX512, FERRY_TARGET_AVX2, FERRY_TARGET_NEON, FERRY_TARGET_PORTABLE};
+	const char *wanted = ferry_env("FERRY_REDUCE");
+	chosen_target = FERRY_TARGET_PORTABLE;
+	for (int i = 0; i < 4; i++)
+		if (kernels_of(best_first[i]) && (!wanted || !strcmp(wanted, target_names[best_first[i]]))) {
+			chosen_target = best_first[i];
+			return;
+		}
+	ferry_log(FERRY_LOG_WARN, "FERRY_REDUCE=%s: this CPU has no such target; portable code runs", wanted);
+}
+
+enum ferry_target ferry_reduce_target(void)
+{
+	pthread_once(&chosen, choose);
+	return chosen_target;
+}
+
+/* ---- factors and divisors in the accumulator's type ---- */
+
+static size_t element_size(ferryDataType_t type)
+{
+	static const uint8_t sizes[ferryNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+	return sizes[type];
+}
+
+static void convert_factor(const struct ferry_reduction *reduction, uint32_t source, void *factors)
+{
+	bool scaled = reduction->scaled >> source & 1;
+	uint64_t bits = scaled ? reduction->scalars[source] : 0;
+	float single = 1;
+	uint32_t shifted = (uint32_t)bits << 16;
+	switch (reduction->type) {
+	case ferryInt8:
+	case ferryUint8:
+		((uint8_t *)factors)[source] = scaled ? (uint8_t)bits : 1;
+		return;
+	case ferryInt32:
+	case ferryUint32:
+		((uint32_t *)factors)[source] = scaled ? (uint32_t)bits : 1;
+		return;
+	case ferryInt64:
+	case ferryUint64:
+		((uint64_t *)factors)[source] = scaled ? bits : 1;
+		return;
+	case ferryFloat64:
+		if (scaled)
+			memcpy((double *)factors + source, &bits, 8);
+		else
+			((double *)factors)[source] = 1;
+		return;
+	case ferryFloat16:
+		single = scaled ? ferry_half_to_float((uint16_t)bits) : 1;
+		break;
+	case ferryBfloat16:
+		if (scaled)
+			memcpy(&single, &shifted, 4);
+		break;
+	case ferryFloat8e4m3:
+		single = scaled ? ferry_f8e4m3_values[bits & 255] : 1;
+		break;
+	case ferryFloat8e5m2:
+		single = scaled ? ferry_f8e5m2_values[bits & 255] : 1;
+		break;
+	default:
+		if (scaled)
+			memcpy(&single, &bits, 4);
+	}
+	((float *)factors)[source] = single;
+}
+
+/* ---- edges ---- */
+
+struct pass {
+	const struct ferry_reduce_kernels *kernels;
+	ferry_reduce_pass *run;
+	const struct ferry_reduction *reduction;
+	uint32_t nsources;
+	size_t step; /* bytes that the kernel handles at once: two vectors of accumulators */
+	bool plain;
+	const void *factors;
+	double divisor;
+};
+
+/* Fewer bytes than one step: through buffers. */
+static void run_short(const struct pass *pass, char *to, const char *const *from, size_t at, size_t bytes)
+{
+	_Alignas(64) char buffers[MOST_SOURCES][128], result[128];
+	const char *inputs[MOST_SOURCES];
+	for (uint32_t i = 0; i < pass->nsources; i++) {
+		memcpy(buffers[i], from[i] + at, bytes);
+		memset(buffers[i] + bytes, 0, pass->step - bytes);
+		inputs[i] = buffers[i];
+	}
+	pass->run(result, inputs, pass->nsources, 0, pass->step, (int)pass->reduction->op, pass->plain, FERRY_STORE_ORDINARY,
+	          pass->factors, pass->divisor);
+	memcpy(to + at, result, bytes);
+}
+
+static void run_whole(const struct pass *pass, char *to, const char *const *from, size_t bytes)
+{
+	enum ferry_store store = pass->reduction->store;
+	size_t at = 0;
+	if (store == FERRY_STORE_STREAM) {
+		size_t before = -(uintptr_t)to % 64;
+		/* Narrow types store half vectors, which do not stream; and what is short is better left in the cache. */
+		if (pass->step != 2 * pass->kernels->vector || bytes < STREAM_LEAST || before % element_size(pass->reduction->type))
+			store = FERRY_STORE_ORDINARY;
+		for (; store == FERRY_STORE_STREAM && at < before; at += before - at < pass->step ? before - at : pass->step)
+			run_short(pass, to, from, at, before - at < pass->step ? before - at : pass->step);
+	}
+	size_t end = at + (bytes - at) / pass->step * pass->step;
+	pass->run(to, from, pass->nsources, at, end, (int)pass->reduction->op, pass->plain, store, pass->factors, pass->divisor);
+	if (end < bytes)
+		run_short(pass, to, from, end, bytes - end);
+#if defined(__x86_64__)
+	if (store == FERRY_STORE_STREAM)
+		__builtin_ia32_sfence();
+#endif
+}
+
+static void reduce_with(const struct ferry_reduce_kernels *kernels, void *destination, const void *const *sources,
+                        uint32_t nsources, size_t elements, const struct ferry_reduction *reduction)
+{
+	uint64_t factors[MOST_SOURCES];
+	size_t element = element_size(reduction->type);
+	size_t accumulator = reduction->type == ferryFloat16 || reduction->type == ferryBfloat16 ||
+	                                     reduction->type == ferryFloat8e4m3 || reduction->type == ferryFloat8e5m2
+	                             ? sizeof(float)
+	                             : element;
+	bool scaled = reduction->scalars && reduction->scaled;
+	struct pass pass = {.kernels = kernels,
+	                    .run = kernels->passes[reduction->type],
+	                    .reduction = reduction,
+	                    .nsources = nsources,
+	                    .step = 2 * kernels->vector / accumulator * element,
+	                    .plain = !scaled && reduction->divisor <= 1,
+	                    .factors = scaled ? factors : NULL,
+	                    .divisor = reduction->divisor ? reduction->divisor : 1};
+	for (uint32_t i = 0; scaled && i < nsources; i++)
+		convert_factor(reduction, i, factors);
+	run_whole(&pass, destination, (const char *const *)sources, elements * element);
+}
+
+void ferry_reduce(void *destination, const void *const *sources, uint32_t nsources, size_t elements,
+                  const struct ferry_reduction *reduction)
+{
+	reduce_with(kernels_of(ferry_reduce_target()), destination, sources, nsources, elements, reduction);
+}
+
+ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources, uint32_t nsources,
+                              size_t elements, const struct ferry_reduction *reduction)
+{
+	const struct ferry_reduce_kernels *kernels = kernels_of(target);
+	if (!kernels)
+		return ferry_fail(ferryInvalidUsage, "this CPU or build has no %s kernels",
+		                  ferry_reduce_target_name(target) ? ferry_reduce_target_name(target) : "such");
+	reduce_with(kernels, destination, sources, nsources, elements, reduction);
+	return ferrySuccess;
+}
+
+void ferry_copy(void *destination, const void *source, size_t bytes, enum ferry_store store)
+{
+	char *to = destination;
+	const char *from = source;
+	if (store == FERRY_STORE_STREAM && bytes >= STREAM_LEAST) {
+		const struct ferry_reduce_kernels *kernels = kernels_of(ferry_reduce_target());
+		size_t before = -(uintptr_t)to % 64, whole = (bytes - before) / 256 * 256;
+		memcpy(to, from, before);
+		kernels->copy_streaming(to + before, from + before, whole);
+		memcpy(to + before + whole, from + before + whole, bytes - before - whole);
+#if defined(__x86_64__)
+		__builtin_ia32_sfence();
+#endif
+		return;
+	}
+	memcpy(to, from, bytes);
+	if (store == FERRY_STORE_DEMOTE && bytes)
+		ferry_demote(to, bytes);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels for AVX-512 (F, BW, VL, DQ); compiled to nothing elsewhere. */
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#include <immintrin.h>
+
+#define FERRY_KERNEL ferry_kernels_avx512
+#define VECTOR_BYTES 64
+#define stream_store(to, vector) _mm512_stream_si512((__m512i *)(void *)(to), *(const __m512i *)(const void *)(vector))
+#define HALF_CONVERSIONS                                                                                                        \
+	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
+	{                                                                                                                       \
+		return (vfloat)_mm512_cvtph_ps((__m256i)bits);                                                                  \
+	}                                                                                                                       \
+	INLINE vhalf float_to_half(vfloat value)                                                                                \
+	{                                                                                                                       \
+		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                                        \
+	}
+
+#include "router/reduce_kernels.h"
+#endif
+typedef int ferry_not_empty_avx512; /* ISO C wants a declaration where the target is another */

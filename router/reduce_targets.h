@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Between reduce.c, which picks a target and handles edges, and the targets' kernels. Read-only tables.
+ */
+#ifndef FERRY_ROUTER_REDUCE_TARGETS_H
+#define FERRY_ROUTER_REDUCE_TARGETS_H
+
+#include "router/reduce.h"
+
+#include <stdbool.h>
+
+/**
+ * Bytes [begin, end) of the destination, a multiple of two vectors' worth of elements. factors: one per source, of the
+ * accumulator's type, or NULL. FERRY_STORE_STREAM only with the destination's `begin` aligned to the vector.
+ */
+typedef void ferry_reduce_pass(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, int op, bool plain,
+                               enum ferry_store store, const void *factors, double divisor);
+
+struct ferry_reduce_kernels {
+	uint32_t vector; /* bytes */
+	ferry_reduce_pass *passes[ferryNumTypes];
+	/* `to` aligned to the vector, bytes a multiple of four vectors. */
+	void (*copy_streaming)(char *to, const char *from, size_t bytes);
+};
+
+extern const struct ferry_reduce_kernels ferry_kernels_portable, ferry_kernels_avx2, ferry_kernels_avx512, ferry_kernels_neon;
+
+/* 8-bit floats: values by bits, and rounding to nearest even. Finite overflow saturates, as CUDA's conversions do by default. */
+extern const float ferry_f8e4m3_values[256], ferry_f8e5m2_values[256];
+uint8_t ferry_f8e4m3_round(float value);
+uint8_t ferry_f8e5m2_round(float value);
+
+/* One half at a time, in integers. */
+float ferry_half_to_float(uint16_t half);
+uint16_t ferry_float_to_half(float value);
+
+/* cldemote is a hint: CPUs without it run it as a no-op. */
+static inline void ferry_demote(const char *line, size_t bytes)
+{
+#if defined(__x86_64__)
+	for (size_t at = 0; at < bytes; at += 64)
+		__asm__ volatile("cldemote %0" : : "m"(line[at]));
+#else
+	(void)line;
+	(void)bytes;
+#endif
+}
+
+#endif
