@@ -94,7 +94,7 @@ bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct fe
                      const void *source, uint64_t bytes, bool crosses)
 {
 	if (bytes) {
-		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, crosses);
+		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, transfer->length, crosses);
 		if (result) {
 			ferry_comm_fail(lane->comm, result, ferry_last_message());
 			return false;

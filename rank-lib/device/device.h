@@ -51,8 +51,9 @@ struct ferry_device_ops {
 	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream);
 	ferryResult_t (*queue_open)(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue);
 	void (*queue_close)(struct ferry_copy_queue *queue);
-	/** Starts a copy. crosses: over the link to the host; false: inside the device. */
-	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, bool crosses);
+	/** Starts a copy, a part of one of `whole` bytes. crosses: over the link to the host; false: inside the device. */
+	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
+	                      bool crosses);
 	/** How many copies of this queue have finished since it was opened. */
 	uint64_t (*finished)(struct ferry_copy_queue *queue);
 	/** Microseconds until the next one finishes, at least 1; 0: unknown, poll. Only asked while copies are outstanding. */

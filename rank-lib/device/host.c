@@ -12,6 +12,7 @@
 static struct ferry_host_device *devices[FERRY_HOST_DEVICES];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
+#define STREAM_LEAST (2u << 20) /* bytes of a result from which on it is written past the cache */
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 /* When each copy of a queue will have crossed the modelled link. */
@@ -76,13 +77,18 @@ static uint64_t reserve_link(struct ferry_host_device *device, enum ferry_direct
 	return due;
 }
 
-static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, bool crosses)
+static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
+                          bool crosses)
 {
 	struct ferry_host_device *device = (struct ferry_host_device *)queue->device;
 	struct host_queue *backend = queue->backend;
 	backend->due[queue->started++ % PENDING] = crosses ? reserve_link(device, queue->direction, bytes) : 0;
-	/* Up: staging is read again soon and should stay cached. Down and within: the user's buffer is not read by us again. */
-	ferry_copy(destination, source, bytes, FERRY_STORE_ORDINARY);
+	/*
+	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache before anybody
+	 * reads it, so it goes past it, without first reading the lines that it overwrites (docs/performance.md).
+	 */
+	bool past_cache = queue->direction == FERRY_DOWN && whole >= STREAM_LEAST;
+	ferry_copy(destination, source, bytes, past_cache ? FERRY_STORE_STREAM : FERRY_STORE_ORDINARY);
 	return ferrySuccess;
 }
 

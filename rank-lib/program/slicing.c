@@ -11,7 +11,7 @@
 
 #define ONE_SLICE (64u << 10)
 #define SLICE_LEAST (16u << 10)
-#define SLICE_MOST (256u << 10)
+#define SLICE_MOST (512u << 10)
 #define DEPTH 8
 #define WINDOW_MOST 4
 
