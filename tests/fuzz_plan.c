@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libFuzzer target: any bytes as a plan that a rank hands to a router. They are validated as they are, and once more with the
+ * header's magic, size and hash set right, or nothing behind those checks would ever be reached.
+ */
+#include "ipc/error.h"
+#include "ipc/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A job that the plan could be for: the router knows these numbers from elsewhere, so they are always sane. */
+static void make_limits(const struct ferry_plan *plan, struct ferry_plan_limits *limits, uint8_t *rank_domain)
+{
+	memset(limits, 0, sizeof *limits);
+	limits->nranks = plan->nranks >= 1 && plan->nranks <= FERRY_MAX_RANKS ? plan->nranks : 4;
+	limits->ndomains = plan->ndomains >= 1 && plan->ndomains <= FERRY_MAX_DOMAINS ? plan->ndomains : 2;
+	limits->rank_domain = rank_domain;
+	for (uint32_t rank = 0; rank < limits->nranks; rank++)
+		rank_domain[rank] = (uint8_t)(plan->rank_domain[rank] % limits->ndomains);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		limits->staging[domain] = 1u << 20;
+		limits->counters[domain] = 1u << 14;
+	}
+}
+
+/* What a router relies on when it resolves a valid plan's indexes to pointers (router/job.c). */
+static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan_limits *limits)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	uint64_t window = (uint64_t)plan->slice * plan->window;
+	for (uint32_t i = 0; i < plan->ninstrs; i++) {
+		const struct ferry_instr *instr = &instrs[i];
+		bool inside = instr->domain < limits->ndomains && instr->counter < limits->counters[instr->domain];
+		if (instr->opcode != FERRY_COPY)
+			inside &= instr->window_domain < limits->ndomains &&
+			          instr->window_offset + window <= limits->staging[instr->window_domain];
+		for (uint32_t e = 0; e < instr->nedges; e++)
+			inside &= ferry_plan_edges(plan)[instr->first_edge + e].instr < plan->ninstrs;
+		for (uint32_t s = 0; s < instr->nsources; s++) {
+			const struct ferry_source *source = &ferry_plan_sources(plan)[instr->first_source + s];
+			inside &= source->domain < limits->ndomains &&
+			          source->window_offset + window <= limits->staging[source->domain] &&
+			          (source->rank < limits->nranks || source->rank == FERRY_PARTIAL);
+		}
+		if (!inside) {
+			fprintf(stderr, "fuzz_plan: instruction %u of a plan taken as valid reaches outside\n", i);
+			abort();
+		}
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct ferry_plan_limits limits;
+	struct ferry_plan header = {0};
+	uint8_t rank_domain[FERRY_MAX_RANKS];
+	struct ferry_plan *plan = malloc(size ? size : 1); /* of that size: a read behind its end is seen */
+	if (!plan)
+		return 0;
+	if (size)
+		memcpy(plan, data, size);
+	memcpy(&header, plan, size < sizeof header ? size : sizeof header);
+	make_limits(&header, &limits, rank_domain);
+	ferryResult_t result = ferry_plan_validate(plan, size, &limits);
+	if (result && size >= sizeof *plan) {
+		plan->magic = FERRY_PLAN_MAGIC;
+		plan->abi = FERRY_PLAN_ABI;
+		plan->bytes = size;
+		plan->hash = ferry_plan_hash(plan);
+		result = ferry_plan_validate(plan, size, &limits);
+	}
+	if (!result)
+		check_indexes(plan, &limits);
+	free(plan);
+	return 0;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes seeds for the fuzz targets into DIRECTORY/program, /plan and /attach: synthesized programs, the plans they compile to,
+ * and one valid message of each kind. Made when they are needed, so they never lag behind the formats.
+ */
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "rank-lib/program/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static int write_file(const char *directory, const char *kind, const char *name, const void *bytes, size_t size)
+{
+	char path[4096];
+	snprintf(path, sizeof path, "%s/%s", directory, kind);
+	mkdir(path, 0777);
+	snprintf(path, sizeof path, "%s/%s/%s", directory, kind, name);
+	FILE *file = fopen(path, "wb");
+	if (!file || fwrite(bytes, 1, size, file) != size || fclose(file)) {
+		perror(path);
+		return 1;
+	}
+	return 0;
+}
+
+static int write_plan(const char *directory, const char *name, const struct ferry_program *program, uint64_t count)
+{
+	struct ferry_compile_options options = {.count = count, .type = ferryFloat32, .redop = ferrySum};
+	struct ferry_plan_limits limits = {
+		.nranks = program->nranks, .ndomains = program->ndomains, .rank_domain = program->rank_domain};
+	struct ferry_plan *plan;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		options.staging[domain] = limits.staging[domain] = 1u << 20;
+		limits.counters[domain] = 1u << 14;
+	}
+	if (ferry_program_compile(program, &options, &plan) || ferry_plan_validate(plan, plan->bytes, &limits)) {
+		fprintf(stderr, "%s: %s\n", name, ferry_last_message());
+		return 1;
+	}
+	int failed = write_file(directory, "plan", name, plan, plan->bytes);
+	free(plan);
+	return failed;
+}
+
+static int write_program(const char *directory, enum ferry_collective collective, uint32_t nranks, uint32_t ndomains)
+{
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = ndomains};
+	struct ferry_program *program;
+	char name[64], *text;
+	snprintf(name, sizeof name, "%s-%u-%u", ferry_collective_name(collective), nranks, ndomains);
+	for (uint32_t rank = 0; rank < nranks; rank++)
+		topology.rank_domain[rank] = (uint8_t)(rank * ndomains / nranks);
+	if (ferry_program_synthesize(collective, &topology, 0, &program) || ferry_program_print(program, &text)) {
+		fprintf(stderr, "%s: %s\n", name, ferry_last_message());
+		return 1;
+	}
+	int failed = write_file(directory, "program", name, text, strlen(text)) ||
+	             write_plan(directory, name, program, collective == FERRY_ALLTOALLV ? 0 : 1000);
+	free(text);
+	ferry_program_free(program);
+	return failed;
+}
+
+static int write_message(const char *directory, uint32_t kind)
+{
+	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI, .kind = kind, .nranks = 4,
+	                                       .rank = 3, .ndomains = 2, .domain = 1, .key = "0123456789abcde"};
+	struct ferry_attach_message decoded;
+	char name[16];
+	if (kind == FERRY_ATTACH_PLAN)
+		message.payload = sizeof(struct ferry_plan) + sizeof(struct ferry_instr);
+	if (ferry_attach_decode(&message, sizeof message, &decoded)) {
+		fprintf(stderr, "message of kind %u: %s\n", kind, ferry_last_message());
+		return 1;
+	}
+	snprintf(name, sizeof name, "kind-%u", kind);
+	return write_file(directory, "attach", name, &message, sizeof message);
+}
+
+int main(int argc, char **argv)
+{
+	int failed = 0;
+	if (argc != 2) {
+		fprintf(stderr, "usage: %s DIRECTORY\n", argv[0]);
+		return 64;
+	}
+	mkdir(argv[1], 0777);
+	for (int collective = 0; collective < FERRY_NUM_COLLECTIVES; collective++) {
+		failed |= write_program(argv[1], (enum ferry_collective)collective, 2, 1);
+		if (collective != FERRY_SENDRECV)
+			failed |= write_program(argv[1], (enum ferry_collective)collective, 3, 2);
+	}
+	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
+		failed |= write_message(argv[1], kind);
+	return failed;
+}
