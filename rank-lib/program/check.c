@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checker: bounds, then the single-assignment form with its own checks, then every rank's output against the collective. */
+/* The checker: bounds, then the single-assignment form with its own checks, then every rank's output against the collective.
+ */
 #include "ipc/error.h"
 #include "rank-lib/program/versions.h"
 
@@ -10,8 +11,8 @@ static ferryResult_t check_place(const struct ferry_program *program, const stru
 {
 	if (place.domain < program->ndomains)
 		return ferrySuccess;
-	return ferry_fail(ferryProgramError, "%s:%u: host@%u[%u]: the program has domains 0 to %u", program->name, statement->line,
-	                  place.domain, place.chunk, program->ndomains - 1);
+	return ferry_fail(ferryProgramError, "%s:%u: host@%u[%u]: the program has domains 0 to %u", program->name,
+	                  statement->line, place.domain, place.chunk, program->ndomains - 1);
 }
 
 static ferryResult_t check_statement(const struct ferry_program *program, const struct ferry_statement *statement)
@@ -31,15 +32,16 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		result = check_place(program, statement, statement->dependencies[i].place);
 	if (result)
 		return result;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, statement->rank, &send,
-	                        &receive);
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, statement->rank,
+	                        &send, &receive);
 	if ((from_device && statement->gpu >= send) || (to_device && statement->gpu >= receive))
 		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunks", program->name,
 		                  statement->line, statement->gpu, from_device ? "send" : "receive", statement->rank,
 		                  from_device ? send : receive);
 	bool one_domain = statement->source.domain == statement->destination.domain;
 	if (statement->opcode == FERRY_REDUCE && !one_domain)
-		return ferry_fail(ferryProgramError, "%s:%u: REDUCE from domain %u into domain %u: move the chunk with H2H first",
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: REDUCE from domain %u into domain %u: move the chunk with H2H first",
 		                  program->name, statement->line, statement->source.domain, statement->destination.domain);
 	if (statement->opcode == FERRY_H2H && one_domain)
 		return ferry_fail(ferryProgramError, "%s:%u: H2H inside domain %u", program->name, statement->line,
@@ -48,7 +50,8 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		return ferry_fail(ferryProgramError, "%s:%u: REDUCE of host[%u] into itself", program->name, statement->line,
 		                  statement->source.chunk);
 	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device)
-		return ferry_fail(ferryProgramError, "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's size",
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's size",
 		                  program->name, statement->line, names[statement->opcode]);
 	return ferrySuccess;
 }
@@ -61,9 +64,11 @@ static ferryResult_t check_header(const struct ferry_program *program)
 		                  program->name, program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS,
 		                  program->nchunks);
 	if (program->root >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s: root %u of %u ranks", program->name, program->root, program->nranks);
+		return ferry_fail(ferryProgramError, "%s: root %u of %u ranks", program->name, program->root,
+		                  program->nranks);
 	if (program->collective == FERRY_SENDRECV && program->nranks != 2)
-		return ferry_fail(ferryProgramError, "%s: sendrecv is between 2 ranks, not %u", program->name, program->nranks);
+		return ferry_fail(ferryProgramError, "%s: sendrecv is between 2 ranks, not %u", program->name,
+		                  program->nranks);
 	if (program->collective == FERRY_ALLTOALLV && program->nchunks != 1)
 		return ferry_fail(ferryProgramError, "%s: alltoallv has 1 chunk per pair of ranks, not %u", program->name,
 		                  program->nchunks);
@@ -82,18 +87,20 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 	if (!value)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", where, rank, chunk);
 	if (value->chunk != wanted_chunk)
-		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u", where, rank, chunk,
-		                  value->chunk, wanted_chunk);
+		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u",
+		                  where, rank, chunk, value->chunk, wanted_chunk);
 	uint64_t missing = wanted & ~value->ranks;
-	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %d", where, rank, chunk,
-	                  missing ? "lacks" : "has beyond its own", __builtin_ctzll(missing ? missing : value->ranks & ~wanted));
+	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %d", where, rank,
+	                  chunk, missing ? "lacks" : "has beyond its own",
+	                  __builtin_ctzll(missing ? missing : value->ranks & ~wanted));
 }
 
-static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions, uint32_t rank,
-                                       const uint32_t *writer)
+static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions,
+                                       uint32_t rank, const uint32_t *writer)
 {
 	uint32_t send, receive;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send, &receive);
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
+	                        &receive);
 	for (uint32_t chunk = 0; chunk < receive; chunk++) {
 		uint64_t ranks;
 		uint32_t send_chunk;
@@ -105,7 +112,8 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 		}
 		const struct ferry_value *value = &versions->values[versions->uses[writer[chunk]].reads];
 		if (value->ranks != ranks || value->chunk != send_chunk)
-			return wrong_output(program, program->statements[writer[chunk]].line, rank, chunk, ranks, send_chunk, value);
+			return wrong_output(program, program->statements[writer[chunk]].line, rank, chunk, ranks, send_chunk,
+			                    value);
 	}
 	return ferrySuccess;
 }
@@ -125,8 +133,9 @@ static ferryResult_t check_outputs(const struct ferry_program *program, const st
 			continue;
 		uint32_t *first = &writer[(size_t)statement->rank * most + statement->gpu];
 		if (*first != UINT32_MAX)
-			result = ferry_fail(ferryProgramError, "%s:%u: rank %u's output chunk %u is written here and in line %u",
-			                    program->name, statement->line, statement->rank, statement->gpu,
+			result = ferry_fail(ferryProgramError,
+			                    "%s:%u: rank %u's output chunk %u is written here and in line %u", program->name,
+			                    statement->line, statement->rank, statement->gpu,
 			                    program->statements[*first].line);
 		*first = i;
 	}

@@ -2,8 +2,8 @@
 /* How a collective's buffers are cut into chunks, and which chunk must end up where. */
 #include "rank-lib/program/versions.h"
 
-void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root, uint32_t rank,
-                             uint32_t *send_chunks, uint32_t *receive_chunks)
+void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root,
+                             uint32_t rank, uint32_t *send_chunks, uint32_t *receive_chunks)
 {
 	uint32_t one = nchunks, all = nranks * nchunks;
 	bool at_root = rank == root;

@@ -25,11 +25,18 @@ struct parser {
 
 /* ---- words ---- */
 
-static ferryResult_t unexpected(const struct parser *parser, const char *expected)
+static void skip_space(struct parser *parser)
+{
+	while (parser->next < parser->line_end && isspace((unsigned char)*parser->next))
+		parser->next++;
+}
+
+static ferryResult_t unexpected(struct parser *parser, const char *expected)
 {
 	char found[32];
 	int length = 0;
-	while (parser->next + length < parser->line_end && length < 24 && (!length || !isspace((unsigned char)parser->next[length])))
+	skip_space(parser);
+	while (parser->next + length < parser->line_end && length < 24 && !isspace((unsigned char)parser->next[length]))
 		length++;
 	for (int i = 0; i < length; i++)
 		found[i] = isprint((unsigned char)parser->next[i]) ? parser->next[i] : '?';
@@ -37,12 +44,6 @@ static ferryResult_t unexpected(const struct parser *parser, const char *expecte
 	return ferry_fail(ferryProgramError, "%s:%u:%u: expected %s, found %s%s%s", parser->name, parser->line,
 	                  (unsigned)(parser->next - parser->line_start) + 1, expected, length ? "\"" : "",
 	                  length ? found : "the end of the line", length ? "\"" : "");
-}
-
-static void skip_space(struct parser *parser)
-{
-	while (parser->next < parser->line_end && isspace((unsigned char)*parser->next))
-		parser->next++;
 }
 
 static bool at_end(struct parser *parser)
@@ -177,10 +178,11 @@ static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct
 	struct ferry_program *program = parser->program;
 	if (program->nstatements == parser->capacity) {
 		uint32_t capacity = parser->capacity ? 2 * parser->capacity : 64;
-		void *grown = capacity > MOST_STATEMENTS ? NULL : realloc(program->statements, capacity * sizeof **statement);
+		void *grown =
+		        capacity > MOST_STATEMENTS ? NULL : realloc(program->statements, capacity * sizeof **statement);
 		if (!grown)
-			return ferry_fail(ferryProgramError, "%s:%u: more than %u statements, or no memory", parser->name, parser->line,
-			                  parser->capacity);
+			return ferry_fail(ferryProgramError, "%s:%u: more than %u statements, or no memory", parser->name,
+			                  parser->line, parser->capacity);
 		program->statements = grown;
 		parser->capacity = capacity;
 	}
@@ -196,22 +198,24 @@ static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
 {
 	struct ferry_statement *statement = NULL;
 	if (!parser->in_section)
-		return ferry_fail(ferryProgramError, "%s:%u:1: expected \"rank R\" before the first instruction", parser->name,
-		                  parser->line);
+		return ferry_fail(ferryProgramError, "%s:%u:1: expected \"rank R\" before the first instruction",
+		                  parser->name, parser->line);
 	ferryResult_t result = new_statement(parser, opcode, &statement);
 	if (!result)
 		result = opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->source);
 	if (!result)
 		result = expect(parser, "->", "'->'");
 	if (!result)
-		result = opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->destination);
+		result =
+		        opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->destination);
 	if (!result && accept_word(parser, "deps")) {
 		result = expect(parser, ":", "':'");
 		if (!result)
 			result = read_dependencies(parser, statement);
 	}
 	if (!result && !at_end(parser))
-		result = unexpected(parser, statement && statement->ndependencies ? "',' or the end of the line" : "\"deps:\" or the end of the line");
+		result = unexpected(parser, statement && statement->ndependencies ? "',' or the end of the line"
+		                                                                  : "\"deps:\" or the end of the line");
 	return result;
 }
 
@@ -221,11 +225,10 @@ static void place_ranks(struct parser *parser)
 {
 	struct ferry_program *program = parser->program;
 	const struct ferry_program_defaults *defaults = parser->defaults;
+	bool same = defaults->rank_domain && defaults->nranks == program->nranks && defaults->ndomains == program->ndomains;
 	for (uint32_t rank = 0; rank < program->nranks; rank++)
-		if (defaults->rank_domain && rank < defaults->nranks && defaults->rank_domain[rank] < program->ndomains)
-			program->rank_domain[rank] = defaults->rank_domain[rank];
-		else
-			program->rank_domain[rank] = (uint8_t)(rank * program->ndomains / program->nranks);
+		program->rank_domain[rank] =
+		        (uint8_t)(same ? defaults->rank_domain[rank] : rank * program->ndomains / program->nranks);
 }
 
 static ferryResult_t read_collective(struct parser *parser)
@@ -236,7 +239,41 @@ static ferryResult_t read_collective(struct parser *parser)
 			parser->program->collective = (enum ferry_collective)i;
 			return ferrySuccess;
 		}
-	return unexpected(parser, "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv)");
+	return unexpected(parser, "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
+	                          "alltoall, alltoallv, sendrecv)");
+}
+
+static ferryResult_t read_message_sizes(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	ferryResult_t result = read_bytes(parser, &program->least_bytes);
+	if (!result)
+		result = expect(parser, "..", "'..'");
+	if (!result)
+		result = read_bytes(parser, &program->most_bytes);
+	if (!result && program->least_bytes > program->most_bytes)
+		result = ferry_fail(ferryProgramError, "%s:%u: bytes %llu..%llu holds no size", parser->name, parser->line,
+		                    (unsigned long long)program->least_bytes, (unsigned long long)program->most_bytes);
+	return result;
+}
+
+/* Each field once; a number that is still 0 has not been given. */
+static ferryResult_t read_field(struct parser *parser)
+{
+	struct ferry_program *program = parser->program;
+	if (!program->nranks && accept_word(parser, "ranks"))
+		return read_number(parser, FERRY_MAX_RANKS, "a number of ranks", &program->nranks);
+	if (!program->ndomains && accept_word(parser, "domains"))
+		return read_number(parser, FERRY_MAX_DOMAINS, "a number of domains", &program->ndomains);
+	if (!program->nchunks && accept_word(parser, "chunks"))
+		return read_number(parser, 1024, "a number of chunks", &program->nchunks);
+	if (ferry_collective_has_root(program->collective) && accept_word(parser, "root"))
+		return read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &program->root);
+	if (accept_word(parser, "bytes"))
+		return read_message_sizes(parser);
+	return unexpected(parser, ferry_collective_has_root(program->collective)
+	                                  ? "ranks N, domains D, chunks K, root R or bytes LEAST..MOST, each once"
+	                                  : "ranks N, domains D, chunks K or bytes LEAST..MOST, each once");
 }
 
 static ferryResult_t read_header(struct parser *parser)
@@ -244,32 +281,19 @@ static ferryResult_t read_header(struct parser *parser)
 	struct ferry_program *program = parser->program;
 	ferryResult_t result;
 	if (parser->has_header || parser->in_section)
-		return ferry_fail(ferryProgramError, "%s:%u:1: a second program header, or one after the first section", parser->name,
-		                  parser->line);
+		return ferry_fail(ferryProgramError, "%s:%u:1: a second program header, or one after the first section",
+		                  parser->name, parser->line);
 	parser->has_header = true;
+	program->nranks = program->ndomains = 0;
 	if ((result = read_collective(parser)))
 		return result;
-	while (!result && !at_end(parser)) {
-		if (accept_word(parser, "ranks"))
-			result = read_number(parser, FERRY_MAX_RANKS, "a number of ranks", &program->nranks);
-		else if (accept_word(parser, "domains"))
-			result = read_number(parser, FERRY_MAX_DOMAINS, "a number of domains", &program->ndomains);
-		else if (accept_word(parser, "chunks"))
-			result = read_number(parser, 1024, "a number of chunks", &program->nchunks);
-		else if (accept_word(parser, "root"))
-			result = read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &program->root);
-		else if (accept_word(parser, "bytes")) {
-			result = read_bytes(parser, &program->least_bytes);
-			if (!result)
-				result = expect(parser, "..", "'..'");
-			if (!result)
-				result = read_bytes(parser, &program->most_bytes);
-		} else
-			result = unexpected(parser, "ranks N, domains D, chunks K, root R or bytes LEAST..MOST");
-	}
+	while (!result && !at_end(parser))
+		result = read_field(parser);
 	if (!result && (!program->nranks || !program->ndomains || !program->nchunks))
-		result = ferry_fail(ferryProgramError, "%s:%u:1: expected ranks N, domains D and chunks K of at least 1 each, found %u, %u and %u",
-		                    parser->name, parser->line, program->nranks, program->ndomains, program->nchunks);
+		result = ferry_fail(
+		        ferryProgramError,
+		        "%s:%u:1: expected ranks N, domains D and chunks K of at least 1 each, found %u, %u and %u",
+		        parser->name, parser->line, program->nranks, program->ndomains, program->nchunks);
 	if (!result)
 		place_ranks(parser);
 	return result;
@@ -282,10 +306,12 @@ static ferryResult_t open_section(struct parser *parser)
 	ferryResult_t result = read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &parser->rank);
 	if (result)
 		return result;
-	if (parser->has_header && parser->rank >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", parser->name, parser->line, parser->rank, program->nranks);
+	if (program->nranks && parser->rank >= program->nranks)
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", parser->name, parser->line, parser->rank,
+		                  program->nranks);
 	if (parser->seen[parser->rank])
-		return ferry_fail(ferryProgramError, "%s:%u: a second section for rank %u", parser->name, parser->line, parser->rank);
+		return ferry_fail(ferryProgramError, "%s:%u: a second section for rank %u", parser->name, parser->line,
+		                  parser->rank);
 	parser->seen[parser->rank] = parser->in_section = true;
 	if (accept_word(parser, "domain")) {
 		result = read_number(parser, program->ndomains - 1, "a domain", &domain);
@@ -312,8 +338,10 @@ static ferryResult_t read_comment(struct parser *parser)
 
 static ferryResult_t read_line(struct parser *parser)
 {
-	static const struct { const char *word; uint8_t opcode; } opcodes[] = {
-		{"D2H", FERRY_D2H}, {"H2D", FERRY_H2D}, {"REDUCE", FERRY_REDUCE}, {"H2H", FERRY_H2H}};
+	static const struct {
+		const char *word;
+		uint8_t opcode;
+	} opcodes[] = {{"D2H", FERRY_D2H}, {"H2D", FERRY_H2D}, {"REDUCE", FERRY_REDUCE}, {"H2H", FERRY_H2H}};
 	skip_space(parser);
 	if (parser->next < parser->line_end && *parser->next == '#')
 		return read_comment(parser);
@@ -342,9 +370,8 @@ static ferryResult_t infer_header(struct parser *parser)
 	if (defaults->collective >= FERRY_NUM_COLLECTIVES)
 		return ferry_fail(ferryProgramError, "%s: no program header says which collective this is", parser->name);
 	program->collective = defaults->collective;
-	program->root = defaults->root;
-	program->nranks = 0;
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+	program->root = ferry_collective_has_root(program->collective) ? defaults->root : 0;
+	for (uint32_t rank = defaults->nranks; rank < FERRY_MAX_RANKS; rank++)
 		if (parser->seen[rank])
 			program->nranks = rank + 1;
 	uint32_t send, receive, blocks = 1;
@@ -390,8 +417,17 @@ ferryResult_t ferry_program_parse(const char *name, const char *text, size_t byt
 	}
 	struct parser parser = {.name = name, .defaults = defaults ? defaults : &none, .program = program};
 	program->most_bytes = UINT64_MAX;
-	program->ndomains = 1; /* for text without a header, whose ranks are all in domain 0 */
-	ferryResult_t result = parse_all(&parser, text, bytes);
+	/* For text without a header: as the caller says, else all its ranks in domain 0. */
+	program->nranks = parser.defaults->nranks;
+	program->ndomains = program->nranks && parser.defaults->ndomains ? parser.defaults->ndomains : 1;
+	ferryResult_t result = ferrySuccess;
+	if (program->nranks > FERRY_MAX_RANKS || program->ndomains > FERRY_MAX_DOMAINS)
+		result = ferry_fail(ferryInvalidArgument, "%s: for %u ranks (at most %d) in %u domains (at most %d)", name,
+		                    program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS);
+	if (!result) {
+		place_ranks(&parser);
+		result = parse_all(&parser, text, bytes);
+	}
 	if (result) {
 		ferry_program_free(program);
 		return result;

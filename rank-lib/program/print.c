@@ -28,7 +28,8 @@ static void print_statement(FILE *out, const struct ferry_program *program, cons
 	fprintf(out, "  %-6s %s -> %s", names[statement->opcode], statement->opcode == FERRY_D2H ? gpu : source,
 	        statement->opcode == FERRY_H2D ? gpu : destination);
 	for (uint32_t i = 0; i < statement->ndependencies; i++)
-		fprintf(out, "%s%s>=%u", i ? ", " : "  deps: ", ferry_place_text(statement->dependencies[i].place, domain, place),
+		fprintf(out, "%s%s>=%u",
+		        i ? ", " : "  deps: ", ferry_place_text(statement->dependencies[i].place, domain, place),
 		        statement->dependencies[i].version);
 	fputc('\n', out);
 }
@@ -39,8 +40,8 @@ ferryResult_t ferry_program_print(const struct ferry_program *program, char **te
 	FILE *out = open_memstream(text, &bytes);
 	if (!out)
 		return ferry_fail(ferrySystemError, "%s: no memory to print it", program->name);
-	fprintf(out, "program %s  ranks %u  domains %u  chunks %u", ferry_collective_name(program->collective), program->nranks,
-	        program->ndomains, program->nchunks);
+	fprintf(out, "program %s  ranks %u  domains %u  chunks %u", ferry_collective_name(program->collective),
+	        program->nranks, program->ndomains, program->nchunks);
 	if (ferry_collective_has_root(program->collective))
 		fprintf(out, "  root %u", program->root);
 	if (program->least_bytes || program->most_bytes != UINT64_MAX) {

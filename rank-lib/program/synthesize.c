@@ -17,10 +17,11 @@
 struct writer {
 	struct ferry_program *program;
 	uint32_t capacity;
-	bool failed;
+	bool failed;                                       /* out of memory; looked at once at the end */
+	struct ferry_statement spare;                      /* where statements go then; nobody reads it */
 	uint32_t populated[FERRY_MAX_DOMAINS], npopulated; /* domains that have ranks */
 	uint32_t members[FERRY_MAX_DOMAINS];
-	uint16_t first[FERRY_MAX_DOMAINS];                 /* lowest rank of each domain */
+	uint16_t first[FERRY_MAX_DOMAINS]; /* lowest rank of each domain */
 	uint16_t next_chunk[FERRY_MAX_DOMAINS];
 };
 
@@ -31,6 +32,8 @@ static struct ferry_place new_place(struct writer *writer, uint32_t domain)
 
 static void depend(struct writer *writer, struct ferry_statement *statement, struct ferry_place place, uint32_t version)
 {
+	if (writer->failed)
+		return;
 	void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof *statement->dependencies);
 	if (!grown) {
 		writer->failed = true;
@@ -42,14 +45,13 @@ static void depend(struct writer *writer, struct ferry_statement *statement, str
 
 static struct ferry_statement *add(struct writer *writer, uint8_t opcode, uint32_t rank)
 {
-	static struct ferry_statement spare; /* where writes go once memory has run out; nobody reads it */
 	struct ferry_program *program = writer->program;
 	if (program->nstatements == writer->capacity) {
 		uint32_t capacity = writer->capacity ? 2 * writer->capacity : 64;
 		void *grown = realloc(program->statements, capacity * sizeof *program->statements);
 		if (!grown) {
 			writer->failed = true;
-			return &spare;
+			return &writer->spare;
 		}
 		program->statements = grown;
 		writer->capacity = capacity;
@@ -100,8 +102,8 @@ static struct ferry_place sum(struct writer *writer, const struct ferry_place *p
 }
 
 /*
- * The sum of send chunk `chunk` of all ranks, in domain `owner`: each domain sums its own ranks', the partial sums cross, the
- * owner sums those in the order of domains. A domain with one rank sends its input itself.
+ * The sum of send chunk `chunk` of all ranks, in domain `owner`: each domain sums its own ranks', the partial sums cross,
+ * the owner sums those in the order of domains. A domain with one rank sends its input itself.
  */
 static struct ferry_place sum_at(struct writer *writer, uint32_t chunk, uint32_t owner, uint32_t *version)
 {
@@ -255,14 +257,18 @@ static void sort_and_number(struct ferry_program *program)
 	}
 }
 
-ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
-                                       struct ferry_program **synthesized)
+ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
+                                       uint32_t root, struct ferry_program **synthesized)
 {
 	if ((unsigned)collective >= FERRY_NUM_COLLECTIVES || topology->nranks < 1 || topology->nranks > FERRY_MAX_RANKS ||
 	    topology->ndomains < 1 || topology->ndomains > FERRY_MAX_DOMAINS || root >= topology->nranks ||
 	    (collective == FERRY_SENDRECV && topology->nranks != 2))
-		return ferry_fail(ferryInvalidArgument, "a program for collective %d, %u ranks, %u domains, root %u", (int)collective,
-		                  topology->nranks, topology->ndomains, root);
+		return ferry_fail(ferryInvalidArgument, "a program for collective %d, %u ranks, %u domains, root %u",
+		                  (int)collective, topology->nranks, topology->ndomains, root);
+	for (uint32_t rank = 0; rank < topology->nranks; rank++)
+		if (topology->rank_domain[rank] >= topology->ndomains)
+			return ferry_fail(ferryInvalidArgument, "a program for rank %u in domain %u of %u", rank,
+			                  topology->rank_domain[rank], topology->ndomains);
 	struct ferry_program *program = calloc(1, sizeof *program);
 	if (!program || !(program->name = strdup("synthesized"))) {
 		free(program);
@@ -273,7 +279,7 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 	program->nranks = topology->nranks;
 	program->ndomains = topology->ndomains;
 	program->nchunks = 1;
-	program->root = root;
+	program->root = ferry_collective_has_root(collective) ? root : 0;
 	program->most_bytes = UINT64_MAX;
 	memcpy(program->rank_domain, topology->rank_domain, topology->nranks);
 	for (uint32_t rank = topology->nranks; rank-- > 0;) {

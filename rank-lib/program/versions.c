@@ -87,27 +87,30 @@ static void imply_requirements(const struct ferry_program *program, struct write
 	qsort(writes, nwrites, sizeof *writes, by_place_then_requirement);
 }
 
-static ferryResult_t check_order(const struct ferry_program *program, const struct write *writes, uint32_t nwrites, uint32_t i,
-                                 uint32_t version)
+static ferryResult_t check_order(const struct ferry_program *program, const struct write *writes, uint32_t nwrites,
+                                 uint32_t i, uint32_t version)
 {
 	char text[32];
 	const struct write *write = &writes[i];
 	const struct ferry_statement *statement = &program->statements[write->statement];
 	ferry_place_text(write->place, program->rank_domain[write->rank], text);
 	if (write->requirement >= version)
-		return ferry_fail(ferryProgramError, "%s:%u: waits for version %u of %s, which has only %u writes before this one",
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: waits for version %u of %s, which has only %u writes before this one",
 		                  program->name, statement->line, write->requirement, text, version - 1);
 	for (uint32_t j = i ? i - 1 : 0; j <= i + 1 && j < nwrites; j++) {
 		const struct ferry_statement *other = &program->statements[writes[j].statement];
 		if (j == i || !same_place(writes[j].place, write->place) || writes[j].requirement != write->requirement)
 			continue;
 		if (statement->opcode != FERRY_REDUCE || other->opcode != FERRY_REDUCE)
-			return ferry_fail(ferryProgramError, "%s:%u: two unordered writers of %s: line %u and line %u", program->name,
-			                  statement->line, text, other->line < statement->line ? other->line : statement->line,
+			return ferry_fail(ferryProgramError, "%s:%u: two unordered writers of %s: line %u and line %u",
+			                  program->name, statement->line, text,
+			                  other->line < statement->line ? other->line : statement->line,
 			                  other->line < statement->line ? statement->line : other->line);
 	}
 	if (statement->opcode != FERRY_REDUCE && write->requirement != version - 1)
-		return ferry_fail(ferryProgramError, "%s:%u: overwrites %s after version %u, but %u versions are written before it",
+		return ferry_fail(ferryProgramError,
+		                  "%s:%u: overwrites %s after version %u, but %u versions are written before it",
 		                  program->name, statement->line, text, write->requirement, version - 1);
 	return ferrySuccess;
 }
@@ -121,7 +124,8 @@ static ferryResult_t number_writes(const struct ferry_program *program, struct f
 		return out_of_memory(program);
 	for (uint32_t i = 0; i < program->nstatements; i++)
 		if (writes_host(&program->statements[i]))
-			writes[nwrites++] = (struct write){program->statements[i].destination, i, 0, program->statements[i].rank};
+			writes[nwrites++] =
+			        (struct write){program->statements[i].destination, i, 0, program->statements[i].rank};
 	imply_requirements(program, writes, nwrites);
 	for (uint32_t i = 0; i < nwrites && !result; i++) {
 		version = i && same_place(writes[i - 1].place, writes[i].place) ? version + 1 : 1;
@@ -154,7 +158,8 @@ static uint32_t find_value(const struct ferry_versions *versions, struct ferry_p
 		else
 			high = middle;
 	}
-	if (low < versions->nvalues && same_place(versions->values[low].place, place) && versions->values[low].version == version)
+	if (low < versions->nvalues && same_place(versions->values[low].place, place) &&
+	    versions->values[low].version == version)
 		return low;
 	return FERRY_NO_VALUE;
 }
@@ -167,8 +172,8 @@ static uint32_t count_versions(const struct ferry_versions *versions, struct fer
 	return count;
 }
 
-static ferryResult_t named_value(const struct ferry_program *program, const struct ferry_versions *versions, uint32_t statement,
-                                 struct ferry_place place, uint32_t version, uint32_t *value)
+static ferryResult_t named_value(const struct ferry_program *program, const struct ferry_versions *versions,
+                                 uint32_t statement, struct ferry_place place, uint32_t version, uint32_t *value)
 {
 	char text[32];
 	*value = find_value(versions, place, version);
@@ -181,24 +186,25 @@ static ferryResult_t named_value(const struct ferry_program *program, const stru
 }
 
 /* Without a version in the text: the last one that an earlier statement of the same section has written. */
-static ferryResult_t read_value(const struct ferry_program *program, const struct ferry_versions *versions, uint32_t statement,
-                                uint32_t *value)
+static ferryResult_t read_value(const struct ferry_program *program, const struct ferry_versions *versions,
+                                uint32_t statement, uint32_t *value)
 {
 	char text[32];
 	const struct ferry_statement *reader = &program->statements[statement];
 	uint32_t version = required(reader, reader->source);
 	if (version)
 		return named_value(program, versions, statement, reader->source, version, value);
-	for (uint32_t i = statement; i-- > 0;) {
+	for (uint32_t i = statement; i-- > 0 && program->statements[i].rank == reader->rank;) {
 		const struct ferry_statement *earlier = &program->statements[i];
-		if (earlier->rank == reader->rank && writes_host(earlier) && same_place(earlier->destination, reader->source)) {
+		if (writes_host(earlier) && same_place(earlier->destination, reader->source)) {
 			*value = versions->uses[i].writes;
 			return ferrySuccess;
 		}
 	}
-	return ferry_fail(ferryProgramError, "%s:%u: reads %s but names no version, and nothing earlier in rank %u writes it",
-	                  program->name, reader->line,
-	                  ferry_place_text(reader->source, program->rank_domain[reader->rank], text), reader->rank);
+	return ferry_fail(ferryProgramError,
+	                  "%s:%u: reads %s but names no version, and nothing earlier in rank %u writes it", program->name,
+	                  reader->line, ferry_place_text(reader->source, program->rank_domain[reader->rank], text),
+	                  reader->rank);
 }
 
 static ferryResult_t resolve_uses(const struct ferry_program *program, struct ferry_versions *versions)
@@ -219,7 +225,8 @@ static ferryResult_t resolve_uses(const struct ferry_program *program, struct fe
 			result = named_value(program, versions, i, dependency->place, dependency->version, &value);
 			if (result)
 				return result;
-			if (value != use->reads && (use->writes == FERRY_NO_VALUE || value != versions->values[use->writes].base))
+			if (value != use->reads &&
+			    (use->writes == FERRY_NO_VALUE || value != versions->values[use->writes].base))
 				versions->waits[nwaits++] = value;
 		}
 		use->nwaits = nwaits - use->first_wait;
@@ -252,9 +259,9 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 	}
 }
 
-/* Calls `visit` for the writer of every value that statement i needs. */
-#define FOR_EACH_NEED(versions, i, writer_)                                                                                     \
-	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                                  \
+/* The body runs with writer_ = the writer of each value that statement i needs. */
+#define FOR_EACH_NEED(versions, i, writer_)                                                                                 \
+	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                              \
 		if ((writer_ = needed_writer(versions, i, need_)) != FERRY_NO_VALUE)
 
 static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
@@ -273,7 +280,8 @@ static ferryResult_t sort_statements(const struct ferry_program *program, struct
 	ferryResult_t result = ferrySuccess;
 	if (missing && first) {
 		for (uint32_t i = 0; i < n; i++)
-			FOR_EACH_NEED (versions, i, writer) {
+			FOR_EACH_NEED(versions, i, writer)
+			{
 				missing[i]++;
 				first[writer + 2]++;
 				edges++;
@@ -287,8 +295,8 @@ static ferryResult_t sort_statements(const struct ferry_program *program, struct
 		goto done;
 	}
 	for (uint32_t i = 0; i < n; i++)
-		FOR_EACH_NEED (versions, i, writer)
-			next[first[writer + 1]++] = i; /* afterwards first[writer] .. first[writer + 1] are writer's consumers */
+		FOR_EACH_NEED(versions, i, writer)
+	next[first[writer + 1]++] = i; /* afterwards first[writer] .. first[writer + 1] are writer's consumers */
 	for (uint32_t i = 0; i < n; i++)
 		if (!missing[i])
 			versions->order[tail++] = i;
@@ -300,7 +308,8 @@ static ferryResult_t sort_statements(const struct ferry_program *program, struct
 	}
 	for (uint32_t i = 0; i < n && tail < n; i++)
 		if (missing[i]) {
-			result = ferry_fail(ferryProgramError, "%s:%u: deadlock: this statement waits for itself through others", program->name,
+			result = ferry_fail(ferryProgramError,
+			                    "%s:%u: deadlock: this statement waits for itself through others", program->name,
 			                    program->statements[i].line);
 			break;
 		}
@@ -311,7 +320,8 @@ done:
 	return result;
 }
 
-static ferryResult_t join(const struct ferry_program *program, const struct ferry_versions *versions, struct ferry_value *value)
+static ferryResult_t join(const struct ferry_program *program, const struct ferry_versions *versions,
+                          struct ferry_value *value)
 {
 	const struct ferry_statement *statement = &program->statements[value->writer];
 	const struct ferry_value *source = &versions->values[value->source];
@@ -321,14 +331,14 @@ static ferryResult_t join(const struct ferry_program *program, const struct ferr
 		return ferrySuccess;
 	const struct ferry_value *base = &versions->values[value->base];
 	if (!ferry_collective_reduces(program->collective))
-		return ferry_fail(ferryProgramError, "%s:%u: %s sums nothing, and this REDUCE joins two values", program->name,
-		                  statement->line, ferry_collective_name(program->collective));
+		return ferry_fail(ferryProgramError, "%s:%u: %s sums nothing, and this REDUCE joins two values",
+		                  program->name, statement->line, ferry_collective_name(program->collective));
 	if (base->chunk != source->chunk)
-		return ferry_fail(ferryProgramError, "%s:%u: adds chunk %u to chunk %u", program->name, statement->line, source->chunk,
-		                  base->chunk);
+		return ferry_fail(ferryProgramError, "%s:%u: adds chunk %u to chunk %u", program->name, statement->line,
+		                  source->chunk, base->chunk);
 	if (base->ranks & source->ranks)
-		return ferry_fail(ferryProgramError, "%s:%u: the contribution of rank %d comes in twice", program->name, statement->line,
-		                  __builtin_ctzll(base->ranks & source->ranks));
+		return ferry_fail(ferryProgramError, "%s:%u: the contribution of rank %d comes in twice", program->name,
+		                  statement->line, __builtin_ctzll(base->ranks & source->ranks));
 	value->ranks |= base->ranks;
 	return ferrySuccess;
 }

@@ -13,33 +13,34 @@
 /* host@domain[chunk] at one version. */
 struct ferry_value {
 	struct ferry_place place;
-	uint32_t version;  /* from 1 */
-	uint32_t writer;   /* statement */
-	uint32_t base;     /* the value that a REDUCE accumulates on; FERRY_NO_VALUE: none, it starts with its source */
-	uint32_t source;   /* the value read by its writer; FERRY_NO_VALUE for D2H */
-	uint64_t ranks;    /* contents: whose contributions ... */
-	uint32_t chunk;    /* ... of which chunk of their send buffers */
+	uint32_t version; /* from 1 */
+	uint32_t writer;  /* statement */
+	uint32_t base;    /* the value that a REDUCE accumulates on; FERRY_NO_VALUE: none, it starts with its source */
+	uint32_t source;  /* the value read by its writer; FERRY_NO_VALUE for D2H */
+	uint64_t ranks;   /* contents: whose contributions ... */
+	uint32_t chunk;   /* ... of which chunk of their send buffers */
 	uint32_t first_reader, nreaders; /* statements that read it or accumulate on it */
 };
 
 /* What a statement has to do with values. */
 struct ferry_use {
-	uint32_t reads;    /* FERRY_NO_VALUE: D2H */
-	uint32_t writes;   /* FERRY_NO_VALUE: H2D */
+	uint32_t reads;              /* FERRY_NO_VALUE: D2H */
+	uint32_t writes;             /* FERRY_NO_VALUE: H2D */
 	uint32_t first_wait, nwaits; /* values it waits for without reading them */
 };
 
 struct ferry_versions {
 	uint32_t nvalues;
 	struct ferry_value *values;
-	struct ferry_use *uses;  /* one per statement */
+	struct ferry_use *uses; /* one per statement */
 	uint32_t *waits, *readers;
-	uint32_t *order;         /* the statements, producers before consumers */
+	uint32_t *order; /* the statements, producers before consumers */
 };
 
 /**
- * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers of a chunk
- * that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is to be freed.
+ * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers of a
+ * chunk that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is to be
+ * freed.
  */
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);
