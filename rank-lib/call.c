@@ -267,7 +267,7 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_entry *entry;
-	enum ferry_collective collective;
+	enum ferry_collective collective = request->collective;
 	ferryResult_t result = find_plan(request, &entry, &collective);
 	if (result)
 		return result;

@@ -15,13 +15,13 @@
 #include <unistd.h>
 
 enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
-enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN, KEY_DAEMON };
+enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN, KEY_DAEMON, KEY_PRIVATE };
 
 struct arguments {
 	struct ferry_router_options router;
 	const char *layout;
 	int ready_fd;
-	bool daemon;
+	bool daemon, private_directory;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -37,6 +37,7 @@ static const struct argp_option options[] = {
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},
 	{"daemon", KEY_DAEMON, NULL, 0, "Go to the background; the command returns once ranks can attach", 0},
+	{"private-dir", KEY_PRIVATE, NULL, 0, "The socket directory is this run's alone: remove it at the end if it is empty", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
@@ -81,6 +82,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_DAEMON:
 		arguments->daemon = true;
+		return 0;
+	case KEY_PRIVATE:
+		arguments->private_directory = true;
 		return 0;
 	case KEY_LOG:
 		if (!ferry_log_parse(value, &level))
@@ -142,6 +146,15 @@ static void go_to_background(struct arguments *arguments)
 	arguments->ready_fd = ready[1];
 }
 
+/* ferryrun does this too; but it may have been killed. */
+static void remove_directory(const struct arguments *arguments)
+{
+	char lock[160];
+	snprintf(lock, sizeof lock, "%s/router-%u.sock.lock", arguments->router.directory, arguments->router.domain);
+	unlink(lock);
+	rmdir(arguments->router.directory); /* fails until the last router does it */
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -189,5 +202,7 @@ int main(int argc, char **argv)
 	}
 	ferry_router_wait(running);
 	ferry_router_stop(running);
+	if (arguments.private_directory && arguments.router.directory)
+		remove_directory(&arguments);
 	return EXIT_DONE;
 }

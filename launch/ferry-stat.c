@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferry-stat: what Ferry reads from the environment, how it sees the machine, and which routers answer. */
+#include "ipc/attach.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "ipc/layout.h"
+
+#include <argp.h>
+#include <string.h>
+
+enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS };
+
+struct arguments {
+	bool env, markdown, layout, routers;
+};
+
+const char *argp_program_version = "ferry-stat 0.1.0";
+
+static const struct argp_option options[] = {
+	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
+	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as the table in docs/environment.md", 0},
+	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
+	{"routers", KEY_ROUTERS, NULL, 0, "The routers that answer in the socket directory", 0},
+	{0}};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	switch (key) {
+	case KEY_ENV:
+		arguments->env = true;
+		return 0;
+	case KEY_MARKDOWN:
+		arguments->markdown = true;
+		return 0;
+	case KEY_LAYOUT:
+		arguments->layout = true;
+		return 0;
+	case KEY_ROUTERS:
+		arguments->routers = true;
+		return 0;
+	case ARGP_KEY_ARG:
+		argp_error(state, "unexpected argument \"%s\"", value);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static void print_environment(bool markdown)
+{
+	if (markdown)
+		printf("# Environment variables\n\nPrinted by `ferry-stat --env --markdown` from the table in ipc/environment.c.\n\n"
+		       "| variable | default | meaning |\n| --- | --- | --- |\n");
+	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++) {
+		const char *value = ferry_env(variable->name);
+		if (markdown)
+			printf("| %s | %s | %s |\n", variable->name, variable->fallback, variable->meaning);
+		else
+			printf("%s%s%s%s%s\n    %s\n", variable->name, *variable->fallback ? "  (default " : "", variable->fallback,
+			       *variable->fallback ? ")" : "", "", variable->meaning);
+		if (!markdown && value)
+			printf("    now: %s\n", value);
+	}
+}
+
+static int fail(void)
+{
+	fprintf(stderr, "ferry-stat: %s\n", ferry_last_message());
+	return 1;
+}
+
+static int print_layout(void)
+{
+	struct ferry_layout layout;
+	char text[4096];
+	if (ferry_layout_load(&layout))
+		return fail();
+	ferry_layout_print(&layout, text, sizeof text);
+	printf("layout     %s\nfrom       %s\n", text, layout.source);
+	for (uint32_t domain = 0; domain < layout.ndomains; domain++) {
+		const struct ferry_domain *one = &layout.domains[domain];
+		printf("domain %u   %u CPUs, last-level cache %.1f MiB, core cache %.2f MiB, default staging %.1f MiB per job\n", domain,
+		       one->ncpus, (double)one->cache_bytes / (1 << 20), (double)one->core_cache_bytes / (1 << 20),
+		       one->cache_bytes ? (double)one->cache_bytes / (2 << 20) : 16.0);
+	}
+	return 0;
+}
+
+static int print_routers(void)
+{
+	char directory[64], path[128], text[512];
+	unsigned found = 0;
+	if (ferry_socket_directory(directory, sizeof directory))
+		return fail();
+	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
+		if (ferry_attach_status(path, text, sizeof text))
+			continue;
+		printf("%s  %s\n", path, text);
+		found++;
+	}
+	if (!found)
+		printf("no router answers in %s\n", directory);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {options, parse, NULL, "Shows what Ferry sees; without options, its layout and routers.",
+	                                 NULL, NULL, NULL};
+	struct arguments arguments = {0};
+	int code = 0;
+	argp_err_exit_status = 64;
+	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
+		return 64;
+	if (!arguments.env && !arguments.layout && !arguments.routers)
+		arguments.layout = arguments.routers = true;
+	if (arguments.env)
+		print_environment(arguments.markdown);
+	if (arguments.layout)
+		code |= print_layout();
+	if (arguments.routers)
+		code |= print_routers();
+	return code;
+}

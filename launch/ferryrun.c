@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferryrun: routers, then ranks under mpiexec or by itself, and nothing left behind. */
+#include "ipc/attach.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "ipc/launch_env.h"
+#include "ipc/layout.h"
+#include "launch/supervise.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum option_key { KEY_DOMAINS = 256, KEY_LAYOUT, KEY_MPIEXEC, KEY_FORK, KEY_EMBEDDED, KEY_WORKERS, KEY_JOIN, KEY_LOG, KEY_TIMEOUT };
+
+#define EXIT_USAGE 64
+#define EXIT_LAUNCH 125 /* ferryrun itself failed, as env(1) and timeout(1) say it */
+#define READY_MS 20000
+
+struct arguments {
+	unsigned ranks, domains, workers, timeout;
+	const char *layout, *mpiexec, *log;
+	bool fork, embedded, join;
+	char **command;
+};
+
+const char *argp_program_version = "ferryrun 0.1.0";
+
+static const struct argp_option options[] = {
+	{NULL, 'n', "RANKS", 0, "Number of ranks (default 1)", 0},
+	{"domains", KEY_DOMAINS, "D", 0, "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
+	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Domains, CPUs and devices, as FERRY_LAYOUT", 0},
+	{"mpiexec", KEY_MPIEXEC, "PATH", 0, "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
+	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec", 0},
+	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
+	{"workers", KEY_WORKERS, "N", 0, "Worker threads per router", 0},
+	{"timeout", KEY_TIMEOUT, "SECONDS", 0, "End the ranks after so long, with exit code 124", 0},
+	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug, for routers and ranks", 0},
+	{"join", KEY_JOIN, NULL, 0, "Be one rank of another launcher's job: mpirun -n 4 ferryrun --join -- CMD", 0},
+	{0}};
+
+static unsigned number_of(const char *value, unsigned most, const char *name, struct argp_state *state)
+{
+	char *end;
+	errno = 0;
+	unsigned long number = strtoul(value, &end, 10);
+	if (errno || end == value || *end || number < 1 || number > most)
+		argp_error(state, "%s: \"%s\" is not a number from 1 to %u", name, value, most);
+	return (unsigned)number;
+}
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	enum ferry_log_level level;
+	switch (key) {
+	case 'n':
+		arguments->ranks = number_of(value, FERRY_MAX_RANKS, "-n", state);
+		return 0;
+	case KEY_DOMAINS:
+		arguments->domains = number_of(value, FERRY_MAX_DOMAINS, "--domains", state);
+		return 0;
+	case KEY_WORKERS:
+		arguments->workers = number_of(value, FERRY_MAX_RANKS, "--workers", state);
+		return 0;
+	case KEY_TIMEOUT:
+		arguments->timeout = number_of(value, 1000000, "--timeout", state);
+		return 0;
+	case KEY_LAYOUT:
+		arguments->layout = value;
+		return 0;
+	case KEY_MPIEXEC:
+		arguments->mpiexec = value;
+		return 0;
+	case KEY_FORK:
+		arguments->fork = true;
+		return 0;
+	case KEY_EMBEDDED:
+		arguments->embedded = true;
+		return 0;
+	case KEY_JOIN:
+		arguments->join = true;
+		return 0;
+	case KEY_LOG:
+		if (!ferry_log_parse(value, &level))
+			argp_error(state, "--log: \"%s\" is none of error, warn, info, debug", value);
+		arguments->log = value;
+		return 0;
+	case ARGP_KEY_ARGS:
+		arguments->command = state->argv + state->next;
+		return 0;
+	case ARGP_KEY_END:
+		if (!arguments->command)
+			argp_error(state, "no command: ferryrun -n 4 -- CMD");
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static ferryResult_t set(const char *name, const char *value)
+{
+	return setenv(name, value, 1) ? ferry_fail(ferrySystemError, "setenv %s: %s", name, strerror(errno)) : ferrySuccess;
+}
+
+static ferryResult_t set_number(const char *name, int value)
+{
+	char text[16];
+	snprintf(text, sizeof text, "%d", value);
+	return set(name, text);
+}
+
+/* ---- one rank of somebody else's job ---- */
+
+static int join(const struct arguments *arguments)
+{
+	struct ferry_launch launch;
+	char key[33];
+	if (ferry_launch_read(&launch) || launch.rank < 0) {
+		fprintf(stderr, "ferryrun --join: %s\n", launch.rank < 0 && !*ferry_last_message()
+		                                                 ? "the environment names no rank: start it with mpirun, srun or torchrun"
+		                                                 : ferry_last_message());
+		return EXIT_LAUNCH;
+	}
+	for (int i = 0; i < 16; i++)
+		snprintf(key + 2 * i, 3, "%02x", launch.key[i]);
+	if (set_number("FERRY_RANK", launch.rank) || set_number("FERRY_SIZE", launch.size) ||
+	    set_number("FERRY_LOCAL_RANK", launch.local_rank) || set_number("FERRY_LOCAL_SIZE", launch.local_size) ||
+	    set("FERRY_JOB_KEY", key) || (arguments->embedded && set("FERRY_ROUTER", "embedded"))) {
+		fprintf(stderr, "ferryrun --join: %s\n", ferry_last_message());
+		return EXIT_LAUNCH;
+	}
+	execvp(arguments->command[0], arguments->command);
+	fprintf(stderr, "ferryrun --join: cannot run %s: %s\n", arguments->command[0], strerror(errno));
+	return errno == ENOENT ? 127 : 126;
+}
+
+/* ---- routers ---- */
+
+static void router_command(char *path, size_t bytes)
+{
+	const char *given = ferry_env("FERRY_ROUTER_EXE");
+	ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+	if (given) {
+		snprintf(path, bytes, "%s", given);
+		return;
+	}
+	if (length > 0) {
+		path[length] = '\0';
+		char *slash = strrchr(path, '/');
+		snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "ferry-router");
+		if (!access(path, X_OK))
+			return;
+	}
+	snprintf(path, bytes, "ferry-router"); /* on PATH */
+}
+
+static ferryResult_t await_ready(int ready, uint32_t domain)
+{
+	char byte;
+	struct pollfd entry = {ready, POLLIN, 0};
+	int got = poll(&entry, 1, READY_MS);
+	if (got > 0 && read(ready, &byte, 1) == 1)
+		return ferrySuccess;
+	return ferry_fail(ferrySystemError, "the router of domain %u %s", domain,
+	                  got > 0 ? "ended before it was ready (its message is above)" : "was not ready after 20 s");
+}
+
+static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments, uint32_t ndomains,
+                                   char *directory)
+{
+	char command[4096], domain_text[16], ready_text[16], workers_text[16];
+	int ready[FERRY_MAX_DOMAINS][2];
+	uint32_t started = 0;
+	ferryResult_t result = ferrySuccess;
+	router_command(command, sizeof command);
+	for (; started < ndomains && !result; started++) { /* all at once, then wait: they allocate in parallel */
+		if (pipe2(ready[started], O_CLOEXEC))
+			return ferry_fail(ferrySystemError, "pipe: %s", strerror(errno));
+		fcntl(ready[started][1], F_SETFD, 0);
+		snprintf(domain_text, sizeof domain_text, "%u", started);
+		snprintf(ready_text, sizeof ready_text, "%d", ready[started][1]);
+		snprintf(workers_text, sizeof workers_text, "%u", arguments->workers);
+		char *argv[12] = {command, "--domain", domain_text, "--socket-dir", directory, "--ready-fd", ready_text, "--private-dir"};
+		if (arguments->workers) {
+			argv[8] = "--workers";
+			argv[9] = workers_text;
+		}
+		char *none[] = {NULL};
+		result = ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)started, argv, none, true);
+		close(ready[started][1]);
+	}
+	for (uint32_t domain = 0; domain < started; domain++) {
+		if (!result)
+			result = await_ready(ready[domain][0], domain);
+		close(ready[domain][0]);
+	}
+	return result;
+}
+
+static ferryResult_t make_directory(char *directory, size_t bytes)
+{
+	char base[64];
+	ferryResult_t result = ferry_socket_directory(base, sizeof base);
+	if (result)
+		return result;
+	if (snprintf(directory, bytes, "%s/run-XXXXXX", base) > 59)
+		snprintf(directory, bytes, "/tmp/ferry-run-XXXXXX"); /* a socket's path is short */
+	return mkdtemp(directory) ? ferrySuccess : ferry_fail(ferrySystemError, "mkdtemp %s: %s", directory, strerror(errno));
+}
+
+/* ---- ranks ---- */
+
+static ferryResult_t set_job(const struct arguments *arguments)
+{
+	uint8_t key[16];
+	char text[33];
+	if (getrandom(key, sizeof key, 0) != sizeof key)
+		return ferry_fail(ferrySystemError, "getrandom: %s", strerror(errno));
+	for (int i = 0; i < 16; i++)
+		snprintf(text + 2 * i, 3, "%02x", key[i]);
+	ferryResult_t result = set("FERRY_JOB_KEY", text);
+	if (!result && arguments->log)
+		result = set("FERRY_LOG", arguments->log);
+	/* A launcher's variables of an outer job would be taken for this one's. */
+	static const char *const outer[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"};
+	for (size_t i = 0; i < 4; i++)
+		unsetenv(outer[i]);
+	return result ? result : set("FERRY_ROUTER", arguments->embedded ? "embedded" : "required");
+}
+
+static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const struct arguments *arguments)
+{
+	ferryResult_t result = ferrySuccess;
+	for (unsigned rank = 0; rank < arguments->ranks && !result; rank++) {
+		char texts[4][40];
+		snprintf(texts[0], sizeof texts[0], "FERRY_RANK=%u", rank);
+		snprintf(texts[1], sizeof texts[1], "FERRY_SIZE=%u", arguments->ranks);
+		snprintf(texts[2], sizeof texts[2], "FERRY_LOCAL_RANK=%u", rank);
+		snprintf(texts[3], sizeof texts[3], "FERRY_LOCAL_SIZE=%u", arguments->ranks);
+		char *environment[] = {texts[0], texts[1], texts[2], texts[3], NULL};
+		result = ferry_start_child(supervisor, FERRY_CHILD_RANK, (int)rank, arguments->command, environment, rank > 0);
+	}
+	return result;
+}
+
+static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const struct arguments *arguments)
+{
+	char number[16];
+	size_t count = 0;
+	const char *mpiexec = arguments->mpiexec ? arguments->mpiexec : "mpiexec";
+	/* Open MPI counts slots; the other mpiexecs ignore its settings. */
+	char *environment[] = {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", NULL};
+	while (arguments->command[count])
+		count++;
+	char **argv = calloc(count + 4, sizeof *argv);
+	if (!argv)
+		return ferry_fail(ferrySystemError, "no memory for %zu arguments", count);
+	snprintf(number, sizeof number, "%u", arguments->ranks);
+	argv[0] = (char *)mpiexec;
+	argv[1] = "-n";
+	argv[2] = number;
+	memcpy(argv + 3, arguments->command, count * sizeof *argv);
+	ferryResult_t result = ferry_start_child(supervisor, FERRY_CHILD_MPIEXEC, 0, argv, environment, false);
+	free(argv);
+	if (result)
+		result = ferry_fail_context(result, "starting the ranks (install mpich, name one with --mpiexec PATH, or use --fork)");
+	return result;
+}
+
+static ferryResult_t launch(struct ferry_supervisor *supervisor, const struct arguments *arguments, char *directory, size_t bytes)
+{
+	struct ferry_layout layout;
+	ferryResult_t result = ferrySuccess;
+	if (arguments->layout)
+		result = set("FERRY_LAYOUT", arguments->layout);
+	if (!result && arguments->domains)
+		result = set_number("FERRY_DOMAINS", (int)arguments->domains);
+	if (!result)
+		result = ferry_layout_load(&layout);
+	if (!result)
+		result = set_job(arguments);
+	if (!result && !arguments->embedded) {
+		if ((result = make_directory(directory, bytes)))
+			return result;
+		supervisor->directory = directory;
+		result = set("FERRY_SOCKET_DIR", directory);
+		if (!result)
+			result = start_routers(supervisor, arguments, layout.ndomains, directory);
+	}
+	if (result)
+		return result;
+	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {
+		options, parse, "-- COMMAND [ARGUMENT...]",
+		"Starts routers, then COMMAND as RANKS ranks, passes signals and exit codes on, and leaves nothing behind.\v"
+		"Examples:\n"
+		"  ferryrun -n 4 --domains 2 -- ./train\n"
+		"  ferryrun -n 4 --fork -- ferry-perf allreduce\n"
+		"  mpirun -n 4 ferryrun --join -- ./train\n"
+		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun itself failed.",
+		NULL, NULL, NULL};
+	struct arguments arguments = {.ranks = 1};
+	struct ferry_supervisor supervisor;
+	char directory[80];
+	argp_err_exit_status = EXIT_USAGE;
+	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &arguments))
+		return EXIT_USAGE;
+	if (arguments.join)
+		return join(&arguments);
+	ferry_supervisor_init(&supervisor);
+	ferryResult_t result = launch(&supervisor, &arguments, directory, sizeof directory);
+	if (result) {
+		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
+		supervisor.exit_code = EXIT_LAUNCH;
+	} else {
+		ferry_supervise(&supervisor, arguments.timeout);
+	}
+	ferry_supervisor_end(&supervisor);
+	return supervisor.exit_code;
+}
