@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checker: bounds, then the single-assignment form with its own checks, then every rank's output against the collective.
- */
+/* The checker: bounds, then the single-assignment form with its own checks, then every rank's output. */
 #include "ipc/error.h"
 #include "rank-lib/program/versions.h"
 
@@ -89,10 +88,13 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 	if (value->chunk != wanted_chunk)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u",
 		                  where, rank, chunk, value->chunk, wanted_chunk);
-	uint64_t missing = wanted & ~value->ranks;
+	uint64_t missing = wanted & ~value->ranks, surplus = value->ranks & ~wanted;
+	if (missing && surplus)
+		return ferry_fail(ferryProgramError,
+		                  "%s: rank %u's output chunk %u gets the contribution of rank %d, not of rank %d", where,
+		                  rank, chunk, __builtin_ctzll(surplus), __builtin_ctzll(missing));
 	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %d", where, rank,
-	                  chunk, missing ? "lacks" : "has beyond its own",
-	                  __builtin_ctzll(missing ? missing : value->ranks & ~wanted));
+	                  chunk, missing ? "lacks" : "has too much:", __builtin_ctzll(missing ? missing : surplus));
 }
 
 static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions,

@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferryprog: checks, shows and synthesizes collective programs. Needs no device, no router and no ranks. */
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "launch/plan_text.h"
+#include "rank-lib/program/versions.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum exit_code { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 64 };
+enum option_key { KEY_PLACE = 256, KEY_COUNT, KEY_SLICE, KEY_WINDOW, KEY_STAGING, KEY_DOT };
+
+struct arguments {
+	const char *command, *operand;
+	enum ferry_collective collective;
+	uint32_t nranks, ndomains, root;
+	uint8_t rank_domain[FERRY_MAX_RANKS];
+	bool placed; /* --place was given */
+	struct ferry_compile_options compile;
+	uint64_t staging;
+	bool dot;
+};
+
+const char *argp_program_version = "ferryprog 0.1.0";
+
+static const struct argp_option options[] = {
+        {NULL, 0, NULL, 0,
+         "Of check and show, for text that has no \"program\" line; of synth, for the program to write:", 1},
+        {"collective", 'c', "NAME", 0, "What the text computes (default: allreduce)", 1},
+        {"ranks", 'n', "N", 0, "Number of ranks, 1 to 64 (default: as many as the text has sections)", 1},
+        {"domains", 'd', "D", 0, "Number of domains, 1 to 8, ranks in equal blocks over them (default: 1)", 1},
+        {"place", KEY_PLACE, "LIST", 0, "The domain of each rank, such as 0,0,0,1: ranks and domains at once", 1},
+        {"root", 'r', "R", 0, "Root of broadcast, reduce, gather and scatter (default: 0)", 1},
+        {NULL, 0, NULL, 0, "Of show:", 2},
+        {"count", KEY_COUNT, "N", 0, "Elements, as the API counts them; K, M and G understood (default: 1M)", 2},
+        {"type", 't', "TYPE", 0, "f32, bf16, i64, f8e4m3, ... (default: f32)", 2},
+        {"op", 'o', "OP", 0, "sum, prod, max, min, avg or premulsum (default: sum)", 2},
+        {"slice", KEY_SLICE, "BYTES", 0, "Bytes per slice, a multiple of 64 (default: chosen)", 2},
+        {"window", KEY_WINDOW, "W", 0, "Slots per chunk version (default: chosen)", 2},
+        {"staging", KEY_STAGING, "BYTES", 0, "Staging that a call may take in each domain (default: 16M)", 2},
+        {"dot", KEY_DOT, NULL, 0, "Print the graph of the plan for dot(1)", 2},
+        {0}};
+
+static const char description[] = "Checks, shows and synthesizes collective programs.\v"
+                                  "FILE may be - for standard input. check prints a verdict, with the line and the reason "
+                                  "if the program is wrong, and exits "
+                                  "with 0 or 1. show compiles the program and prints the plan: instructions in order, what "
+                                  "each waits for, bytes per link. "
+                                  "synth prints the program that Ferry itself would run.\n"
+                                  "\n"
+                                  "Examples:\n"
+                                  "  ferryprog check figure3.txt\n"
+                                  "  ferryprog synth allreduce --ranks 8 --domains 2\n"
+                                  "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
+                                  "  ferryprog show allgather.txt --count 64K --type bf16\n"
+                                  "  ferryprog show figure3.txt --dot | dot -Tsvg > plan.svg\n"
+                                  "\n"
+                                  "The language: docs/program-language.md.";
+
+static uint64_t parse_number(const char *value, uint64_t least, uint64_t most, struct argp_state *state)
+{
+	uint64_t number = 0;
+	if (!ferry_parse_bytes(value, &number) || number < least || number > most)
+		argp_error(state, "\"%s\" is not a number from %llu to %llu", value, (unsigned long long)least,
+		           (unsigned long long)most);
+	return number;
+}
+
+static void parse_place(struct arguments *arguments, const char *list, struct argp_state *state)
+{
+	uint32_t ndomains = 0, nranks = 0;
+	char *end;
+	do {
+		unsigned long domain = strtoul(list, &end, 10);
+		if (end == list || *list == '-' || domain >= FERRY_MAX_DOMAINS || (*end && *end != ',') ||
+		    nranks == FERRY_MAX_RANKS)
+			argp_error(state, "--place: \"%s\": at most %d domains from 0 to %d, separated by commas", list,
+			           FERRY_MAX_RANKS, FERRY_MAX_DOMAINS - 1);
+		arguments->rank_domain[nranks++] = (uint8_t)domain;
+		ndomains = domain + 1 > ndomains ? (uint32_t)domain + 1 : ndomains;
+		list = end + 1;
+	} while (*end);
+	arguments->placed = true;
+	arguments->nranks = nranks;
+	arguments->ndomains = ndomains > arguments->ndomains ? ndomains : arguments->ndomains;
+}
+
+static enum ferry_collective parse_collective(const char *name, struct argp_state *state)
+{
+	enum ferry_collective collective = ferry_collective_parse(name);
+	if (collective == FERRY_NUM_COLLECTIVES)
+		argp_error(
+		        state,
+		        "\"%s\" is no collective: allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
+		        "alltoall, alltoallv or sendrecv",
+		        name);
+	return collective;
+}
+
+static error_t parse_show(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	switch (key) {
+	case KEY_COUNT:
+		arguments->compile.count = parse_number(value, 0, 1ull << 44, state);
+		return 0;
+	case 't':
+		arguments->compile.type = ferry_type_parse(value);
+		if (arguments->compile.type == ferryNumTypes)
+			argp_error(state, "\"%s\" is no element type", value);
+		return 0;
+	case 'o':
+		arguments->compile.redop = ferry_redop_parse(value);
+		if (arguments->compile.redop == ferryMaxRedOp)
+			argp_error(state, "\"%s\" is no operation: sum, prod, max, min, avg or premulsum", value);
+		return 0;
+	case KEY_SLICE:
+		arguments->compile.slice = (uint32_t)parse_number(value, 64, 1u << 30, state);
+		if (arguments->compile.slice % 64)
+			argp_error(state, "--slice: %s is no multiple of 64", value);
+		return 0;
+	case KEY_WINDOW:
+		arguments->compile.window = (uint32_t)parse_number(value, 1, 1024, state);
+		return 0;
+	case KEY_STAGING:
+		arguments->staging = parse_number(value, 64, 1ull << 44, state);
+		return 0;
+	case KEY_DOT:
+		arguments->dot = true;
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+static error_t parse_operand(struct arguments *arguments, char *value, struct argp_state *state)
+{
+	static const char *const commands[] = {"check", "show", "synth"};
+	for (size_t i = 0; !arguments->command && i < 3; i++)
+		if (!strcmp(value, commands[i])) {
+			arguments->command = commands[i];
+			return 0;
+		}
+	if (!arguments->command)
+		argp_error(state, "\"%s\" is no command: check, show or synth", value);
+	if (arguments->operand)
+		argp_error(state, "one operand, not both \"%s\" and \"%s\"", arguments->operand, value);
+	arguments->operand = value;
+	return 0;
+}
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	switch (key) {
+	case 'c':
+		arguments->collective = parse_collective(value, state);
+		return 0;
+	case 'n':
+		arguments->nranks = (uint32_t)parse_number(value, 1, FERRY_MAX_RANKS, state);
+		return 0;
+	case 'd':
+		arguments->ndomains = (uint32_t)parse_number(value, 1, FERRY_MAX_DOMAINS, state);
+		return 0;
+	case 'r':
+		arguments->root = (uint32_t)parse_number(value, 0, FERRY_MAX_RANKS - 1, state);
+		return 0;
+	case KEY_PLACE:
+		parse_place(arguments, value, state);
+		return 0;
+	case ARGP_KEY_ARG:
+		return parse_operand(arguments, value, state);
+	case ARGP_KEY_END:
+		if (!arguments->operand)
+			argp_usage(state);
+		if (strcmp(arguments->command, "synth"))
+			return 0;
+		arguments->collective = parse_collective(arguments->operand, state);
+		if (!arguments->nranks)
+			argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
+		return 0;
+	default:
+		return parse_show(key, value, state);
+	}
+}
+
+static int failed(void)
+{
+	fprintf(stderr, "%s\n", ferry_last_message());
+	return EXIT_WRONG;
+}
+
+/* Ranks in equal blocks unless --place said where each is. */
+static void place_ranks(struct arguments *arguments)
+{
+	if (!arguments->ndomains)
+		arguments->ndomains = 1;
+	for (uint32_t rank = 0; rank < arguments->nranks && !arguments->placed; rank++)
+		arguments->rank_domain[rank] = (uint8_t)(rank * arguments->ndomains / arguments->nranks);
+}
+
+static ferryResult_t load(const struct arguments *arguments, struct ferry_program **program)
+{
+	const struct ferry_program_defaults defaults = {.collective = arguments->collective,
+	                                                .nranks = arguments->nranks,
+	                                                .ndomains = arguments->ndomains,
+	                                                .root = arguments->root,
+	                                                .rank_domain = arguments->nranks ? arguments->rank_domain : NULL};
+	bool from_stdin = !strcmp(arguments->operand, "-");
+	const char *name = from_stdin ? "<stdin>" : arguments->operand;
+	FILE *file = from_stdin ? stdin : fopen(name, "r"), *copy;
+	char *text = NULL, part[16384];
+	size_t bytes = 0, got;
+	if (!file)
+		return ferry_fail(ferrySystemError, "%s: %s", name, strerror(errno));
+	copy = open_memstream(&text, &bytes);
+	while (copy && (got = fread(part, 1, sizeof part, file)))
+		fwrite(part, 1, got, copy);
+	bool broken = ferror(file);
+	int reason = errno;
+	if (!from_stdin)
+		fclose(file);
+	if (!copy || fclose(copy) || broken) {
+		free(text);
+		return ferry_fail(ferrySystemError, "%s: %s", name, broken ? strerror(reason) : "no memory to read it");
+	}
+	ferryResult_t result = ferry_program_parse(name, text, bytes, &defaults, program);
+	free(text);
+	if (result || !arguments->nranks)
+		return result;
+	if ((*program)->nranks != arguments->nranks || (*program)->ndomains != arguments->ndomains)
+		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
+		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);
+	return ferrySuccess;
+}
+
+/* What computes something that reaches no output is not wrong, but is work for nothing and probably a slip. */
+static ferryResult_t warn_about_unused(const struct ferry_program *program)
+{
+	struct ferry_versions versions;
+	char text[32];
+	ferryResult_t result = ferry_versions_build(program, &versions);
+	if (result)
+		return result;
+	bool *used = calloc(versions.nvalues + 1, sizeof *used);
+	for (uint32_t i = program->nstatements; used && i-- > 0;) { /* consumers before producers */
+		const struct ferry_use *use = &versions.uses[versions.order[i]];
+		if (use->writes != FERRY_NO_VALUE && !used[use->writes])
+			continue;
+		if (use->reads != FERRY_NO_VALUE)
+			used[use->reads] = true;
+		if (use->writes != FERRY_NO_VALUE && versions.values[use->writes].base != FERRY_NO_VALUE)
+			used[versions.values[use->writes].base] = true;
+	}
+	for (uint32_t i = 0; used && i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		uint32_t written = versions.uses[i].writes;
+		if (written == FERRY_NO_VALUE || used[written])
+			continue;
+		ferry_place_text(statement->destination, program->rank_domain[statement->rank], text);
+		printf("%s:%u: warning: version %u of %s reaches no output\n", program->name, statement->line,
+		       versions.values[written].version, text);
+	}
+	if (!used)
+		result = ferry_fail(ferrySystemError, "%s: no memory to look for unused values", program->name);
+	free(used);
+	ferry_versions_free(&versions);
+	return result;
+}
+
+static int check(const struct arguments *arguments)
+{
+	struct ferry_program *program = NULL;
+	ferryResult_t result = load(arguments, &program);
+	if (!result)
+		result = ferry_program_check(program);
+	if (!result)
+		result = warn_about_unused(program);
+	if (!result)
+		printf("%s: right: %s of %u ranks in %u domain%s, %u chunk%s, %u statements; ends with any window\n",
+		       program->name, ferry_collective_name(program->collective), program->nranks, program->ndomains,
+		       program->ndomains == 1 ? "" : "s", program->nchunks, program->nchunks == 1 ? "" : "s",
+		       program->nstatements);
+	ferry_program_free(program);
+	return result ? failed() : EXIT_RIGHT;
+}
+
+static int show(struct arguments *arguments)
+{
+	struct ferry_program *program = NULL;
+	struct ferry_plan *plan = NULL;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		arguments->compile.staging[domain] = arguments->staging;
+	ferryResult_t result = load(arguments, &program);
+	if (!result)
+		result = ferry_program_compile(program, &arguments->compile, &plan);
+	if (!result && arguments->dot)
+		ferry_plan_print_dot(plan, stdout);
+	else if (!result)
+		ferry_plan_print(plan, stdout);
+	free(plan);
+	ferry_program_free(program);
+	return result ? failed() : EXIT_RIGHT;
+}
+
+static int synth(const struct arguments *arguments)
+{
+	struct ferry_topology topology = {.nranks = arguments->nranks, .ndomains = arguments->ndomains};
+	struct ferry_program *program = NULL;
+	char *text = NULL;
+	memcpy(topology.rank_domain, arguments->rank_domain, sizeof topology.rank_domain);
+	ferryResult_t result = ferry_program_synthesize(arguments->collective, &topology, arguments->root, &program);
+	if (!result)
+		result = ferry_program_print(program, &text);
+	if (!result)
+		fputs(text, stdout);
+	free(text);
+	ferry_program_free(program);
+	return result ? failed() : EXIT_RIGHT;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {
+	        .options = options,
+	        .parser = parse,
+	        .args_doc = "check FILE\nshow FILE\nsynth COLLECTIVE",
+	        .doc = description,
+	};
+	struct arguments arguments = {.collective = FERRY_ALLREDUCE, .staging = 16u << 20};
+	arguments.compile = (struct ferry_compile_options){.count = 1u << 20, .type = ferryFloat32, .redop = ferrySum};
+	argp_err_exit_status = EXIT_USAGE;
+	argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+	place_ranks(&arguments);
+	int code;
+	if (!strcmp(arguments.command, "check"))
+		code = check(&arguments);
+	else if (!strcmp(arguments.command, "show"))
+		code = show(&arguments);
+	else
+		code = synth(&arguments);
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "ferryprog: standard output: %s\n", strerror(errno));
+		return EXIT_WRONG;
+	}
+	return code;
+}
