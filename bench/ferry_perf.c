@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI. */
+#include "bench/perf.h"
+#include "ipc/environment.h"
+#include "ipc/launch_env.h"
+
+#include <argp.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS };
+
+#define EXIT_USAGE 64
+
+const char *argp_program_version = "ferry-perf 0.1.0";
+
+static const struct argp_option options[] = {
+	{NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
+	{NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
+	{NULL, 'f', "FACTOR", 0, "From one size to the next (default 4)", 0},
+	{NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
+	{NULL, 'o', "OP", 0, "sum prod min max avg (default sum)", 0},
+	{NULL, 'n', "ITERS", 0, "Timed calls per row (default: about half a second's worth, 5 to 200)", 0},
+	{NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
+	{NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
+	{"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
+	{"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else host)", 0},
+	{"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
+	{"vs", KEY_VS, "mpi", 0, "The same work by MPI too, interleaved, with the ratio", 0},
+	{"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array", 0},
+	{"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default 4)", 0},
+	{0}};
+
+static char *read_file(const char *name)
+{
+	char *text = NULL;
+	size_t room = 0;
+	FILE *file = fopen(name, "r");
+	if (!file)
+		return NULL;
+	if (getdelim(&text, &room, '\0', file) < 0) {
+		free(text);
+		text = NULL;
+	}
+	fclose(file);
+	return text;
+}
+
+static uint32_t number_of(const char *value, long least, long most, const char *name, struct argp_state *state)
+{
+	char *end;
+	errno = 0;
+	long number = strtol(value, &end, 10);
+	if (errno || end == value || *end || number < least || number > most)
+		argp_error(state, "%s: \"%s\" is not a number from %ld to %ld", name, value, least, most);
+	return (uint32_t)number;
+}
+
+static uint64_t bytes_of(const char *value, const char *name, struct argp_state *state)
+{
+	uint64_t bytes = 0;
+	if (!ferry_parse_bytes(value, &bytes) || !bytes || bytes > 1ull << 40)
+		argp_error(state, "%s: \"%s\" is no size such as 64K, at most 1024G", name, value);
+	return bytes;
+}
+
+static void take_collective(struct perf_options *out, const char *name, struct argp_state *state)
+{
+	/* "reduce" is the kernel benchmark (ferry-perf reduce), so the collective goes by a longer name. */
+	out->collective = ferry_collective_parse(strcmp(name, "reducetoroot") ? name : "reduce");
+	if (out->collective == FERRY_NUM_COLLECTIVES)
+		argp_error(state, "\"%s\" is none of allreduce, allgather, reducescatter, broadcast, reducetoroot, gather, scatter, "
+		                  "alltoall, alltoallv, sendrecv (or reduce, the kernel)", name);
+}
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct perf_options *out = state->input;
+	switch (key) {
+	case 'b':
+		out->least = bytes_of(value, "-b", state);
+		return 0;
+	case 'e':
+		out->most = bytes_of(value, "-e", state);
+		return 0;
+	case 'f':
+		out->factor = number_of(value, 2, 1024, "-f", state);
+		return 0;
+	case 'd':
+		out->type = ferry_type_parse(value);
+		if (out->type == ferryNumTypes)
+			argp_error(state, "-d: \"%s\" is no type; see --help", value);
+		return 0;
+	case 'o':
+		out->op = ferry_redop_parse(value);
+		if (out->op >= ferryNumOps)
+			argp_error(state, "-o: \"%s\" is none of sum, prod, min, max, avg", value);
+		return 0;
+	case 'n':
+		out->iterations = number_of(value, 1, 1000, "-n", state);
+		return 0;
+	case 'w':
+		out->warmups = number_of(value, 1, 1000, "-w", state);
+		return 0;
+	case 'c':
+		out->check = !value || number_of(value, 0, 1, "-c", state);
+		return 0;
+	case KEY_ROOT:
+		out->root = (int)number_of(value, 0, FERRY_MAX_RANKS - 1, "--root", state);
+		return 0;
+	case KEY_DEVICE:
+		setenv("FERRY_DEVICE", value, 1);
+		return 0;
+	case KEY_PROGRAM:
+		if (!(out->program = read_file(value)))
+			argp_error(state, "--program %s: %s", value, strerror(errno));
+		return 0;
+	case KEY_VS:
+		if (strcmp(value, "mpi"))
+			argp_error(state, "--vs \"%s\": mpi is what this build can compare with", value);
+		out->peer = value;
+		return 0;
+	case KEY_JSON:
+		out->json = value;
+		return 0;
+	case KEY_RANKS:
+		out->ranks = (int)number_of(value, 1, FERRY_MAX_RANKS, "--ranks", state);
+		return 0;
+	case ARGP_KEY_ARG:
+		take_collective(out, value, state);
+		return 0;
+	case ARGP_KEY_END:
+		if (out->collective == FERRY_NUM_COLLECTIVES)
+			argp_error(state, "which collective? ferry-perf allreduce");
+		if (out->least > out->most)
+			argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least, (unsigned long long)out->most);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* Beside this command: PATH's ferryrun might be of another build. */
+static void beside(char *path, size_t bytes, const char *name)
+{
+	ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
+	char *slash = NULL;
+	if (length > 0) {
+		path[length] = '\0';
+		slash = strrchr(path, '/');
+	}
+	if (slash)
+		snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "%s", name);
+	else
+		snprintf(path, bytes, "%s", name);
+}
+
+/* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */
+static int relaunch(const struct perf_options *parsed, int argc, char **argv)
+{
+	char ferryrun[4096], self[4096], ranks[16];
+	char **command = calloc((size_t)argc + 8, sizeof *command);
+	int count = 0;
+	if (!command)
+		return 1;
+	beside(ferryrun, sizeof ferryrun, "ferryrun");
+	beside(self, sizeof self, "ferry-perf");
+	snprintf(ranks, sizeof ranks, "%d", parsed->ranks);
+	command[count++] = ferryrun;
+	command[count++] = "-n";
+	command[count++] = ranks;
+	if (!parsed->peer)
+		command[count++] = "--fork";
+	command[count++] = "--";
+	command[count++] = self;
+	memcpy(command + count, argv + 1, (size_t)argc * sizeof *argv);
+	execv(ferryrun, command);
+	fprintf(stderr, "ferry-perf: cannot run %s: %s\n", ferryrun, strerror(errno));
+	free(command);
+	return 1;
+}
+
+static const struct perf_peer *open_peer(const struct perf_options *parsed)
+{
+	char path[4096];
+	int rank, nranks;
+	beside(path, sizeof path, "../lib/ferry-perf-mpi.so");
+	void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+	const struct perf_peer *peer = module ? dlsym(module, "ferry_perf_peer") : NULL;
+	if (!peer) {
+		fprintf(stderr, "ferry-perf: --vs %s: %s (built without MPI? install libmpich-dev and build again)\n", parsed->peer,
+		        dlerror());
+		return NULL;
+	}
+	const char *refused = peer->open(&rank, &nranks);
+	if (refused) {
+		fprintf(stderr, "ferry-perf: %s\n", refused);
+		return NULL;
+	}
+	return peer;
+}
+
+static bool measure_all(struct perf_run *run)
+{
+	const struct perf_options *parsed = run->options;
+	struct perf_row rows[2 * 64];
+	size_t count = 0;
+	long long wrong = 0;
+	bool in_place = parsed->collective != FERRY_ALLTOALLV && parsed->collective != FERRY_SENDRECV;
+	perf_print_head(run);
+	for (uint64_t bytes = parsed->least; bytes <= parsed->most && count + 2 <= 2 * 64; bytes *= parsed->factor) {
+		struct perf_row *row = &rows[count];
+		if (!perf_measure(run, bytes, false, row) || (in_place && !perf_measure(run, bytes, true, row + 1)))
+			return false;
+		perf_print_rows(run, row, in_place ? row + 1 : NULL);
+		for (int i = 0; i <= in_place; i++)
+			wrong += rows[count + (size_t)i].wrong > 0;
+		count += 1 + in_place;
+	}
+	if (run->rank == 0 && parsed->check)
+		printf("# %s\n", wrong ? "WRONG RESULTS" : "all results right");
+	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count))
+		return false;
+	return !wrong;
+}
+
+static int run_ranks(const struct perf_options *parsed)
+{
+	struct perf_run run = {.options = parsed};
+	if (parsed->peer && !(run.peer = open_peer(parsed)))
+		return 1;
+	if (ferryCommInitEnv(&run.comm, NULL)) {
+		fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
+		return 1;
+	}
+	ferryCommCount(run.comm, &run.nranks);
+	ferryCommUserRank(run.comm, &run.rank);
+	const char *refused = NULL;
+	if (run.peer) {
+		struct perf_call call = {.collective = parsed->collective, .type = parsed->type, .op = parsed->op};
+		refused = run.peer->supports(&call);
+	}
+	if (refused && !run.rank)
+		fprintf(stderr, "ferry-perf: --vs %s: %s\n", parsed->peer, refused);
+	run.room = perf_room(parsed, run.nranks);
+	run.send = aligned_alloc(4096, (run.room + 4095) / 4096 * 4096);
+	run.receive = aligned_alloc(4096, (run.room + 4095) / 4096 * 4096);
+	bool fine = !refused && run.send && run.receive;
+	if (fine) {
+		memset(run.send, 0, run.room);
+		memset(run.receive, 0, run.room);
+		fine = measure_all(&run);
+	}
+	fine = ferryCommDestroy(run.comm) == ferrySuccess && fine;
+	if (run.peer)
+		run.peer->close();
+	free(run.send);
+	free(run.receive);
+	return fine ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct argp argp = {
+		options, parse, "COLLECTIVE",
+		"Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: allreduce, allgather, reducescatter, broadcast, "
+		"reducetoroot, gather, scatter, alltoall, alltoallv, sendrecv. `ferry-perf reduce` times the reduction kernel.\v"
+		"Examples:\n"
+		"  ferry-perf allreduce\n"
+		"  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
+		"  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
+		"  ferry-perf reduce --help\n"
+		"Exit code: 0, or 1 if a call failed or a result was wrong.",
+		NULL, NULL, NULL};
+	struct perf_options parsed = {.collective = FERRY_NUM_COLLECTIVES, .least = 1024, .most = 64 << 20, .factor = 4,
+	                              .type = ferryFloat32, .op = ferrySum, .warmups = 3, .check = true, .ranks = 4};
+	struct ferry_launch launch;
+	argp_err_exit_status = EXIT_USAGE;
+	if (argc > 1 && !strcmp(argv[1], "reduce"))
+		return ferry_bench_reduce(argc - 1, argv + 1);
+	if (argp_parse(&argp, argc, argv, 0, NULL, &parsed))
+		return EXIT_USAGE;
+	if (ferry_launch_read(&launch) == ferrySuccess && launch.rank >= 0)
+		return run_ranks(&parsed);
+	return relaunch(&parsed, argc, argv);
+}
