@@ -85,7 +85,16 @@ expect("${output}" "^${sum}$" "in_process, built with find_package")
 # The installed launcher finds the installed router.
 unset(ENV{FERRY_ROUTER})
 run(${prefix}/${BINDIR}/ferryrun -n 2 --fork -- ${WORK}/allreduce)
-expect("${output}" "rank 0: the sum is 3\n" "ferryrun -n 2 --fork -- allreduce")
-expect("${output}" "rank 1: the sum is 3\n" "ferryrun -n 2 --fork -- allreduce")
+expect("${output}" "^we are 2\nwe are 2\n$" "ferryrun -n 2 --fork -- allreduce")
+
+# The README prints the example that has just run.
+file(READ ${SOURCE}/README.md readme)
+file(READ ${SOURCE}/bench/examples/allreduce.c program)
+string(REGEX REPLACE "^/\\*[^\n]*\n/\\*[^\n]*\n" "" program "${program}")
+string(REPLACE "\t" "    " program "${program}")
+string(FIND "${readme}" "```c\n${program}```" position)
+if(position EQUAL -1)
+  message(FATAL_ERROR "README.md does not print bench/examples/allreduce.c as it is")
+endif()
 
 file(REMOVE_RECURSE ${WORK})
