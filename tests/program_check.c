@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the checker: each way of being wrong is named with its line; what is right passes, and runs right. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ipc/error.h"
+#include "rank-lib/program/versions.h"
+#include "tests/program_cases.h"
+#include "tests/program_interpreter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TWO         "program allreduce ranks 2 domains 1 chunks 1\n"
+#define TWO_DOMAINS "program allreduce ranks 2 domains 2 chunks 1\n"
+#define SUM         "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1] deps: host[1]>=1\nH2D host[1] -> gpu[0]\n"
+
+static void assert_rejected(const char *text, const char *message)
+{
+	struct ferry_program *program = program_of(text);
+	if (ferry_program_check(program) == ferrySuccess)
+		fail_msg("passes, and should say \"%s\":\n%s", message, text);
+	if (!strstr(ferry_last_message(), message))
+		fail_msg("%s\n  says \"%s\"\n  not  \"%s\"", text, ferry_last_message(), message);
+	ferry_program_free(program);
+}
+
+static void assert_right(const char *text)
+{
+	char reason[160];
+	struct ferry_program *program = program_of(text);
+	if (ferry_program_check(program))
+		fail_msg("%s\n%s", text, ferry_last_message());
+	for (uint64_t seed = 0; seed < 20; seed++)
+		if (!interpret_program(program, seed * 9, seed, reason))
+			fail_msg("%s\n%s", text, reason);
+	ferry_program_free(program);
+}
+
+static void places_and_chunks_out_of_bounds_are_named(void **state)
+{
+	(void)state;
+	assert_rejected(TWO "rank 0\nD2H gpu[1] -> host[0]\n", "test:3: gpu[1]: the send buffer of rank 0 has 1 chunks");
+	assert_rejected(TWO "rank 1\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[1]\n",
+	                "test:4: gpu[1]: the receive buffer of rank 1 has 1 chunks");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host@1[4]\n", "test:3: host@1[4]: the program has domains 0 to 0");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[4] deps: host@3[1]>=1\n", "test:3: host@3[1]");
+	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 1\nrank 0\nD2H gpu[0] -> host[0]\n",
+	                "test:3: gpu[0]: the send buffer of rank 0 has 0 chunks");
+	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 2\n", "root 2 of 2 ranks");
+	assert_rejected("program sendrecv ranks 3 domains 1 chunks 1\n", "sendrecv is between 2 ranks, not 3");
+}
+
+static void instructions_where_they_cannot_run_are_rejected(void **state)
+{
+	(void)state;
+	assert_rejected(TWO_DOMAINS "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host@1[0]\n",
+	                "test:4: REDUCE from domain 0 into domain 1");
+	assert_rejected(TWO_DOMAINS "rank 0\nD2H gpu[0] -> host[0]\nH2H host[0] -> host[1]\n",
+	                "test:4: H2H inside domain 0");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[0]\n",
+	                "test:4: REDUCE of host[0] into itself");
+	assert_rejected(
+	        "program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> host[1]\n",
+	        "test:4: alltoallv has D2H and H2D only, not REDUCE");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\n", "alltoallv has 1 chunk per pair of ranks, not 2");
+}
+
+static void versions_that_never_exist_are_named(void **state)
+{
+	(void)state;
+	assert_rejected(TWO "rank 0\nH2D host[2] -> gpu[0]\n",
+	                "test:3: reads host[2] but names no version, and nothing earlier in rank 0 writes it");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nrank 1\nH2D host[2] -> gpu[0]\n",
+	                "test:5: reads host[2] but names no version, and nothing earlier in rank 1 writes it");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[2]>=2\n",
+	                "test:4: waits for version 2 of host[2], which is written 1 times");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[7]>=1\n",
+	                "test:4: waits for version 1 of host[7], which is written 0 times");
+	assert_rejected(TWO SUM "rank 1\nH2D host[1] -> gpu[0] deps: host[1]>=1\n",
+	                "test:4: waits for version 1 of host[1], which has only 0 writes before this one");
+}
+
+static void writers_that_nothing_orders_are_rejected(void **state)
+{
+	(void)state;
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[0] -> host[0]\n",
+	                "two unordered writers of host[0]: line 3 and line 5");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1]\nrank 1\nD2H gpu[0] -> host[1]\n",
+	                "two unordered writers of host[1]: line 4 and line 6");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\nrank 1\nD2H gpu[0] -> host[1]\n"
+	                    "REDUCE host[1] -> host[2]\nD2H gpu[0] -> host[2]\nH2D host[2] -> gpu[0]\n",
+	                "test:8: overwrites host[2] after version 1, but 2 versions are written before it");
+}
+
+static void circles_are_rejected(void **state)
+{
+	(void)state;
+	assert_rejected(TWO
+	                "rank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nrank 1\nD2H gpu[0] -> host[1] deps: host[0]>=1\n",
+	                "test:3: deadlock: this statement waits for itself through others");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[1] -> host[2] deps: host[1]>=1\n"
+	                    "REDUCE host[2] -> host[1] deps: host[2]>=1\n",
+	                "test:4: deadlock");
+}
+
+static void contributions_missing_or_double_are_named(void **state)
+{
+	(void)state;
+	assert_rejected(TWO SUM "rank 1\nD2H gpu[0] -> host[1]\n", "rank 1's output chunk 0 is never written");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0]\n",
+	                "test:4: rank 0's output chunk 0 lacks the contribution of rank 1");
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1]\nREDUCE host[0] -> host[1]\n",
+	                "test:5: the contribution of rank 0 comes in twice");
+	assert_rejected("program allreduce ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[1] -> "
+	                "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
+	                "test:6: adds chunk 0 to chunk 1");
+	assert_rejected("program allgather ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[0] -> "
+	                "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
+	                "test:6: allgather sums nothing, and this REDUCE joins two values");
+	assert_rejected(
+	        "program allgather ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> gpu[2] "
+	        "deps: host[0]>=1\n",
+	        "rank 0's output chunk 1 is never written");
+	assert_rejected(
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> gpu[1] "
+	        "deps: host[0]>=1\n",
+	        "rank 1's output chunk 0 is never written");
+	assert_rejected(
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[1] -> host[0]\nrank 1\nH2D host[0] -> gpu[0] "
+	        "deps: host[0]>=1\n",
+	        "test:5: rank 1's output chunk 0 gets input chunk 1 instead of 0");
+	assert_rejected(
+	        "program gather ranks 3 domains 1 chunks 1\nrank 1\nD2H gpu[0] -> host[1]\nrank 2\nD2H gpu[0] -> host[2]\n"
+	        "rank 0\nH2D host[2] -> gpu[1] deps: host[2]>=1\nH2D host[1] -> gpu[2] deps: host[1]>=1\n",
+	        "test:7: rank 0's output chunk 1 gets the contribution of rank 2, not of rank 1");
+}
+
+static void an_output_chunk_is_written_once(void **state)
+{
+	(void)state;
+	assert_rejected(TWO SUM
+	                "H2D host[1] -> gpu[0]\nrank 1\nD2H gpu[0] -> host[1]\nH2D host[1] -> gpu[0] deps: host[1]>=2\n",
+	                "test:6: rank 0's output chunk 0 is written here and in line 5");
+}
+
+static void a_read_without_version_takes_the_nearest_earlier_write(void **state)
+{
+	(void)state;
+	struct ferry_versions versions;
+	struct ferry_program *program =
+	        program_of("program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\n"
+	                   "REDUCE host[0] -> host[1]\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> host[2]\n");
+	assert_int_equal(ferry_versions_build(program, &versions), ferrySuccess);
+	assert_int_equal(versions.values[versions.uses[1].reads].version, 1);
+	assert_int_equal(versions.values[versions.uses[3].reads].version, 2);
+	assert_int_equal(versions.values[versions.uses[1].writes].chunk, 0);
+	assert_int_equal(versions.values[versions.uses[3].writes].chunk, 1);
+	ferry_versions_free(&versions);
+	ferry_program_free(program);
+}
+
+static void an_older_version_stays_readable_after_an_overwrite(void **state)
+{
+	(void)state;
+	assert_right("program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[0]\n"
+	             "rank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[0] -> gpu[1] deps: host[0]>=2\n");
+}
+
+static void reduces_that_require_the_same_version_commute(void **state)
+{
+	(void)state;
+	assert_right(
+	        "program allreduce ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0] deps: "
+	        "host[0]>=3\nrank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\nH2D host[0] -> "
+	        "gpu[0] "
+	        "deps: host[0]>=3\nrank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[0] deps: host[0]>=1\nH2D host[0] "
+	        "-> "
+	        "gpu[0] deps: host[0]>=3\n");
+}
+
+static void what_a_rank_owns_already_needs_no_statement(void **state)
+{
+	(void)state;
+	assert_right("program allgather ranks 1 domains 1 chunks 3\n");
+	assert_right("program scatter ranks 1 domains 1 chunks 2 root 0\n");
+	assert_right("program alltoallv ranks 1 domains 1 chunks 1\n");
+	assert_right("program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
+	             "gpu[0] deps: "
+	             "host[0]>=1\n");
+	assert_rejected("program allreduce ranks 1 domains 1 chunks 1\n", "rank 0's output chunk 0 is never written");
+}
+
+static void a_dependency_on_what_is_not_read_orders_only(void **state)
+{
+	(void)state;
+	assert_right(
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nD2H gpu[1] -> "
+	        "host[1]\nrank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[1] -> gpu[1] deps: host[0]>=1, "
+	        "host[1]>=1\n");
+}
+
+/* Chunks of one buffer cover it, in order, without overlap, and are cut between cache lines. */
+static void chunks_cover_a_block_exactly(void **state)
+{
+	(void)state;
+	static const uint64_t counts[] = {0, 1, 7, 15, 16, 17, 64, 1000, 4097, 1ull << 33};
+	static const size_t elements[] = {1, 2, 4, 8};
+	for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+		for (size_t e = 0; e < 4; e++)
+			for (uint32_t nchunks = 1; nchunks <= 9; nchunks++) {
+				uint64_t next = 0, offset, length;
+				for (uint32_t chunk = 0; chunk < nchunks; chunk++) {
+					ferry_chunk_span(counts[c], elements[e], nchunks, chunk, &offset, &length);
+					assert_int_equal(offset, next);
+					assert_true(offset % 64 == 0 || offset == counts[c] * elements[e]);
+					assert_int_equal(length % elements[e], 0);
+					next = offset + length;
+				}
+				assert_int_equal(next, counts[c] * elements[e]);
+			}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(places_and_chunks_out_of_bounds_are_named),
+	        cmocka_unit_test(instructions_where_they_cannot_run_are_rejected),
+	        cmocka_unit_test(versions_that_never_exist_are_named),
+	        cmocka_unit_test(writers_that_nothing_orders_are_rejected),
+	        cmocka_unit_test(circles_are_rejected),
+	        cmocka_unit_test(contributions_missing_or_double_are_named),
+	        cmocka_unit_test(an_output_chunk_is_written_once),
+	        cmocka_unit_test(a_read_without_version_takes_the_nearest_earlier_write),
+	        cmocka_unit_test(an_older_version_stays_readable_after_an_overwrite),
+	        cmocka_unit_test(reduces_that_require_the_same_version_commute),
+	        cmocka_unit_test(what_a_rank_owns_already_needs_no_statement),
+	        cmocka_unit_test(a_dependency_on_what_is_not_read_orders_only),
+	        cmocka_unit_test(chunks_cover_a_block_exactly),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
