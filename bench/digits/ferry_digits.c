@@ -214,7 +214,7 @@ static void show_digits(const struct trainer *trainer)
 	}
 	for (int i = 0; i < shown; i++) {
 		const struct sample *sample = &trainer->samples[TRAINED + i];
-		printf("is %d, %s %d  ", sample->digit, "->", forward(trainer->weights, sample, hidden, probability));
+		printf("%d -> %d    ", sample->digit, forward(trainer->weights, sample, hidden, probability));
 	}
 	putchar('\n');
 }

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of the router: it reduces what the ranks publish, serves several jobs at once, trusts no rank, and tells why it
+ * refuses. The ranks here are played by hand, so that they can lie.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "ipc/publish.h"
+#include "rank-lib/program/program.h"
+#include "router/router.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST 4
+
+static struct ferry_router *router;
+static struct ferry_layout layout;
+static char prefix[40], path[80];
+
+static int start_router(void **state)
+{
+	static int count;
+	(void)state;
+	unsetenv("FERRY_LAYOUT");
+	setenv("FERRY_DOMAINS", "1", 1);
+	snprintf(prefix, sizeof prefix, "engine-%d-%d", (int)getpid(), count++);
+	snprintf(path, sizeof path, "@ferry/%s-0.sock", prefix);
+	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = prefix, .workers = 2};
+	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
+}
+
+static int stop_router(void **state)
+{
+	(void)state;
+	ferry_router_stop(router);
+	return 0;
+}
+
+/* A job of up to MOST ranks, all played by the test. */
+struct job {
+	uint32_t nranks;
+	uint8_t key[FERRY_KEY_BYTES];
+	int sockets[MOST];
+	struct ferry_job_arenas shared;
+	struct ferry_plan *plan;
+};
+
+static ferryResult_t attach(const struct job *job, uint32_t rank, int *connection, int *descriptor)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .rank = rank, .nranks = job->nranks, .ndomains = 1,
+	                                       .staging = 1 << 20};
+	memcpy(message.key, job->key, sizeof message.key);
+	ferryResult_t result = ferry_attach_connect(path, connection);
+	return result ? result : ferry_attach_call(*connection, &message, NULL, descriptor);
+}
+
+static void open_job(struct job *job, uint32_t nranks, uint8_t name)
+{
+	memset(job, 0, sizeof *job);
+	job->nranks = job->shared.nranks = nranks;
+	job->shared.ndomains = 1;
+	memset(job->key, name, sizeof job->key);
+	for (uint32_t rank = 0; rank < nranks; rank++) {
+		int descriptor;
+		assert_int_equal(attach(job, rank, &job->sockets[rank], &descriptor), ferrySuccess);
+		if (rank)
+			close(descriptor);
+		else
+			assert_int_equal(ferry_arena_map(descriptor, &job->shared.arenas[0]), ferrySuccess);
+	}
+	struct ferry_attach_message ready = {.kind = FERRY_ATTACH_READY};
+	assert_int_equal(ferry_attach_call(job->sockets[0], &ready, NULL, NULL), ferrySuccess);
+}
+
+static ferryResult_t give_plan(struct job *job, uint32_t id)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .plan_id = id, .payload = job->plan->bytes};
+	return ferry_attach_call(job->sockets[0], &message, job->plan, NULL);
+}
+
+static void make_plan(struct job *job, uint64_t count)
+{
+	struct ferry_topology topology = {.nranks = job->nranks, .ndomains = 1};
+	struct ferry_program *program;
+	struct ferry_compile_options options = {.count = count, .type = ferryInt32, .redop = ferrySum, .slice = 256, .window = 2};
+	options.staging[0] = job->shared.arenas[0].staging_bytes;
+	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
+	assert_int_equal(ferry_program_compile(program, &options, &job->plan), ferrySuccess);
+	ferry_program_free(program);
+}
+
+static void close_job(struct job *job)
+{
+	for (uint32_t rank = 0; rank < job->nranks; rank++) {
+		struct ferry_attach_message leave = {.kind = FERRY_ATTACH_DETACH};
+		if (job->sockets[rank] >= 0)
+			ferry_attach_call(job->sockets[rank], &leave, NULL, NULL);
+	}
+	for (uint32_t rank = 0; rank < job->nranks; rank++)
+		if (job->sockets[rank] >= 0)
+			close(job->sockets[rank]);
+	ferry_arena_unmap(&job->shared.arenas[0]);
+	free(job->plan);
+}
+
+static void submit(struct job *job, uint32_t rank, uint64_t seq, uint32_t plan_id, uint64_t hash, uint64_t count)
+{
+	struct ferry_descriptor *descriptor = &job->shared.arenas[0].rank_lines[rank].ring[seq % FERRY_BANKS];
+	atomic_store(&descriptor->plan_hash, hash);
+	atomic_store(&descriptor->count, count);
+	atomic_store(&descriptor->plan_id, plan_id);
+	atomic_store(&descriptor->shape, FERRY_ALLREDUCE | ferryInt32 << 8);
+	atomic_store(&descriptor->seq, seq);
+	ferry_doorbell_ring(&job->shared.arenas[0].header->router);
+}
+
+/* Waits, with the doorbell of a lane, until the counter has so many slices or the job has failed. */
+static bool wait_slices(struct job *job, const struct ferry_instr *instr, uint64_t seq, uint32_t slices)
+{
+	struct ferry_arena *arena = &job->shared.arenas[0];
+	struct ferry_counter *counter = &arena->counters[seq % FERRY_BANKS][instr->counter];
+	struct ferry_doorbell *bell = &arena->rank_lines[0].h2d;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool there = ferry_counter_slices(atomic_load_explicit(&counter->value, memory_order_acquire), seq) >= slices;
+		if (there || atomic_load(&arena->header->failed)) {
+			ferry_doorbell_cancel(bell);
+			return there;
+		}
+		ferry_doorbell_wait(bell, ticket, -1);
+	}
+}
+
+/* Plays all lanes of one AllReduce, slice by slice: rank r's element i is 1000 * r + i. */
+static void play_call(struct job *job, uint64_t seq, uint64_t count)
+{
+	struct ferry_arena *arena = &job->shared.arenas[0];
+	const struct ferry_plan *plan = job->plan;
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan), *reduce = NULL;
+	uint32_t bank = seq % FERRY_BANKS, per_slice = plan->slice / 4;
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		if (instrs[i].opcode == FERRY_REDUCE)
+			reduce = &instrs[i];
+	assert_non_null(reduce);
+	assert_int_equal(reduce->nsources, job->nranks);
+	for (uint32_t slice = 0; slice < reduce->nslices; slice++) {
+		for (uint32_t i = 0; i < plan->ninstrs; i++) {
+			if (instrs[i].opcode != FERRY_D2H)
+				continue;
+			int32_t *slot = (int32_t *)(arena->staging[bank] + instrs[i].window_offset + slice % plan->window * plan->slice);
+			for (uint32_t k = 0; k < per_slice; k++)
+				slot[k] = (int32_t)(1000 * instrs[i].owner + slice * per_slice + k);
+			ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq, slice + 1);
+		}
+		assert_true(wait_slices(job, reduce, seq, slice + 1));
+		const int32_t *sum = (const int32_t *)(arena->staging[bank] + reduce->window_offset + slice % plan->window * plan->slice);
+		for (uint32_t k = 0; k < per_slice && slice * per_slice + k < count; k++) {
+			int32_t wanted = 0;
+			for (uint32_t rank = 0; rank < job->nranks; rank++)
+				wanted += (int32_t)(1000 * rank + slice * per_slice + k);
+			assert_int_equal(sum[k], wanted);
+		}
+		for (uint32_t i = 0; i < plan->ninstrs; i++)
+			if (instrs[i].opcode == FERRY_H2D)
+				ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq, slice + 1);
+	}
+}
+
+static void wait_finished(struct job *job, uint64_t seq)
+{
+	struct ferry_arena *arena = &job->shared.arenas[0];
+	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (atomic_load_explicit(&arena->header->finished[seq % FERRY_BANKS], memory_order_acquire) >= seq)
+			break;
+		ferry_doorbell_wait(bell, ticket, -1);
+	}
+	ferry_doorbell_cancel(bell);
+}
+
+static void run_calls(struct job *job, uint64_t count, uint64_t calls)
+{
+	for (uint64_t seq = 1; seq <= calls; seq++) {
+		for (uint32_t rank = 0; rank < job->nranks; rank++)
+			submit(job, rank, seq, 7, job->plan->hash, count);
+		play_call(job, seq, count);
+		wait_finished(job, seq);
+	}
+}
+
+static void the_router_sums_every_slice_of_call_after_call(void **state)
+{
+	(void)state;
+	struct job job;
+	open_job(&job, 3, 1);
+	make_plan(&job, 1000);
+	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	run_calls(&job, 1000, 50);
+	close_job(&job);
+}
+
+static void two_jobs_run_at_once_and_one_failing_leaves_the_other_alone(void **state)
+{
+	(void)state;
+	struct job first, second;
+	open_job(&first, 2, 1);
+	open_job(&second, 4, 2);
+	make_plan(&first, 500);
+	make_plan(&second, 700);
+	assert_int_equal(give_plan(&first, 7), ferrySuccess);
+	assert_int_equal(give_plan(&second, 7), ferrySuccess);
+	run_calls(&first, 500, 3);
+	shutdown(first.sockets[1], SHUT_RDWR); /* dies without leaving */
+	while (!atomic_load(&first.shared.arenas[0].header->failed))
+		ferry_futex_wait(&first.shared.arenas[0].header->failed, 0, 1000, true);
+	assert_non_null(strstr(first.shared.arenas[0].header->failure.message, "rank 1 of 2"));
+	run_calls(&second, 700, 5);
+	assert_int_equal(atomic_load(&second.shared.arenas[0].header->failed), 0);
+	close_job(&first);
+	close_job(&second);
+}
+
+static void ranks_that_disagree_fail_their_job_by_name(void **state)
+{
+	(void)state;
+	struct job job;
+	open_job(&job, 3, 1);
+	make_plan(&job, 100);
+	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	submit(&job, 0, 1, 7, job.plan->hash, 100);
+	submit(&job, 1, 1, 7, job.plan->hash, 100);
+	submit(&job, 2, 1, 7, job.plan->hash, 99);
+	const struct ferry_instr *any = ferry_plan_instrs(job.plan);
+	assert_false(wait_slices(&job, any, 1, 1));
+	const struct ferry_failure *failure = &job.shared.arenas[0].header->failure;
+	assert_int_equal(failure->code, ferryInvalidUsage);
+	assert_non_null(strstr(failure->message, "rank 2"));
+	assert_non_null(strstr(failure->message, "99"));
+	assert_non_null(strstr(failure->message, "100"));
+	close_job(&job);
+}
+
+static void a_descriptor_that_names_no_known_plan_fails_its_job_alone(void **state)
+{
+	(void)state;
+	static const uint32_t ids[] = {7, 8, 255, 256, 0x7fffffff, UINT32_MAX - 1};
+	for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+		struct job job;
+		open_job(&job, 1, 1);
+		make_plan(&job, 100);
+		assert_int_equal(give_plan(&job, 7), ferrySuccess);
+		submit(&job, 0, 1, ids[i], job.plan->hash ^ 1, 100);
+		assert_false(wait_slices(&job, ferry_plan_instrs(job.plan), 1, 1));
+		assert_int_equal(job.shared.arenas[0].header->failure.code, ferryInternalError);
+		close_job(&job);
+	}
+}
+
+static void a_corrupted_plan_is_refused_and_the_job_lives_on(void **state)
+{
+	(void)state;
+	struct job job;
+	open_job(&job, 3, 1);
+	make_plan(&job, 1000);
+	unsigned char *bytes = (unsigned char *)job.plan;
+	for (uint64_t at = 0; at < job.plan->bytes; at += 13) {
+		uint64_t length = job.plan->bytes;
+		bytes[at] ^= 0x41;
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .plan_id = 7, .payload = length};
+		bytes[at] ^= 0x41;
+		unsigned char *copy = malloc(length);
+		memcpy(copy, bytes, length);
+		copy[at] ^= 0x41;
+		assert_int_equal(ferry_attach_call(job.sockets[0], &message, copy, NULL), ferryProgramError);
+		free(copy);
+	}
+	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	run_calls(&job, 1000, 2);
+	close_job(&job);
+}
+
+static void a_plan_for_other_ranks_is_refused(void **state)
+{
+	(void)state;
+	struct job job, other;
+	open_job(&job, 2, 1);
+	open_job(&other, 3, 2);
+	make_plan(&other, 100);
+	job.plan = other.plan;
+	assert_int_equal(give_plan(&job, 0), ferryProgramError);
+	assert_non_null(strstr(ferry_last_message(), "3 ranks"));
+	job.plan = NULL;
+	close_job(&job);
+	close_job(&other);
+}
+
+static void attaching_wrongly_is_refused_with_the_values(void **state)
+{
+	(void)state;
+	struct job job, wrong;
+	int connection, descriptor;
+	open_job(&job, 2, 1);
+	wrong = job;
+	assert_int_equal(attach(&wrong, 1, &connection, &descriptor), ferryRefused); /* that rank is there already */
+	assert_non_null(strstr(ferry_last_message(), "rank 1"));
+	close(connection);
+	wrong.nranks = 3;
+	assert_int_equal(attach(&wrong, 2, &connection, &descriptor), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "2 ranks"));
+	close(connection);
+	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 2, .ndomains = 1};
+	memset(peer.key, 0x77, sizeof peer.key); /* no such job */
+	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &peer, NULL, &descriptor), ferryRefused);
+	close(connection);
+	close_job(&job);
+}
+
+static void another_abi_and_garbage_are_answered_and_closed(void **state)
+{
+	(void)state;
+	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = 77, .kind = FERRY_ATTACH_STATUS};
+	struct ferry_attach_reply reply;
+	int connection;
+	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(send(connection, &message, sizeof message, 0), sizeof message);
+	assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	assert_int_equal(reply.result, ferryRefused);
+	assert_non_null(strstr(reply.message, "77"));
+	assert_int_equal(recv(connection, &reply, sizeof reply, 0), 0);
+	close(connection);
+	for (unsigned round = 0; round < 200; round++) {
+		unsigned char noise[sizeof message];
+		for (size_t i = 0; i < sizeof noise; i++)
+			noise[i] = (unsigned char)(i * 31 + round * 17);
+		assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+		assert_true(send(connection, noise, round % sizeof noise + 1, MSG_NOSIGNAL) > 0);
+		close(connection);
+	}
+	char text[512];
+	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_non_null(strstr(text, "jobs=0"));
+}
+
+static void another_user_is_refused(void **state)
+{
+	(void)state;
+	int status;
+	if (geteuid() != 0) {
+		print_message("only root can pose as another user: skipped\n");
+		skip();
+	}
+	pid_t child = fork();
+	if (!child) {
+		/* Past the client's own check of the server, which root would pass: straight to the router's. */
+		struct sockaddr_un address = {.sun_family = AF_UNIX};
+		struct ferry_attach_reply reply;
+		struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_STATUS};
+		if (setresuid(65534, 65534, 65534))
+			_exit(2);
+		memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+		int connection = socket(AF_UNIX, SOCK_STREAM, 0);
+		if (connect(connection, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))))
+			_exit(3);
+		send(connection, &message, sizeof message, MSG_NOSIGNAL);
+		if (recv(connection, &reply, sizeof reply, MSG_WAITALL) != sizeof reply)
+			_exit(4);
+		_exit(reply.result == ferryRefused && strstr(reply.message, "65534") ? 0 : 5);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
+static void a_second_router_on_the_socket_is_refused(void **state)
+{
+	(void)state;
+	struct ferry_router *second;
+	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = prefix};
+	assert_int_equal(ferry_router_start(&options, &second), ferryInvalidUsage);
+}
+
+static void draining_refuses_new_jobs_and_waits_for_the_old(void **state)
+{
+	(void)state;
+	struct job job, late = {.nranks = 1, .key = {9}};
+	int connection, descriptor;
+	open_job(&job, 2, 1);
+	make_plan(&job, 100);
+	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	ferry_router_drain(router);
+	assert_int_equal(attach(&late, 0, &connection, &descriptor), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "shutting down"));
+	close(connection);
+	run_calls(&job, 100, 2);
+	close_job(&job);
+	ferry_router_wait(router); /* returns, or ctest's timeout tells */
+}
+
+static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
+{
+	(void)state;
+	struct ferry_router *limited;
+	char limited_prefix[48], limited_path[100];
+	snprintf(limited_prefix, sizeof limited_prefix, "%s-l", prefix);
+	snprintf(limited_path, sizeof limited_path, "@ferry/%s-0.sock", limited_prefix);
+	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = limited_prefix, .staging_limit = 1 << 20};
+	assert_int_equal(ferry_router_start(&options, &limited), ferrySuccess);
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 2 << 20};
+	int connection, descriptor;
+	assert_int_equal(ferry_attach_connect(limited_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "2097152"));
+	assert_non_null(strstr(ferry_last_message(), "1048576"));
+	close(connection);
+	ferry_router_stop(limited);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_router, stop_router)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(the_router_sums_every_slice_of_call_after_call),
+		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
+		TEST(ranks_that_disagree_fail_their_job_by_name),
+		TEST(a_descriptor_that_names_no_known_plan_fails_its_job_alone),
+		TEST(a_corrupted_plan_is_refused_and_the_job_lives_on),
+		TEST(a_plan_for_other_ranks_is_refused),
+		TEST(attaching_wrongly_is_refused_with_the_values),
+		TEST(another_abi_and_garbage_are_answered_and_closed),
+		TEST(another_user_is_refused),
+		TEST(a_second_router_on_the_socket_is_refused),
+		TEST(draining_refuses_new_jobs_and_waits_for_the_old),
+		TEST(a_job_over_the_limit_is_told_how_much_is_left),
+	};
+	ferry_log_set_level(FERRY_LOG_ERROR);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
