@@ -24,8 +24,6 @@ struct arguments {
 	bool dot;
 };
 
-const char *argp_program_version = "ferryprog 0.1.0";
-
 static const struct argp_option options[] = {
         {NULL, 0, NULL, 0,
          "Of check and show, for text that has no \"program\" line; of synth, for the program to write:", 1},
@@ -332,6 +330,7 @@ int main(int argc, char **argv)
 	};
 	struct arguments arguments = {.collective = FERRY_ALLREDUCE, .staging = 16u << 20};
 	arguments.compile = (struct ferry_compile_options){.count = 1u << 20, .type = ferryFloat32, .redop = ferrySum};
+	argp_program_version = "ferryprog 0.1.0"; /* assigned, since a definition here would be hidden from libc */
 	argp_err_exit_status = EXIT_USAGE;
 	argp_parse(&argp, argc, argv, 0, NULL, &arguments);
 	place_ranks(&arguments);
