@@ -9,6 +9,7 @@ DESTDIR ?=
 FUZZ_SECONDS ?= 60
 RUN = build/bin/ferryrun -n 4 --domains 2 --
 
+MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo check install asan tsan debug fuzz models docs clean
 
