@@ -275,9 +275,9 @@ static void reduce_floats(struct ferry_trial *trial, size_t index, union ferry_t
 	bool picks = trial->op == ferryMin || trial->op == ferryMax;
 	answer->real.value = (double)value;
 	answer->real.ordered = ferry_element_round(trial->type, ordered);
-	answer->real.bound = picks ? 0
-	                           : (pow(1 + u, roundings) * pow(1 + a, n + 1) - 1) * (double)magnitude +
-	                                     roundings * ferry_element_tiny(trial->type);
+	/* expm1: 1 + u is 1 in double precision where u is double's own roundoff */
+	double relative = picks ? 0 : expm1(roundings * log1p(u) + (n + 1) * log1p(a));
+	answer->real.bound = relative * (double)magnitude + (picks ? 0 : roundings * ferry_element_tiny(trial->type));
 }
 
 bool ferry_trial_open(struct ferry_trial *trial)

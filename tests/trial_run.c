@@ -114,7 +114,7 @@ static bool start_all(struct ferry_trial *trial, ferryComm_t *comms, ferryStream
 		fine = !failed(ferry_trial_start(trial, rank, buffers[rank].send, buffers[rank].receive, op, comms[rank],
 		                                 streams ? streams[rank] : NULL),
 		               trial, rank, "starting");
-		if (op >= ferryNumOps && !group)
+		if (op >= ferryNumOps) /* as with NCCL, once the call is made, launched or not */
 			fine = !failed(ferryRedOpDestroy(op, comms[rank]), trial, rank, "destroying the reduction") && fine;
 	}
 	return (!group || !failed(ferryGroupEnd(), trial, -1, "ending the group")) && fine;
