@@ -62,7 +62,7 @@ struct ferry_descriptor {
 	_Atomic uint32_t plan_id;  /* where rank 0 uploaded the plan; meaningful in rank 0's descriptor */
 	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
 	_Atomic uint32_t root;
-	_Atomic uint32_t reserved;
+	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
 	char pad[80];
 };
 
@@ -75,7 +75,7 @@ struct ferry_board {
 struct ferry_rank_line {
 	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
 	struct ferry_doorbell h2d;
-	struct ferry_doorbell app; /* this rank's callers of blocking functions */
+	struct ferry_doorbell app; /* this rank's callers of blocking functions; rank 0's is rung when a router finishes a call */
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];

@@ -187,8 +187,13 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 
 static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *config)
 {
-	const char *debug = ferry_env("FERRY_DEBUG");
+	const char *debug = ferry_env("FERRY_DEBUG"), *log = ferry_env("FERRY_LOG");
+	enum ferry_log_level level;
 	long window = 0;
+	if (log && !ferry_log_parse(log, &level))
+		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
+	if (log)
+		ferry_log_set_level(level);
 	comm->staging = config->staging;
 	comm->show_plans = debug && strstr(debug, "plan");
 	ferryResult_t result = ferry_env_bytes("FERRY_SLICE", 0, &comm->slice);

@@ -213,6 +213,7 @@ static void submit(struct ferry_call *call)
 	atomic_store_explicit(&mine->plan_id, call->entry->id, memory_order_relaxed);
 	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
 	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
+	atomic_store_explicit(&mine->domains, call->entry->domains, memory_order_relaxed);
 	atomic_store_explicit(&mine->seq, call->seq, memory_order_release);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (call->entry->domains >> domain & 1)

@@ -150,9 +150,37 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 	fprintf(stderr, " bytes, hash %016llx\n", (unsigned long long)plan->hash);
 }
 
+static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
+{
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (entry->domains >> domain & 1 &&
+		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[entry->last_used % FERRY_BANKS],
+		                         memory_order_acquire) < entry->last_used)
+			return false;
+	return true;
+}
+
+/* Rank 0 replaces a plan in the routers, so the last call that names it must be over there, not only here. */
+static ferryResult_t await_routers(struct ferryComm *comm, const struct ferry_plan_entry *entry)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool finished = routers_finished(comm, entry), failed = ferry_comm_failed(comm);
+		if (finished || failed) {
+			ferry_doorbell_cancel(bell);
+			return finished ? ferrySuccess : ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
+		}
+		ferry_doorbell_wait(bell, ticket, 100000);
+		ferry_comm_check_sockets(comm);
+	}
+}
+
 /* A place for a new plan: a free one, else that of the plan unused for longest, once its last call is over. */
 static ferryResult_t make_room(struct ferryComm *comm, uint32_t *slot)
 {
+	ferryResult_t result = ferrySuccess;
+	uint32_t inflight;
 	if (comm->nplans < FERRY_MAX_PLANS) {
 		*slot = comm->nplans++;
 		return ferrySuccess;
@@ -161,10 +189,12 @@ static ferryResult_t make_room(struct ferryComm *comm, uint32_t *slot)
 	for (uint32_t i = 1; i < FERRY_MAX_PLANS; i++)
 		if (comm->plans[i]->last_used < comm->plans[*slot]->last_used)
 			*slot = i;
-	/* With FERRY_MAX_PLANS other plans used since, a call of this one can only be under way if all are. Wait it out. */
-	uint32_t inflight;
 	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0)
 		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
+	if (comm->rank == 0 && comm->plans[*slot]->last_used)
+		result = await_routers(comm, comm->plans[*slot]);
+	if (result)
+		return result;
 	entry_free(comm->plans[*slot]);
 	comm->plans[*slot] = NULL;
 	return ferrySuccess;

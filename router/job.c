@@ -172,7 +172,7 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const 
 
 struct request {
 	uint64_t hash, count, scalar;
-	uint32_t plan_id, shape, root;
+	uint32_t plan_id, shape, root, domains;
 };
 
 static void copy_request(const struct ferry_descriptor *descriptor, struct request *request)
@@ -183,6 +183,7 @@ static void copy_request(const struct ferry_descriptor *descriptor, struct reque
 	request->plan_id = atomic_load_explicit(&descriptor->plan_id, memory_order_relaxed);
 	request->shape = atomic_load_explicit(&descriptor->shape, memory_order_relaxed);
 	request->root = atomic_load_explicit(&descriptor->root, memory_order_relaxed);
+	request->domains = atomic_load_explicit(&descriptor->domains, memory_order_relaxed);
 }
 
 static void fail_disagreement(struct ferry_job *job, uint64_t seq, uint32_t rank, const struct request *first,
@@ -223,6 +224,7 @@ static void finish(struct ferry_job *job, uint32_t bank, uint64_t seq)
 	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
 	ferry_wake(&job->shared, job->shared.nranks == 64 ? ~0ull : (1ull << job->shared.nranks) - 1, 0, 0);
+	ferry_doorbell_ring(&ferry_rank_line(&job->shared, 0)->app); /* it may want to replace a plan */
 }
 
 static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *entry)
@@ -264,12 +266,12 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 		}
 	}
 	struct ferry_job_plan *entry = NULL;
-	if (first.plan_id < FERRY_MAX_PLANS)
-		entry = atomic_load_explicit(&job->plans[first.plan_id], memory_order_acquire);
-	else if (first.plan_id == UINT32_MAX) { /* a call without work for any router */
+	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
 		job->runs[bank].last = seq;
 		return;
 	}
+	if (first.plan_id < FERRY_MAX_PLANS)
+		entry = atomic_load_explicit(&job->plans[first.plan_id], memory_order_acquire);
 	if (!entry || entry->plan->hash != first.hash) {
 		char text[FERRY_MESSAGE_BYTES];
 		snprintf(text, sizeof text, "call %llu names plan %u with hash %016llx, which this router does not have",

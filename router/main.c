@@ -167,7 +167,10 @@ int main(int argc, char **argv)
 		NULL, NULL, NULL};
 	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
 	struct ferry_layout layout;
+	enum ferry_log_level level;
 	argp_err_exit_status = EXIT_USAGE;
+	if (ferry_log_parse(ferry_env("FERRY_LOG"), &level))
+		ferry_log_set_level(level); /* --log overrides */
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;
 	if (arguments.daemon)

@@ -165,6 +165,14 @@ static void answer_ready(struct ferry_job *job)
 	job->ready_connection = -1;
 }
 
+static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
+{
+	ferry_workers_enter(workers, job);
+	bool found = ferry_job_has_work(job);
+	ferry_workers_leave(workers, job);
+	return found;
+}
+
 static void *attendant_main(void *argument)
 {
 	struct ferry_job *job = argument;
@@ -183,7 +191,7 @@ static void *attendant_main(void *argument)
 			ferry_doorbell_cancel(bell);
 			answer_ready(job);
 			atomic_store_explicit(&job->ready_asked, 2, memory_order_release);
-		} else if (ferry_job_has_work(job)) {
+		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
 			ferry_workers_run(workers);
 		} else {

@@ -23,7 +23,14 @@ static struct ferry_job *enter_next_job(struct ferry_workers *workers, uint32_t 
 	return job;
 }
 
-static void leave_job(struct ferry_workers *workers, struct ferry_job *job)
+void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job)
+{
+	pthread_mutex_lock(&workers->lock);
+	job->users++;
+	pthread_mutex_unlock(&workers->lock);
+}
+
+void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job)
 {
 	pthread_mutex_lock(&workers->lock);
 	if (--job->users == 0)
@@ -41,7 +48,7 @@ static void work_until_idle(struct ferry_workers *workers)
 			return;
 		bool more = false;
 		uint32_t count = ferry_job_work(job, QUANTUM, &more);
-		leave_job(workers, job);
+		ferry_workers_leave(workers, job);
 		if (more && atomic_load_explicit(&workers->bell.sleepers, memory_order_relaxed))
 			ferry_doorbell_wake(&workers->bell, 1);
 		if (count) {

@@ -40,6 +40,10 @@ void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job)
 /** Returns once no worker is inside the job and none will be again. */
 void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job);
 
+/** Counts the caller as inside the job until it leaves: its plans stay. */
+void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job);
+void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
+
 /** True if no worker is inside the job right now; none can enter while the caller holds workers->lock. */
 bool ferry_workers_outside(const struct ferry_job *job);
 

@@ -119,6 +119,7 @@ static void submit(struct job *job, uint32_t rank, uint64_t seq, uint32_t plan_i
 	atomic_store(&descriptor->plan_hash, hash);
 	atomic_store(&descriptor->count, count);
 	atomic_store(&descriptor->plan_id, plan_id);
+	atomic_store(&descriptor->domains, 1);
 	atomic_store(&descriptor->shape, FERRY_ALLREDUCE | ferryInt32 << 8);
 	atomic_store(&descriptor->seq, seq);
 	ferry_doorbell_ring(&job->shared.arenas[0].header->router);

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Several ranks in one process, for suites over the public API. A failed call fails the test with Ferry's message. */
+#ifndef FERRY_TESTS_API_RANKS_H
+#define FERRY_TESTS_API_RANKS_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ferry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define OK(call)                                                                                                                \
+	do {                                                                                                                    \
+		ferryResult_t result_ = (call);                                                                                 \
+		if (result_)                                                                                                    \
+			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));                   \
+	} while (0)
+
+struct ranks {
+	int count;
+	ferryComm_t comms[FERRY_MAX_RANKS];
+};
+
+/** count ranks over so many domains, routers embedded. */
+static inline void open_ranks(struct ranks *ranks, int count, int domains)
+{
+	char text[8];
+	snprintf(text, sizeof text, "%d", domains);
+	setenv("FERRY_DOMAINS", text, 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	ranks->count = count;
+	OK(ferryCommInitAll(ranks->comms, count, NULL));
+}
+
+static inline void close_ranks(struct ranks *ranks)
+{
+	for (int rank = 0; rank < ranks->count; rank++)
+		OK(ferryCommDestroy(ranks->comms[rank]));
+}
+
+#endif
