@@ -30,7 +30,7 @@ static void assert_rejected(const char *text, const char *message)
 
 static void assert_right(const char *text)
 {
-	char reason[160];
+	char reason[256];
 	struct ferry_program *program = program_of(text);
 	if (ferry_program_check(program))
 		fail_msg("%s\n%s", text, ferry_last_message());

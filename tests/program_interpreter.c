@@ -42,7 +42,7 @@ uint32_t draw_below(uint64_t *state, uint32_t bound)
 
 static bool wrong(struct run *run, uint32_t line, const char *what)
 {
-	snprintf(run->reason, 160, "line %u: %s", line, what);
+	snprintf(run->reason, 256, "line %u: %s", line, what);
 	return false;
 }
 
@@ -374,7 +374,7 @@ static bool check_output(struct run *run, uint32_t rank)
 	return true;
 }
 
-bool interpret_program(const struct ferry_program *program, uint64_t count, uint64_t seed, char reason[160])
+bool interpret_program(const struct ferry_program *program, uint64_t count, uint64_t seed, char reason[256])
 {
 	struct run run = {.program = program, .count = count, .reason = reason};
 	bool right = allocate(&run, &seed);

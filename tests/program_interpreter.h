@@ -14,7 +14,7 @@
  * pair) and compares every rank's output with the collective's definition. True if it ended and all of it is right; else
  * `reason` says what went wrong. The same seed gives the same data and the same order.
  */
-bool interpret_program(const struct ferry_program *program, uint64_t count, uint64_t seed, char reason[160]);
+bool interpret_program(const struct ferry_program *program, uint64_t count, uint64_t seed, char reason[256]);
 
 /** The next number of a seeded sequence (splitmix64). */
 uint64_t draw(uint64_t *state);

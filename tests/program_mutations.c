@@ -11,6 +11,7 @@
 
 #include "ipc/error.h"
 #include "tests/program_cases.h"
+#include "tests/program_execution.h"
 #include "tests/program_interpreter.h"
 
 #include <stdlib.h>
@@ -49,6 +50,10 @@ static const char *const hand_written[] = {
         "rank 2 domain 1\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nH2H host@0[0] -> host[2] deps: host@0[0]>=2\n"
         "H2H host@0[1] -> host[3] deps: host@0[1]>=2\nREDUCE host[0] -> host[2]\nREDUCE host[1] -> host[3]\n"
         "H2D host[2] -> gpu[0] deps: host[3]>=1\nH2D host[3] -> gpu[1]\n",
+        "program allreduce ranks 2 domains 1 chunks 1 # a complete sum copied by REDUCE\n"
+        "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[2]>=2\n"
+        "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[2]\nREDUCE host[2] -> host[3] deps: host[2]>=2\n"
+        "H2D host[3] -> gpu[0]\n",
         "program allgather ranks 3 domains 1 chunks 2 # copies by REDUCE\n"
         "rank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nREDUCE host[0] -> host[9]\nH2D host[2] -> gpu[2] deps: "
         "host[2]>=1\n"
@@ -231,15 +236,16 @@ static void fail_on(const char *text, uint64_t seed, const char *reason)
 	fail_msg("seed %llu: %s\n%s", (unsigned long long)seed, reason, text);
 }
 
-/* Whether it parses and passes; if so, it must run right in every order tried. */
+/* Whether it parses and passes; if so, it must run right in every order tried, as a program and as a plan. */
 static bool passes_and_runs_right(const char *text, uint64_t *seed)
 {
-	char reason[160];
+	char reason[256];
 	uint64_t before = *seed;
 	struct ferry_program *mutant = NULL;
 	bool passes = !ferry_program_parse("mutant", text, strlen(text), NULL, &mutant) && !ferry_program_check(mutant);
 	for (uint32_t order = 0; passes && order < ORDERS; order++)
-		if (!interpret_program(mutant, order ? draw_below(seed, 120) : 100, draw(seed), reason))
+		if (!interpret_program(mutant, order ? draw_below(seed, 120) : 100, draw(seed), reason) ||
+		    !compile_and_execute(mutant, draw(seed), reason))
 			fail_on(text, before, reason);
 	ferry_program_free(mutant);
 	return passes;
@@ -268,13 +274,14 @@ static void every_mutant_that_the_checker_accepts_runs_right(void **state)
 static void originals_are_right(void **state)
 {
 	(void)state;
-	char reason[160];
+	char reason[256];
 	for (size_t i = 0; i < HAND_WRITTEN; i++) {
 		struct ferry_program *program = program_of(hand_written[i]);
 		if (ferry_program_check(program))
 			fail_on(hand_written[i], 0, ferry_last_message());
 		for (uint64_t seed = 0; seed < 50; seed++)
-			if (!interpret_program(program, 3 * seed, seed, reason))
+			if (!interpret_program(program, 3 * seed, seed, reason) ||
+			    !compile_and_execute(program, seed, reason))
 				fail_on(hand_written[i], seed, reason);
 		ferry_program_free(program);
 	}

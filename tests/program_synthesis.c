@@ -10,6 +10,7 @@
 #include "ipc/error.h"
 #include "rank-lib/program/versions.h"
 #include "tests/program_cases.h"
+#include "tests/program_execution.h"
 #include "tests/program_interpreter.h"
 
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static void fail_on(const struct ferry_program *program, const char *reason)
 static void every_collective_on_random_machines_passes_the_check_and_runs_right(void **state)
 {
 	(void)state;
-	char reason[160];
+	char reason[256];
 	uint64_t seed = 11;
 	for (uint32_t i = 0; i < 400; i++) {
 		enum ferry_collective collective = (enum ferry_collective)(i % FERRY_NUM_COLLECTIVES);
@@ -35,7 +36,8 @@ static void every_collective_on_random_machines_passes_the_check_and_runs_right(
 		struct ferry_program *program = synthesized(collective, &topology, draw_below(&seed, topology.nranks));
 		if (ferry_program_check(program))
 			fail_on(program, ferry_last_message());
-		if (!interpret_program(program, draw_below(&seed, 200), draw(&seed), reason))
+		if (!interpret_program(program, draw_below(&seed, 200), draw(&seed), reason) ||
+		    !compile_and_execute(program, draw(&seed), reason))
 			fail_on(program, reason);
 		ferry_program_free(program);
 	}

@@ -8,6 +8,7 @@
 
 #include "ipc/error.h"
 #include "tests/program_cases.h"
+#include "tests/program_execution.h"
 #include "tests/program_interpreter.h"
 
 #include <stdlib.h>
@@ -204,12 +205,12 @@ static void what_is_printed_parses_to_the_same_program(void **state)
 
 static void check_and_run(const char *text, void *context)
 {
-	char reason[160];
+	char reason[256];
 	uint64_t *seed = context;
 	struct ferry_program *program = program_of(text);
 	if (ferry_program_check(program))
 		fail_msg("%s\n%s", ferry_last_message(), text);
-	if (!interpret_program(program, 150, draw(seed), reason))
+	if (!interpret_program(program, 150, draw(seed), reason) || !compile_and_execute(program, draw(seed), reason))
 		fail_msg("%s\n%s", reason, text);
 	ferry_program_free(program);
 }

@@ -43,7 +43,10 @@ struct ferryStream {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;      /* the queue became empty, work for the thread, stop */
 	struct operation *head, **end;
+	uint64_t appended, retired;  /* operations since the stream was made */
+	uint32_t waiters;            /* threads in synchronize that wait for somebody else's running */
 	bool busy, wanted, stop, has_thread;
+	bool is_default;             /* constant */
 	pthread_t thread;
 	ferryResult_t error;         /* of the first call that failed since the last synchronize */
 	char message[512];
@@ -56,6 +59,8 @@ struct ferryEvent {
 };
 
 static ferryStream_t defaults[FERRY_HOST_DEVICES];
+/* How far each default stream was filled when this thread last put something into it: what ferryStreamSynchronize(NULL) waits for. */
+static _Thread_local uint64_t used_to[FERRY_HOST_DEVICES];
 static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- records ---- */
@@ -94,14 +99,6 @@ static void keep_error(struct ferryStream *stream, struct ferry_ticket *ticket)
 	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %s", ferry_result_text(ticket->result));
 }
 
-/* Would running this one keep the runner waiting? Under lock. */
-static bool would_wait(const struct operation *operation)
-{
-	if (operation->kind == RUN_CALL)
-		return operation->call.started && !ferry_ticket_finished(operation->call.ticket);
-	return operation->kind == WAIT_EVENT && !record_reached(operation->record);
-}
-
 static void run(struct operation *operation)
 {
 	switch (operation->kind) {
@@ -130,10 +127,11 @@ static void run(struct operation *operation)
 static void retire(struct ferryStream *stream, struct operation *operation)
 {
 	stream->head = operation->next;
-	if (!stream->head) {
+	stream->retired++;
+	if (!stream->head)
 		stream->end = &stream->head;
+	if (stream->waiters)
 		pthread_cond_broadcast(&stream->changed);
-	}
 	if (operation->kind == RUN_CALL) {
 		keep_error(stream, operation->call.ticket);
 		ferry_ticket_drop(operation->call.ticket);
@@ -143,10 +141,10 @@ static void retire(struct ferryStream *stream, struct operation *operation)
 	free(operation);
 }
 
-/* Runs operations until the queue is empty; with wait false, until one would wait. Under lock, given up while one runs. */
-static void drain(struct ferryStream *stream, bool wait)
+/* Runs operations until so many have been retired. Under lock, given up while one runs. */
+static void drain(struct ferryStream *stream, uint64_t target)
 {
-	while (stream->head && !stream->busy && (wait || !would_wait(stream->head))) {
+	while (stream->retired < target && stream->head && !stream->busy) {
 		struct operation *operation = stream->head;
 		stream->busy = true;
 		pthread_mutex_unlock(&stream->lock);
@@ -167,7 +165,7 @@ static void *stream_main(void *argument)
 		if (stream->stop)
 			break;
 		stream->wanted = false;
-		drain(stream, true);
+		drain(stream, UINT64_MAX);
 	}
 	pthread_mutex_unlock(&stream->lock);
 	return NULL;
@@ -192,6 +190,9 @@ static void append(struct ferryStream *stream, struct operation *operation)
 	operation->next = NULL;
 	*stream->end = operation;
 	stream->end = &operation->next;
+	stream->appended++;
+	if (stream->is_default)
+		used_to[stream->ordinal] = stream->appended;
 }
 
 /* Under lock. Drops finished calls at the head, so that a stream whose work is over counts as idle. */
@@ -277,21 +278,30 @@ ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream)
 {
 	ferryResult_t result = ferrySuccess;
 	pthread_mutex_lock(&defaults_lock);
-	if (!defaults[ordinal])
-		result = ferryStreamCreate(&defaults[ordinal], ordinal);
+	if (!defaults[ordinal] && !(result = ferryStreamCreate(&defaults[ordinal], ordinal)))
+		defaults[ordinal]->is_default = true;
 	*stream = defaults[ordinal];
 	pthread_mutex_unlock(&defaults_lock);
 	return result;
 }
 
-static ferryResult_t synchronize(struct ferryStream *stream)
+/* Waits for the first `target` operations, not for what others append meanwhile: that may depend on the caller's next call. */
+static ferryResult_t synchronize(struct ferryStream *stream, uint64_t target)
 {
 	pthread_mutex_lock(&stream->lock);
-	while (stream->head) {
-		if (stream->busy)
-			pthread_cond_wait(&stream->changed, &stream->lock);
-		else
-			drain(stream, true);
+	target = target < stream->appended ? target : stream->appended;
+	while (stream->retired < target) {
+		if (!stream->busy) {
+			drain(stream, target);
+			continue;
+		}
+		stream->waiters++;
+		pthread_cond_wait(&stream->changed, &stream->lock);
+		stream->waiters--;
+	}
+	if (stream->head && !stream->busy) {
+		stream->wanted = stream->has_thread; /* what is left must move without us */
+		pthread_cond_broadcast(&stream->changed);
 	}
 	ferryResult_t result = stream->error;
 	if (result)
@@ -305,13 +315,16 @@ ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
 {
 	ferryResult_t result = ferrySuccess;
 	if (stream)
-		return (result = check_stream(stream)) ? result : synchronize(stream);
+		return (result = check_stream(stream)) ? result : synchronize(stream, UINT64_MAX);
 	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
-		pthread_mutex_lock(&defaults_lock);
-		ferryStream_t one = defaults[i];
-		pthread_mutex_unlock(&defaults_lock);
-		ferryResult_t this_one = one ? synchronize(one) : ferrySuccess;
+		if (!used_to[i])
+			continue;
+		ferryStream_t one;
+		ferryResult_t this_one = ferry_host_default_stream(i, &one);
+		if (!this_one)
+			this_one = synchronize(one, used_to[i]);
 		result = result ? result : this_one;
+		used_to[i] = 0;
 	}
 	return result;
 }
@@ -321,7 +334,7 @@ ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 	ferryResult_t result = check_stream(stream);
 	if (result)
 		return result;
-	result = synchronize(stream);
+	result = synchronize(stream, UINT64_MAX);
 	pthread_mutex_lock(&stream->lock);
 	stream->stop = true;
 	pthread_cond_broadcast(&stream->changed);

@@ -144,7 +144,10 @@ FERRY_API ferryResult_t ferryGroupEnd(void);
 FERRY_API ferryResult_t ferryStreamCreate(ferryStream_t *stream, int ordinal);
 /** Waits for the stream's work, then frees it. */
 FERRY_API ferryResult_t ferryStreamDestroy(ferryStream_t stream);
-/** NULL: the default streams of all host devices of this process. Returns the first error of the calls waited for. */
+/**
+ * Waits for what is in the stream now. NULL: for what the calling thread has put into default streams (of any host device).
+ * Returns the first error of the calls waited for.
+ */
 FERRY_API ferryResult_t ferryStreamSynchronize(ferryStream_t stream);
 /** ferrySuccess if all work is done, ferryInProgress if not. */
 FERRY_API ferryResult_t ferryStreamQuery(ferryStream_t stream);
