@@ -4,3 +4,11 @@ add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial.c ${P
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
+
+# Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to itself.
+if(MPI_C_FOUND)
+  add_executable(mpi_collectives mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/perf_mpi.c)
+  target_link_libraries(mpi_collectives PRIVATE ferry_flags trial_run MPI::MPI_C PkgConfig::CMOCKA)
+  add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
+  set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
+endif()
