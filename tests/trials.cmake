@@ -4,6 +4,9 @@ add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial.c ${P
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
+ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
+add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
+set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
 
 # Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to itself.
 if(MPI_C_FOUND)
