@@ -15,8 +15,6 @@ enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY
 
 #define EXIT_USAGE 64
 
-const char *argp_program_version = "ferry-perf 0.1.0";
-
 static const struct argp_option options[] = {
 	{NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
 	{NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
@@ -278,6 +276,7 @@ int main(int argc, char **argv)
 	struct perf_options parsed = {.collective = FERRY_NUM_COLLECTIVES, .least = 1024, .most = 64 << 20, .factor = 4,
 	                              .type = ferryFloat32, .op = ferrySum, .warmups = 3, .check = true, .ranks = 4};
 	struct ferry_launch launch;
+	argp_program_version = "ferry-perf 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (argc > 1 && !strcmp(argv[1], "reduce"))
 		return ferry_bench_reduce(argc - 1, argv + 1);

@@ -53,7 +53,8 @@ struct ferry_failure {
 	char message[FERRY_MESSAGE_BYTES];
 };
 
-/* What a rank submits for call n: slot n mod FERRY_BANKS of its ring. Fields first, then seq with release. */
+/* What a rank submits for call n: slot n mod FERRY_BANKS of its ring. seq = 0 first, then the fields, then seq with release: a
+   router without work in the call is not waited for, and sees by seq that what it read was being replaced. */
 struct ferry_descriptor {
 	_Atomic uint64_t seq;      /* n */
 	_Atomic uint64_t plan_hash;

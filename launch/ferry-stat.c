@@ -14,8 +14,6 @@ struct arguments {
 	bool env, markdown, layout, routers;
 };
 
-const char *argp_program_version = "ferry-stat 0.1.0";
-
 static const struct argp_option options[] = {
 	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
 	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as the table in docs/environment.md", 0},
@@ -111,6 +109,7 @@ int main(int argc, char **argv)
 	                                 NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	int code = 0;
+	argp_program_version = "ferry-stat 0.1.0";
 	argp_err_exit_status = 64;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;

@@ -29,8 +29,6 @@ struct arguments {
 	char **command;
 };
 
-const char *argp_program_version = "ferryrun 0.1.0";
-
 static const struct argp_option options[] = {
 	{NULL, 'n', "RANKS", 0, "Number of ranks (default 1)", 0},
 	{"domains", KEY_DOMAINS, "D", 0, "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
@@ -312,6 +310,7 @@ int main(int argc, char **argv)
 	struct arguments arguments = {.ranks = 1};
 	struct ferry_supervisor supervisor;
 	char directory[80];
+	argp_program_version = "ferryrun 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &arguments))
 		return EXIT_USAGE;

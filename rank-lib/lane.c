@@ -207,6 +207,8 @@ static void submit(struct ferry_call *call)
 	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
 	if (call->device_scalar)
 		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
+	atomic_store_explicit(&mine->seq, 0, memory_order_relaxed);
+	ferry_full_fence(); /* whoever reads a new field below no longer reads the old number */
 	atomic_store_explicit(&mine->plan_hash, call->entry->plan->hash, memory_order_relaxed);
 	atomic_store_explicit(&mine->count, call->count, memory_order_relaxed);
 	atomic_store_explicit(&mine->scalar, call->scalar, memory_order_relaxed);

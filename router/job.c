@@ -230,7 +230,7 @@ static void finish(struct ferry_job *job, uint32_t bank, uint64_t seq)
 static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *entry)
 {
 	struct ferry_run *run = &job->runs[bank];
-	uint32_t left = 0;
+	uint64_t left = 0;
 	for (uint32_t i = 0; i < entry->nworks; i++) {
 		struct ferry_work *work = &entry->works[bank][i];
 		work->published = 0;
@@ -238,7 +238,7 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 			atomic_store_explicit(&work->done[slot], 0, memory_order_relaxed);
 		atomic_store_explicit(&work->ready, seq << 32, memory_order_relaxed);
 		atomic_store_explicit(&work->next, seq << 32, memory_order_release);
-		left += work->instr->nslices > 0;
+		left += (uint64_t)work->instr->nslices * work->parts;
 	}
 	run->last = seq;
 	if (!left) {
@@ -252,16 +252,23 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 
 static void admit_bank(struct ferry_job *job, uint32_t bank)
 {
-	struct request first, other;
+	struct request requests[FERRY_MAX_RANKS], first;
 	uint64_t seq = submitted(job, bank);
 	if (!seq || !all_submitted(job, bank, seq))
 		return;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		copy_request(&ferry_rank_line(&job->shared, rank)->ring[bank], &requests[rank]);
+	/* Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next descriptors. */
+	ferry_full_fence();
+	if (submitted(job, bank) != seq || !all_submitted(job, bank, seq))
+		return;
+	first = requests[0];
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		copy_request(&ferry_rank_line(&job->shared, rank)->ring[bank], rank ? &other : &first);
-		job->runs[bank].scalars[rank] = rank ? other.scalar : first.scalar;
-		if (rank && (other.hash != first.hash || other.shape != first.shape || other.root != first.root ||
-		             other.count != first.count)) {
-			fail_disagreement(job, seq, rank, &first, &other);
+		const struct request *other = &requests[rank];
+		job->runs[bank].scalars[rank] = other->scalar;
+		if (other->hash != first.hash || other->shape != first.shape || other->root != first.root ||
+		    other->count != first.count) {
+			fail_disagreement(job, seq, rank, &first, other);
 			return;
 		}
 	}
@@ -295,9 +302,15 @@ void ferry_job_admit(struct ferry_job *job)
 
 /* ---- slices ---- */
 
-/* How many slices of the work may run, remembered so that the gates are read once per advance. */
-static uint32_t runnable(struct ferry_work *work, uint64_t seq, uint32_t wanted)
+/*
+ * How many slices of the work may run, remembered so that the gates are read once per advance. `done` has a cell per slot, so
+ * slice k also waits until slice k - window is published: a result that nobody reads has no gate that says so.
+ */
+static uint32_t runnable(struct ferry_work *work, uint64_t seq, uint32_t wanted, uint32_t window)
 {
+	uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
+	if (wanted > window && ferry_counter_slices(value, seq) < wanted - window)
+		return 0;
 	uint64_t known = atomic_load_explicit(&work->ready, memory_order_acquire);
 	uint32_t ready = ferry_counter_slices(known, seq);
 	if (ready >= wanted)
@@ -310,7 +323,7 @@ static uint32_t runnable(struct ferry_work *work, uint64_t seq, uint32_t wanted)
 }
 
 /* Claims one part of one slice. The tag in `next` makes a claim for a call that has ended fail. */
-static bool claim(struct ferry_work *work, uint64_t seq, uint32_t *slice, uint32_t *part, bool *more)
+static bool claim(struct ferry_work *work, uint64_t seq, uint32_t window, uint32_t *slice, uint32_t *part, bool *more)
 {
 	uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
 	while (1) {
@@ -320,7 +333,7 @@ static bool claim(struct ferry_work *work, uint64_t seq, uint32_t *slice, uint32
 		*part = (uint32_t)next % work->parts;
 		if (*slice >= work->instr->nslices)
 			return false;
-		uint32_t ready = runnable(work, seq, *slice + 1);
+		uint32_t ready = runnable(work, seq, *slice + 1, window);
 		if (ready <= *slice)
 			return false;
 		if (atomic_compare_exchange_weak_explicit(&work->next, &next, next + 1, memory_order_acq_rel,
@@ -367,8 +380,7 @@ static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry
 }
 
 /* Advances the counter over every slice whose parts are all done, in order. One thread at a time holds `publishing`. */
-static void publish(struct ferry_job *job, struct ferry_run *run, uint32_t bank, uint64_t seq,
-                    const struct ferry_job_plan *entry, struct ferry_work *work)
+static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_plan *entry, struct ferry_work *work)
 {
 	uint32_t window = entry->plan->window, nslices = work->instr->nslices;
 	bool again;
@@ -383,14 +395,8 @@ static void publish(struct ferry_job *job, struct ferry_run *run, uint32_t bank,
 		work->published = published;
 		if (published != before)
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
-		bool finished = published != before && published == nslices;
 		atomic_store(&work->publishing, 0);
-		if (finished) {
-			if (atomic_fetch_sub(&run->left, 1) == 1)
-				finish(job, bank, seq);
-			return;
-		}
-		again = atomic_load(&work->done[published % window]) == work->parts;
+		again = published < nslices && atomic_load(&work->done[published % window]) == work->parts;
 	} while (again);
 }
 
@@ -409,14 +415,17 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, b
 			struct ferry_work *work = &entry->works[bank][i];
 			uint32_t slice, part;
 			bool others = false;
-			if (!claim(work, seq, &slice, &part, &others))
+			if (!claim(work, seq, entry->plan->window, &slice, &part, &others))
 				continue;
 			*more |= others;
 			size_t bytes = run_part(job, entry, run, work, slice, part);
 			atomic_fetch_add_explicit(&job->slices, 1, memory_order_relaxed);
 			atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
 			if (atomic_fetch_add(&work->done[slice % entry->plan->window], 1) + 1 == work->parts)
-				publish(job, run, bank, seq, entry, work);
+				publish(job, seq, entry, work);
+			/* Not before this worker has come out of publish: it would meet the bank's next call there. */
+			if (atomic_fetch_sub(&run->left, 1) == 1)
+				finish(job, bank, seq);
 			count++;
 			progress = true;
 		}
@@ -456,7 +465,7 @@ bool ferry_job_has_work(struct ferry_job *job)
 			uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
 			uint32_t slice = (uint32_t)next / work->parts;
 			if ((uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
-			    runnable(work, seq, slice + 1) > slice)
+			    runnable(work, seq, slice + 1, entry->plan->window) > slice)
 				return true;
 		}
 	}

@@ -42,7 +42,7 @@ struct ferry_job_plan {
 struct ferry_run {
 	_Atomic uint64_t seq;                   /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;
-	_Atomic uint32_t left;                  /* works not yet finished */
+	_Atomic uint64_t left;                  /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 	uint64_t last;                          /* last call seen in this bank; under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 };

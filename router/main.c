@@ -26,8 +26,6 @@ struct arguments {
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
 
-const char *argp_program_version = "ferry-router 0.1.0";
-
 static const struct argp_option options[] = {
 	{"domain", 'd', "D", 0, "Serve domain D of the layout (default 0)", 0},
 	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, $XDG_RUNTIME_DIR/ferry, /run/ferry)", 0},
@@ -168,6 +166,7 @@ int main(int argc, char **argv)
 	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
 	struct ferry_layout layout;
 	enum ferry_log_level level;
+	argp_program_version = "ferry-router 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (ferry_log_parse(ferry_env("FERRY_LOG"), &level))
 		ferry_log_set_level(level); /* --log overrides */

@@ -50,6 +50,10 @@ static const char *const hand_written[] = {
         "rank 2 domain 1\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nH2H host@0[0] -> host[2] deps: host@0[0]>=2\n"
         "H2H host@0[1] -> host[3] deps: host@0[1]>=2\nREDUCE host[0] -> host[2]\nREDUCE host[1] -> host[3]\n"
         "H2D host[2] -> gpu[0] deps: host[3]>=1\nH2D host[3] -> gpu[1]\n",
+        "program allreduce ranks 2 domains 1 chunks 1 # a complete sum copied by REDUCE\n"
+        "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[2]>=2\n"
+        "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[2]\nREDUCE host[2] -> host[3] deps: host[2]>=2\n"
+        "H2D host[3] -> gpu[0]\n",
         "program allgather ranks 3 domains 1 chunks 2 # copies by REDUCE\n"
         "rank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nREDUCE host[0] -> host[9]\nH2D host[2] -> gpu[2] deps: "
         "host[2]>=1\n"

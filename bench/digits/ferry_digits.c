@@ -27,8 +27,6 @@
 #define LOSS WEIGHTS /* the sum of losses travels behind the gradients */
 #define FIXED 4294967296.0 /* 2^32: a sum of 1,500 gradients below 2^20 each fits 64 bits */
 
-const char *argp_program_version = "ferry-digits 0.1.0";
-
 struct sample {
 	float pixels[PIXELS];
 	int digit;
@@ -286,6 +284,7 @@ int main(int argc, char **argv)
 	static struct sample samples[SAMPLES];
 	static struct trainer trainer = {.samples = samples, .nranks = 1};
 	struct options options = {FERRY_DIGITS_DATA, 30, 1.0};
+	argp_program_version = "ferry-digits 0.1.0";
 	if (argp_parse(&argp, argc, argv, 0, NULL, &options))
 		return 64;
 	if (!load(options.data, samples))

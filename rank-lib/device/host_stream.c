@@ -242,6 +242,8 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 	if (!operation)
 		return ferrySystemError;
 	operation->call.ticket = ticket;
+	/* Once started, the call may end and be let go by the lanes and by the stream's thread while this one still rings. */
+	atomic_fetch_add_explicit(&ticket->holders, 1, memory_order_relaxed);
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
 	bool first = !stream->head;
@@ -252,6 +254,7 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 	pthread_mutex_unlock(&stream->lock);
 	if (first)
 		ferry_ticket_start(ticket);
+	ferry_ticket_drop(ticket);
 	return result;
 }
 

@@ -226,7 +226,8 @@ static void emit(struct compiler *compiler, uint32_t statement)
 		uint64_t everyone = program->nranks == 64 ? ~0ull : (1ull << program->nranks) - 1;
 		for (uint32_t i = 0; i < count; i++)
 			add_source(compiler, instr, (uint32_t)leaves[i][1]);
-		if (value->ranks == everyone)
+		/* The one source of a copy may be the complete sum already. */
+		if (value->ranks == everyone && (count > 1 || is_raw(compiler, (uint32_t)leaves[0][1])))
 			instr->flags |= FERRY_INSTR_FINAL;
 	}
 	if (!instr->nsources)
