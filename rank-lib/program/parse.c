@@ -380,6 +380,9 @@ static ferryResult_t infer_header(struct parser *parser)
 		blocks = send > blocks ? send : receive > blocks ? receive : blocks;
 	}
 	program->nchunks = (parser->most_gpu + blocks) / blocks;
+	if (program->nchunks > 1024)
+		return ferry_fail(ferryProgramError, "%s: gpu[%u] makes %u chunks, at most 1024", parser->name, parser->most_gpu,
+		                  program->nchunks);
 	return ferrySuccess;
 }
 
