@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Suites that run trials (bench/trial.h): collectives through the public API, judged by an independent reference.
+# Suites over the public API. Those that run trials (bench/trial.h) judge collectives by an independent reference.
 add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial.c ${PROJECT_SOURCE_DIR}/bench/element.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
+ferry_test(api_bad_input LIBRARIES ferry LABELS api)
+ferry_test(api_bad_start LIBRARIES ferry LABELS api)
 ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
 set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
