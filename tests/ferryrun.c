@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of ferryrun: exit codes and signals pass, clear refusals, and nothing left behind whoever dies. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ipc/wait.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[64]; /* FERRY_SOCKET_DIR of this test */
+
+static int make_directory(void **state)
+{
+	(void)state;
+	snprintf(directory, sizeof directory, "/tmp/ferryrun-test-XXXXXX");
+	/* Orphans of what we kill become our children: so we can wait until they are gone. */
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	return !mkdtemp(directory) || setenv("FERRY_SOCKET_DIR", directory, 1);
+}
+
+static int remove_directory(void **state)
+{
+	(void)state;
+	return rmdir(directory); /* fails if anything was left in it */
+}
+
+/* Runs a shell command with $B the directory of the commands; its output in text. */
+static int run(const char *command, char *text, size_t bytes)
+{
+	FILE *pipe = popen(command, "r");
+	size_t got = fread(text, 1, bytes - 1, pipe);
+	text[got] = '\0';
+	int status = pclose(pipe);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int entries_left(void)
+{
+	int count = 0;
+	DIR *open = opendir(directory);
+	for (struct dirent *entry; (entry = readdir(open));)
+		count += entry->d_name[0] != '.';
+	closedir(open);
+	return count;
+}
+
+static void exit_codes_pass_through(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("$B/ferryrun -n 3 --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'exit 7' 2>&1", text, sizeof text), 7);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'kill -SEGV $$' 2>&1", text, sizeof text), 128 + SIGSEGV);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- /nonexistent 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "/nonexistent"));
+	assert_int_equal(entries_left(), 0);
+}
+
+static void one_failing_rank_ends_the_others(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("$B/ferryrun -n 3 --fork -- sh -c '[ $FERRY_RANK = 1 ] && exit 9; exec sleep 60' 2>&1", text, sizeof text), 9);
+	assert_non_null(strstr(text, "rank 1"));
+}
+
+static void a_run_over_its_time_ends_with_124(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("$B/ferryrun -n 2 --fork --timeout 1 -- sleep 60 2>&1", text, sizeof text), 124);
+	assert_non_null(strstr(text, "--timeout"));
+}
+
+static void a_missing_mpiexec_is_named_with_the_way_out(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("$B/ferryrun -n 2 --mpiexec /no/mpiexec -- true 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "/no/mpiexec"));
+	assert_non_null(strstr(text, "--fork"));
+	assert_int_equal(entries_left(), 0);
+}
+
+static void bad_usage_is_refused(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("$B/ferryrun -n 65 -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun -n x -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("FERRY_LAYOUT=nonsense $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "nonsense"));
+}
+
+static void joining_ranks_get_ferrys_variables(void **state)
+{
+	(void)state;
+	char text[4096];
+	int code = run("PMI_RANK=2 PMI_SIZE=5 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3 $B/ferryrun --join -- sh -c "
+	               "'echo $FERRY_RANK $FERRY_SIZE $FERRY_LOCAL_RANK $FERRY_LOCAL_SIZE ${#FERRY_JOB_KEY}'",
+	               text, sizeof text);
+	assert_int_equal(code, 0);
+	assert_string_equal(text, "2 5 1 3 32\n");
+	assert_int_equal(run("$B/ferryrun --join -- true 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "mpirun"));
+}
+
+static pid_t start(const char *command)
+{
+	pid_t child = fork();
+	if (!child) {
+		execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+		_exit(127);
+	}
+	return child;
+}
+
+/* A line from a fifo that the ranks write to once they run. */
+static void await_line(const char *fifo)
+{
+	char line[64];
+	FILE *file = fopen(fifo, "r");
+	assert_non_null(file);
+	assert_non_null(fgets(line, sizeof line, file));
+	fclose(file);
+}
+
+/* All descendants are our children sooner or later: wait until there is none. */
+static void await_no_children(void)
+{
+	int status;
+	while (waitpid(-1, &status, 0) > 0)
+		;
+}
+
+static void nothing_is_left_when_ferryrun_is_killed(void **state)
+{
+	(void)state;
+	char fifo[128], command[512];
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
+	assert_int_equal(system(command), 0);
+	snprintf(command, sizeof command,
+	         "exec $B/ferryrun -n 2 --domains 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600'", fifo);
+	pid_t child = start(command);
+	await_line(fifo);
+	kill(child, SIGKILL);
+	await_no_children(); /* routers and ranks; ctest's timeout tells if one stays */
+	assert_int_equal(entries_left(), 0);
+	unlink(fifo);
+}
+
+static void a_terminating_signal_ends_everything(void **state)
+{
+	(void)state;
+	char fifo[128], command[512];
+	int status;
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
+	assert_int_equal(system(command), 0);
+	snprintf(command, sizeof command,
+	         "exec $B/ferryrun -n 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600' 2>/dev/null", fifo);
+	pid_t child = start(command);
+	await_line(fifo);
+	kill(child, SIGTERM);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
+	await_no_children();
+	assert_int_equal(entries_left(), 0);
+	unlink(fifo);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(exit_codes_pass_through),
+		TEST(one_failing_rank_ends_the_others),
+		TEST(a_run_over_its_time_ends_with_124),
+		TEST(a_missing_mpiexec_is_named_with_the_way_out),
+		TEST(bad_usage_is_refused),
+		TEST(joining_ranks_get_ferrys_variables),
+		TEST(nothing_is_left_when_ferryrun_is_killed),
+		TEST(a_terminating_signal_ends_everything),
+	};
+	if (argc == 2)
+		setenv("B", argv[1], 1); /* the directory of the commands */
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
