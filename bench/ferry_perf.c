@@ -2,6 +2,7 @@
 /* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI. */
 #include "bench/perf.h"
 #include "ipc/environment.h"
+#include "ipc/error.h"
 #include "ipc/launch_env.h"
 
 #include <argp.h>
@@ -11,26 +12,27 @@
 #include <string.h>
 #include <unistd.h>
 
-enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS };
+enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS };
 
 #define EXIT_USAGE 64
 
 static const struct argp_option options[] = {
-	{NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
-	{NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
-	{NULL, 'f', "FACTOR", 0, "From one size to the next (default 4)", 0},
-	{NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
-	{NULL, 'o', "OP", 0, "sum prod min max avg (default sum)", 0},
-	{NULL, 'n', "ITERS", 0, "Timed calls per row (default: about half a second's worth, 5 to 200)", 0},
-	{NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
-	{NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
-	{"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
-	{"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else host)", 0},
-	{"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
-	{"vs", KEY_VS, "mpi", 0, "The same work by MPI too, interleaved, with the ratio", 0},
-	{"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array", 0},
-	{"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default 4)", 0},
-	{0}};
+        {NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
+        {NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
+        {NULL, 'f', "FACTOR", 0, "From one size to the next (default 4)", 0},
+        {NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
+        {NULL, 'o', "OP", 0, "sum prod min max avg premulsum (default sum)", 0},
+        {NULL, 'n', "ITERS", 0, "Timed calls per row (default: a quarter of a second's worth, 7 to 200)", 0},
+        {NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
+        {NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
+        {"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
+        {"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else host)", 0},
+        {"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
+        {"vs", KEY_VS, "mpi", 0, "The same work by MPI too, interleaved, with the ratio", 0},
+        {"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array", 0},
+        {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default 4)", 0},
+        {"domains", KEY_DOMAINS, "D", 0, "Domains to split the machine into where no launcher has", 0},
+        {0}};
 
 static char *read_file(const char *name)
 {
@@ -70,8 +72,11 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 	/* "reduce" is the kernel benchmark (ferry-perf reduce), so the collective goes by a longer name. */
 	out->collective = ferry_collective_parse(strcmp(name, "reducetoroot") ? name : "reduce");
 	if (out->collective == FERRY_NUM_COLLECTIVES)
-		argp_error(state, "\"%s\" is none of allreduce, allgather, reducescatter, broadcast, reducetoroot, gather, scatter, "
-		                  "alltoall, alltoallv, sendrecv (or reduce, the kernel)", name);
+		argp_error(
+		        state,
+		        "\"%s\" is none of allreduce, allgather, reducescatter, broadcast, reducetoroot, gather, scatter, "
+		        "alltoall, alltoallv, sendrecv (or reduce, the kernel)",
+		        name);
 }
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -94,8 +99,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case 'o':
 		out->op = ferry_redop_parse(value);
-		if (out->op >= ferryNumOps)
-			argp_error(state, "-o: \"%s\" is none of sum, prod, min, max, avg", value);
+		if (out->op > ferryNumOps)
+			argp_error(state, "-o: \"%s\" is none of sum, prod, min, max, avg, premulsum", value);
 		return 0;
 	case 'n':
 		out->iterations = number_of(value, 1, 1000, "-n", state);
@@ -127,6 +132,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_RANKS:
 		out->ranks = (int)number_of(value, 1, FERRY_MAX_RANKS, "--ranks", state);
 		return 0;
+	case KEY_DOMAINS:
+		out->domains = (int)number_of(value, 1, FERRY_MAX_DOMAINS, "--domains", state);
+		return 0;
 	case ARGP_KEY_ARG:
 		take_collective(out, value, state);
 		return 0;
@@ -134,7 +142,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (out->collective == FERRY_NUM_COLLECTIVES)
 			argp_error(state, "which collective? ferry-perf allreduce");
 		if (out->least > out->most)
-			argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least, (unsigned long long)out->most);
+			argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least,
+			           (unsigned long long)out->most);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -159,8 +168,8 @@ static void beside(char *path, size_t bytes, const char *name)
 /* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */
 static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 {
-	char ferryrun[4096], self[4096], ranks[16];
-	char **command = calloc((size_t)argc + 8, sizeof *command);
+	char ferryrun[4096], self[4096], ranks[16], domains[16];
+	char **command = calloc((size_t)argc + 10, sizeof *command);
 	int count = 0;
 	if (!command)
 		return 1;
@@ -170,6 +179,11 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 	command[count++] = ferryrun;
 	command[count++] = "-n";
 	command[count++] = ranks;
+	if (parsed->domains) {
+		snprintf(domains, sizeof domains, "%d", parsed->domains);
+		command[count++] = "--domains";
+		command[count++] = domains;
+	}
 	if (!parsed->peer)
 		command[count++] = "--fork";
 	command[count++] = "--";
@@ -181,19 +195,18 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 	return 1;
 }
 
-static const struct perf_peer *open_peer(const struct perf_options *parsed)
+static const struct perf_peer *open_peer(const struct perf_options *parsed, int *rank, int *nranks)
 {
 	char path[4096];
-	int rank, nranks;
 	beside(path, sizeof path, "../lib/ferry-perf-mpi.so");
 	void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	const struct perf_peer *peer = module ? dlsym(module, "ferry_perf_peer") : NULL;
 	if (!peer) {
-		fprintf(stderr, "ferry-perf: --vs %s: %s (built without MPI? install libmpich-dev and build again)\n", parsed->peer,
-		        dlerror());
+		fprintf(stderr, "ferry-perf: --vs %s: %s (built without MPI? install libmpich-dev and build again)\n",
+		        parsed->peer, dlerror());
 		return NULL;
 	}
-	const char *refused = peer->open(&rank, &nranks);
+	const char *refused = peer->open(rank, nranks);
 	if (refused) {
 		fprintf(stderr, "ferry-perf: %s\n", refused);
 		return NULL;
@@ -208,27 +221,73 @@ static bool measure_all(struct perf_run *run)
 	size_t count = 0;
 	long long wrong = 0;
 	bool in_place = parsed->collective != FERRY_ALLTOALLV && parsed->collective != FERRY_SENDRECV;
+	double busbw = 0;
 	perf_print_head(run);
 	for (uint64_t bytes = parsed->least; bytes <= parsed->most && count + 2 <= 2 * 64; bytes *= parsed->factor) {
 		struct perf_row *row = &rows[count];
 		if (!perf_measure(run, bytes, false, row) || (in_place && !perf_measure(run, bytes, true, row + 1)))
 			return false;
 		perf_print_rows(run, row, in_place ? row + 1 : NULL);
-		for (int i = 0; i <= in_place; i++)
-			wrong += rows[count + (size_t)i].wrong > 0;
+		for (int i = 0; i <= in_place; i++) {
+			wrong += row[i].wrong > 0;
+			busbw += row[i].busbw;
+		}
 		count += 1 + in_place;
 	}
-	if (run->rank == 0 && parsed->check)
-		printf("# %s\n", wrong ? "WRONG RESULTS" : "all results right");
+	if (run->rank == 0)
+		printf("# average bus bandwidth %.3f GB/s; %s\n", busbw / (double)count,
+		       !parsed->check ? "results not checked"
+		       : wrong        ? "WRONG RESULTS"
+		                      : "all results right");
 	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count))
 		return false;
 	return !wrong;
 }
 
+/* Why this run cannot be measured; NULL if it can. */
+static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nranks)
+{
+	if (run->options->root >= run->nranks)
+		return "--root is not below the number of ranks";
+	if (!run->peer)
+		return NULL;
+	if (peer_rank != run->rank || peer_nranks != run->nranks)
+		return "--vs mpi: MPI does not have the ranks that Ferry has; start it with ferryrun without --fork, or "
+		       "with mpiexec";
+	return perf_peer_refuses(run);
+}
+
+static bool make_reduction(struct perf_run *run)
+{
+	struct ferry_trial trial = {.type = run->options->type};
+	uint64_t scalar = ferry_trial_scalar(&trial, run->rank);
+	run->op = run->options->op;
+	if (run->op < ferryNumOps ||
+	    !ferryRedOpCreatePreMulSum(&run->op, &scalar, trial.type, ferryScalarHostImmediate, run->comm))
+		return true;
+	fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
+	return false;
+}
+
+static bool make_buffers(struct perf_run *run)
+{
+	size_t room = (perf_room(run->options, run->nranks) + 4095) / 4096 * 4096;
+	run->send = aligned_alloc(4096, room);
+	run->receive = aligned_alloc(4096, room);
+	if (!run->send || !run->receive) {
+		fprintf(stderr, "ferry-perf: no memory for two buffers of %zu bytes\n", room);
+		return false;
+	}
+	memset(run->send, 0, room);
+	memset(run->receive, 0, room);
+	return true;
+}
+
 static int run_ranks(const struct perf_options *parsed)
 {
 	struct perf_run run = {.options = parsed};
-	if (parsed->peer && !(run.peer = open_peer(parsed)))
+	int peer_rank = 0, peer_nranks = 0, domain;
+	if (parsed->peer && !(run.peer = open_peer(parsed, &peer_rank, &peer_nranks)))
 		return 1;
 	if (ferryCommInitEnv(&run.comm, NULL)) {
 		fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
@@ -236,22 +295,11 @@ static int run_ranks(const struct perf_options *parsed)
 	}
 	ferryCommCount(run.comm, &run.nranks);
 	ferryCommUserRank(run.comm, &run.rank);
-	const char *refused = NULL;
-	if (run.peer) {
-		struct perf_call call = {.collective = parsed->collective, .type = parsed->type, .op = parsed->op};
-		refused = run.peer->supports(&call);
-	}
+	ferryCommDomain(run.comm, &domain, &run.ndomains);
+	const char *refused = refuse(&run, peer_rank, peer_nranks);
 	if (refused && !run.rank)
-		fprintf(stderr, "ferry-perf: --vs %s: %s\n", parsed->peer, refused);
-	run.room = perf_room(parsed, run.nranks);
-	run.send = aligned_alloc(4096, (run.room + 4095) / 4096 * 4096);
-	run.receive = aligned_alloc(4096, (run.room + 4095) / 4096 * 4096);
-	bool fine = !refused && run.send && run.receive;
-	if (fine) {
-		memset(run.send, 0, run.room);
-		memset(run.receive, 0, run.room);
-		fine = measure_all(&run);
-	}
+		fprintf(stderr, "ferry-perf: %s\n", refused);
+	bool fine = !refused && make_reduction(&run) && make_buffers(&run) && measure_all(&run);
 	fine = ferryCommDestroy(run.comm) == ferrySuccess && fine;
 	if (run.peer)
 		run.peer->close();
@@ -260,29 +308,59 @@ static int run_ranks(const struct perf_options *parsed)
 	return fine ? 0 : 1;
 }
 
+/* nccl-tests takes `-c 0`; to argp an optional value is part of the same word. */
+static void join_check_option(int *argc, char **argv)
+{
+	static char joined[2][4] = {"-c0", "-c1"};
+	for (int i = 1; i + 1 < *argc; i++)
+		if (!strcmp(argv[i], "-c") && (!strcmp(argv[i + 1], "0") || !strcmp(argv[i + 1], "1"))) {
+			argv[i] = joined[argv[i + 1][0] - '0'];
+			memmove(argv + i + 1, argv + i + 2, (size_t)(*argc - i - 1) * sizeof *argv);
+			--*argc;
+		}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
-		options, parse, "COLLECTIVE",
-		"Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: allreduce, allgather, reducescatter, broadcast, "
-		"reducetoroot, gather, scatter, alltoall, alltoallv, sendrecv. `ferry-perf reduce` times the reduction kernel.\v"
-		"Examples:\n"
-		"  ferry-perf allreduce\n"
-		"  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
-		"  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
-		"  ferry-perf reduce --help\n"
-		"Exit code: 0, or 1 if a call failed or a result was wrong.",
-		NULL, NULL, NULL};
-	struct perf_options parsed = {.collective = FERRY_NUM_COLLECTIVES, .least = 1024, .most = 64 << 20, .factor = 4,
-	                              .type = ferryFloat32, .op = ferrySum, .warmups = 3, .check = true, .ranks = 4};
+	        options,
+	        parse,
+	        "COLLECTIVE",
+	        "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: allreduce, allgather, reducescatter, "
+	        "broadcast, "
+	        "reducetoroot, gather, scatter, alltoall, alltoallv, sendrecv. `ferry-perf reduce` times the reduction "
+	        "kernel.\v"
+	        "Examples:\n"
+	        "  ferry-perf allreduce\n"
+	        "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
+	        "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
+	        "  ferry-perf reduce --help\n"
+	        "Exit code: 0, or 1 if a call failed or a result was wrong.",
+	        NULL,
+	        NULL,
+	        NULL};
+	struct perf_options parsed = {.collective = FERRY_NUM_COLLECTIVES,
+	                              .least = 1024,
+	                              .most = 64 << 20,
+	                              .factor = 4,
+	                              .type = ferryFloat32,
+	                              .op = ferrySum,
+	                              .warmups = 3,
+	                              .check = true,
+	                              .ranks = 4};
 	struct ferry_launch launch;
 	argp_program_version = "ferry-perf 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (argc > 1 && !strcmp(argv[1], "reduce"))
 		return ferry_bench_reduce(argc - 1, argv + 1);
+	join_check_option(&argc, argv);
 	if (argp_parse(&argp, argc, argv, 0, NULL, &parsed))
 		return EXIT_USAGE;
-	if (ferry_launch_read(&launch) == ferrySuccess && launch.rank >= 0)
+	if (ferry_launch_read(&launch)) {
+		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
+		return 1;
+	}
+	if (launch.rank >= 0)
 		return run_ranks(&parsed);
 	return relaunch(&parsed, argc, argv);
 }

@@ -5,10 +5,8 @@
 #ifndef FERRY_BENCH_PERF_H
 #define FERRY_BENCH_PERF_H
 
-#include "ferry.h"
-#include "ipc/collective.h"
+#include "bench/trial.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 
 struct perf_options {
@@ -24,7 +22,7 @@ struct perf_options {
 	const char *program; /* text, or NULL */
 	const char *json;    /* file name, or NULL */
 	const char *peer;    /* "mpi", or NULL */
-	int ranks;           /* without a launcher */
+	int ranks, domains;  /* without a launcher; 0: ferryrun's default */
 };
 
 /** What one collective call needs, in elements of the type. */
@@ -32,7 +30,7 @@ struct perf_call {
 	enum ferry_collective collective;
 	const void *send;
 	void *receive;
-	size_t count;        /* as the API counts */
+	size_t count; /* as the API counts */
 	const size_t *sendcounts, *senddispls, *recvcounts, *recvdispls;
 	ferryDataType_t type;
 	ferryRedOp_t op;
@@ -54,7 +52,7 @@ struct perf_timing {
 };
 
 struct perf_row {
-	uint64_t bytes, count;
+	uint64_t bytes, count; /* what nccl-tests prints: bytes of the larger buffer, elements as the API counts */
 	bool in_place;
 	struct perf_timing time, peer_time;
 	double algbw, busbw; /* GB/s = 1e9 bytes/s */
@@ -64,20 +62,18 @@ struct perf_row {
 struct perf_run {
 	const struct perf_options *options;
 	ferryComm_t comm;
-	int rank, nranks;
+	int rank, nranks, ndomains;
+	ferryRedOp_t op; /* options->op, or the reduction created for premulsum */
 	const struct perf_peer *peer;
 	char *send, *receive; /* room for the largest size of any collective */
-	size_t room;
 };
 
-/** perf_measure.c: one row; false (with a message printed) if a call failed. */
+/** perf_measure.c: one row of about so many bytes; false (with a message printed) if a call failed. */
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row);
-/** Bytes that either buffer may need for `bytes` as nccl-tests counts them. */
+/** Bytes that either buffer may need. */
 size_t perf_room(const struct perf_options *options, int nranks);
-
-/** perf_values.c: inputs and references. */
-void perf_fill(const struct perf_call *call, char *send);
-long long perf_count_wrong(const struct perf_call *call, const char *receive);
+/** Why the peer cannot do this row's work; NULL if it can. */
+const char *perf_peer_refuses(const struct perf_run *run);
 
 /** perf_output.c */
 void perf_print_head(const struct perf_run *run);

@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One row: warm-up, a checked call, then timed ones. Before each the ranks meet in a small AllReduce of Ferry's, which sleeps
- * while it waits, so that neither side is timed beside the other's busy waiting. A call's time is that of its slowest rank.
+ * One row: a checked call, warm-up, then timed calls. Before each the ranks meet in a small AllReduce of Ferry's, which
+ * sleeps while it waits, so that neither side is timed beside the other's busy waiting. A call's time is that of its slowest
+ * rank.
  */
 #include "bench/perf.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define MOST_ITERATIONS 1000
-#define ROW_US 400000.0 /* how long a row's timed calls of one side take, about */
+#define SIDE_US         250000.0 /* how long the timed calls of one side take in a row's half, about */
+
+/* One row's work, as the trial that checks it and as the peer sees it. */
+struct work {
+	struct ferry_trial trial;
+	struct ferry_trial_counts counts;
+	struct perf_call call;
+	char *send, *receive;
+};
 
 double perf_now_us(void)
 {
@@ -34,187 +44,214 @@ struct perf_timing perf_summarize(double *values, size_t count)
 static bool good(ferryResult_t result, const struct perf_run *run, const char *what)
 {
 	if (result)
-		fprintf(stderr, "ferry-perf: rank %d: %s: %s: %s\n", run->rank, what, ferryGetErrorString(result), ferryGetLastError(NULL));
+		fprintf(stderr, "ferry-perf: rank %d: %s: %s: %s\n", run->rank, what, ferryGetErrorString(result),
+		        ferryGetLastError(run->comm));
 	return result == ferrySuccess;
 }
 
-/* Element-wise maximum over the ranks; with one element also a barrier. */
-static bool maximum(struct perf_run *run, double *values, size_t count)
+/* Element-wise maximum or sum over the ranks; with one element also a barrier. */
+static bool over_ranks(struct perf_run *run, double *values, size_t count, ferryRedOp_t op)
 {
-	return good(ferryAllReduce(values, values, count, ferryFloat64, ferryMax, run->comm, NULL), run, "maximum over ranks") &&
-	       good(ferryStreamSynchronize(NULL), run, "maximum over ranks");
+	return good(ferryAllReduce(values, values, count, ferryFloat64, op, run->comm, NULL), run,
+	            "meeting the other ranks") &&
+	       good(ferryStreamSynchronize(NULL), run, "meeting the other ranks");
 }
 
-static ferryResult_t ring(const struct perf_call *call, ferryComm_t comm)
+static bool meet(struct perf_run *run)
 {
-	int next = (call->rank + 1) % call->nranks, before = (call->rank + call->nranks - 1) % call->nranks;
-	ferryGroupStart();
-	ferrySend(call->send, call->count, call->type, next, comm, NULL);
-	ferryRecv(call->receive, call->count, call->type, before, comm, NULL);
-	return ferryGroupEnd();
+	double nothing = 0;
+	return over_ranks(run, &nothing, 1, ferryMax);
 }
 
-static ferryResult_t start(const struct perf_run *run, const struct perf_call *call)
+static ferryResult_t start(const struct perf_run *run, const struct work *work)
 {
-	ferryComm_t comm = run->comm;
+	const struct ferry_trial *trial = &work->trial;
 	if (run->options->program)
-		return ferryRunProgram(run->options->program, call->send, call->receive, call->count, call->type, call->op, comm, NULL);
-	switch (call->collective) {
-	case FERRY_ALLREDUCE:
-		return ferryAllReduce(call->send, call->receive, call->count, call->type, call->op, comm, NULL);
-	case FERRY_ALLGATHER:
-		return ferryAllGather(call->send, call->receive, call->count, call->type, comm, NULL);
-	case FERRY_REDUCESCATTER:
-		return ferryReduceScatter(call->send, call->receive, call->count, call->type, call->op, comm, NULL);
-	case FERRY_BROADCAST:
-		return ferryBroadcast(call->send, call->receive, call->count, call->type, call->root, comm, NULL);
-	case FERRY_REDUCE_TO_ROOT:
-		return ferryReduce(call->send, call->receive, call->count, call->type, call->op, call->root, comm, NULL);
-	case FERRY_GATHER:
-		return ferryGather(call->send, call->receive, call->count, call->type, call->root, comm, NULL);
-	case FERRY_SCATTER:
-		return ferryScatter(call->send, call->receive, call->count, call->type, call->root, comm, NULL);
-	case FERRY_ALLTOALL:
-		return ferryAllToAll(call->send, call->receive, call->count, call->type, comm, NULL);
-	case FERRY_ALLTOALLV:
-		return ferryAllToAllv(call->send, call->sendcounts, call->senddispls, call->receive, call->recvcounts,
-		                      call->recvdispls, call->type, comm, NULL);
-	default:
-		return ring(call, comm);
-	}
+		return ferryRunProgram(run->options->program, work->send, work->receive, trial->count, trial->type, run->op,
+		                       run->comm, NULL);
+	return ferry_trial_start(trial, run->rank, work->send, work->receive, run->op, run->comm, NULL);
 }
 
-static bool run_ferry(struct perf_run *run, const struct perf_call *call, double *us)
+static bool run_ferry(struct perf_run *run, const struct work *work, double *us)
 {
 	double before = perf_now_us();
-	if (!good(start(run, call), run, "call") || !good(ferryStreamSynchronize(NULL), run, "call"))
+	if (!good(start(run, work), run, "call") || !good(ferryStreamSynchronize(NULL), run, "call"))
 		return false;
 	*us = perf_now_us() - before;
 	return true;
 }
 
-static void run_peer(const struct perf_run *run, const struct perf_call *call, double *us)
+static void run_peer(const struct perf_run *run, const struct work *work, double *us)
 {
 	double before = perf_now_us();
-	run->peer->run(call);
+	run->peer->run(&work->call);
 	*us = perf_now_us() - before;
 }
+
+/* ---- shapes ---- */
 
 size_t perf_room(const struct perf_options *options, int nranks)
 {
 	return options->most + (size_t)nranks * 4096;
 }
 
-/* Counts as nccl-tests derives them from a size, and the buffers: the size is that of the larger one. */
-static void describe(const struct perf_run *run, uint64_t bytes, bool in_place, struct perf_call *call, size_t *counts)
+static bool divided(enum ferry_collective collective)
 {
-	const struct perf_options *options = run->options;
-	size_t element = ferry_type_size(options->type), n = (size_t)run->nranks, rank = (size_t)run->rank;
-	size_t whole = bytes / element;
-	bool divided = options->collective != FERRY_ALLREDUCE && options->collective != FERRY_BROADCAST &&
-	               options->collective != FERRY_REDUCE_TO_ROOT && options->collective != FERRY_SENDRECV;
-	*call = (struct perf_call){.collective = options->collective,
-	                           .send = run->send,
-	                           .receive = run->receive,
-	                           .count = divided ? whole / n : whole,
-	                           .type = options->type,
-	                           .op = options->op,
-	                           .root = options->root,
-	                           .rank = run->rank,
-	                           .nranks = run->nranks};
-	size_t block = call->count * element, sent = 0, received = 0;
-	bool gathers = options->collective == FERRY_ALLGATHER || options->collective == FERRY_GATHER;
-	bool scatters = options->collective == FERRY_REDUCESCATTER || options->collective == FERRY_SCATTER;
-	bool rooted = options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER;
-	bool mine = !rooted || run->rank == options->root;
-	if (in_place && gathers)
-		call->send = run->receive + (mine ? rank * block : 0);
-	else if (in_place && scatters)
-		call->receive = run->send + (mine ? rank * block : 0);
-	else if (in_place)
-		call->send = run->receive;
-	for (size_t peer = 0; peer < n; peer++) {
-		counts[peer] = counts[2 * n + peer] = call->count * (1 + (rank + peer) % 3) / 3;
-		counts[n + peer] = sent;
-		counts[3 * n + peer] = received;
-		sent += counts[peer];
-		received += counts[2 * n + peer];
-	}
-	call->sendcounts = counts;
-	call->senddispls = counts + n;
-	call->recvcounts = counts + 2 * n;
-	call->recvdispls = counts + 3 * n;
+	return collective != FERRY_ALLREDUCE && collective != FERRY_BROADCAST && collective != FERRY_REDUCE_TO_ROOT &&
+	       collective != FERRY_SENDRECV;
 }
 
-static bool check(struct perf_run *run, const struct perf_call *call, long long *wrong)
+/* Elements as the API counts them. nccl-tests keeps the blocks of most divided collectives aligned to 16 bytes. */
+static size_t count_of(const struct perf_options *options, uint64_t bytes, size_t nranks)
 {
-	double us, sum;
-	memset(run->receive, 0x5a, run->room);
-	perf_fill(call, (char *)call->send);
-	if (!run_ferry(run, call, &us))
+	size_t element = ferry_type_size(options->type), whole = bytes / element;
+	if (!divided(options->collective))
+		return whole;
+	if (options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER)
+		return whole / nranks;
+	return whole / nranks & ~(16 / element - 1);
+}
+
+/* The size that nccl-tests prints: of the larger buffer. Of alltoallv's uneven ones, what a rank sends on average. */
+static uint64_t bytes_of(const struct ferry_trial *trial)
+{
+	size_t element = ferry_type_size(trial->type), sent = 0, n = (size_t)trial->nranks;
+	struct ferry_trial_counts counts;
+	if (trial->collective != FERRY_ALLTOALLV)
+		return trial->count * element * (divided(trial->collective) ? n : 1);
+	for (int rank = 0; rank < trial->nranks; rank++) {
+		ferry_trial_counts(trial, rank, &counts);
+		for (size_t peer = 0; peer < n; peer++)
+			sent += counts.sendcounts[peer];
+	}
+	return sent * element / n;
+}
+
+static void describe(const struct perf_run *run, uint64_t bytes, bool in_place, struct work *work)
+{
+	const struct perf_options *options = run->options;
+	work->trial = (struct ferry_trial){.collective = options->collective,
+	                                   .type = options->type,
+	                                   .op = options->op,
+	                                   .count = count_of(options, bytes, (size_t)run->nranks),
+	                                   .root = options->root,
+	                                   .nranks = run->nranks,
+	                                   .ndomains = (unsigned)run->ndomains,
+	                                   .in_place = in_place,
+	                                   .seed = bytes};
+	work->send = run->send;
+	work->receive = run->receive;
+	ferry_trial_place(&work->trial, run->rank, &work->send, &work->receive);
+	ferry_trial_counts(&work->trial, run->rank, &work->counts);
+	work->call = (struct perf_call){.collective = options->collective,
+	                                .send = work->send,
+	                                .receive = work->receive,
+	                                .count = work->trial.count,
+	                                .sendcounts = work->counts.sendcounts,
+	                                .senddispls = work->counts.senddispls,
+	                                .recvcounts = work->counts.recvcounts,
+	                                .recvdispls = work->counts.recvdispls,
+	                                .type = options->type,
+	                                .op = options->op,
+	                                .root = options->root,
+	                                .rank = run->rank,
+	                                .nranks = run->nranks};
+}
+
+const char *perf_peer_refuses(const struct perf_run *run)
+{
+	struct work work;
+	describe(run, run->options->most, false, &work);
+	if (bytes_of(&work.trial) > INT_MAX)
+		return "its counts are 32-bit: -e 2047M at most";
+	return run->peer->supports(&work.call);
+}
+
+/* ---- the row ---- */
+
+static bool check(struct perf_run *run, struct work *work, long long *wrong)
+{
+	struct ferry_trial *trial = &work->trial;
+	size_t room = ferry_trial_room(trial, run->rank) * ferry_type_size(trial->type);
+	double us, total = 0;
+	memset(run->receive, 0x5a, room);
+	if (!ferry_trial_open(trial)) {
+		fprintf(stderr, "ferry-perf: no memory to check %zu elements\n", trial->count);
+		ferry_trial_close(trial);
 		return false;
-	*wrong = perf_count_wrong(call, call->receive);
-	sum = (double)*wrong;
-	if (!good(ferryAllReduce(&sum, &sum, 1, ferryFloat64, ferrySum, run->comm, NULL), run, "count of wrong elements") ||
-	    !good(ferryStreamSynchronize(NULL), run, "count of wrong elements"))
-		return false;
-	*wrong = (long long)sum;
-	return true;
+	}
+	ferry_trial_fill(trial, run->rank, work->send);
+	bool fine = run_ferry(run, work, &us);
+	if (fine && work->receive)
+		total = (double)ferry_trial_wrong(trial, run->rank, work->receive, 0x5a);
+	ferry_trial_close(trial);
+	/* Timed calls in place feed on their own results; zeros stay zeros, where others would run into infinities or
+	 * subnormals. */
+	if (trial->in_place && ferry_collective_reduces(trial->collective))
+		memset(run->receive, 0, room);
+	fine = fine && over_ranks(run, &total, 1, ferrySum);
+	*wrong = (long long)total;
+	return fine;
 }
 
 /* Enough calls for a good median, few enough for a row to take about half a second. The same on every rank. */
-static bool choose_iterations(struct perf_run *run, const struct perf_call *call, uint32_t *iterations)
+static bool choose_iterations(struct perf_run *run, const struct work *work, uint32_t *iterations)
 {
 	double us = 0, slowest = 1;
 	for (uint32_t i = 0; i < run->options->warmups; i++) {
-		if (!maximum(run, &us, 1) || !run_ferry(run, call, &us))
+		if (!meet(run) || !run_ferry(run, work, &us))
 			return false;
 		slowest = us;
-		if (run->peer)
-			run_peer(run, call, &us);
-		slowest = us > slowest ? us : slowest;
+		if (run->peer) {
+			if (!meet(run))
+				return false;
+			run_peer(run, work, &us);
+			slowest = us > slowest ? us : slowest;
+		}
 	}
-	if (!maximum(run, &slowest, 1))
+	if (!over_ranks(run, &slowest, 1, ferryMax))
 		return false;
-	double fit = ROW_US / slowest;
-	*iterations = run->options->iterations ? run->options->iterations : fit < 5 ? 5 : fit > 200 ? 200 : (uint32_t)fit;
+	double fit = SIDE_US / slowest;
+	*iterations = run->options->iterations ? run->options->iterations : fit < 7 ? 7 : fit > 200 ? 200 : (uint32_t)fit;
 	return true;
+}
+
+static double bus_factor(enum ferry_collective collective, double n)
+{
+	if (collective == FERRY_ALLREDUCE)
+		return 2 * (n - 1) / n;
+	return divided(collective) ? (n - 1) / n : 1;
 }
 
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row)
 {
 	static double ferry_us[MOST_ITERATIONS], peer_us[MOST_ITERATIONS];
-	size_t counts[4 * FERRY_MAX_RANKS];
-	struct perf_call call;
+	struct work work;
 	uint32_t iterations;
-	double meet = 0;
-	describe(run, bytes, in_place, &call, counts);
-	*row = (struct perf_row){.bytes = bytes, .count = call.count, .in_place = in_place, .wrong = -1};
-	if (run->options->check && !check(run, &call, &row->wrong))
+	describe(run, bytes, in_place, &work);
+	*row = (struct perf_row){
+	        .bytes = bytes_of(&work.trial), .count = work.trial.count, .in_place = in_place, .wrong = -1};
+	if (run->options->check && !check(run, &work, &row->wrong))
 		return false;
-	if (!choose_iterations(run, &call, &iterations))
+	if (!choose_iterations(run, &work, &iterations))
 		return false;
 	for (uint32_t i = 0; i < iterations; i++) {
-		if (!maximum(run, &meet, 1) || !run_ferry(run, &call, &ferry_us[i]))
+		if (!meet(run) || !run_ferry(run, &work, &ferry_us[i]))
 			return false;
 		if (run->peer) {
-			if (!maximum(run, &meet, 1))
+			if (!meet(run))
 				return false;
-			run_peer(run, &call, &peer_us[i]);
+			run_peer(run, &work, &peer_us[i]);
 		}
 		perf_progress(run, bytes, i + 1, iterations);
 	}
-	if (!maximum(run, ferry_us, iterations) || (run->peer && !maximum(run, peer_us, iterations)))
+	if (!over_ranks(run, ferry_us, iterations, ferryMax) ||
+	    (run->peer && !over_ranks(run, peer_us, iterations, ferryMax)))
 		return false;
 	row->time = perf_summarize(ferry_us, iterations);
 	if (run->peer)
 		row->peer_time = perf_summarize(peer_us, iterations);
-	double n = run->nranks, factor = (n - 1) / n;
-	if (call.collective == FERRY_ALLREDUCE)
-		factor *= 2;
-	else if (call.collective == FERRY_BROADCAST || call.collective == FERRY_REDUCE_TO_ROOT || call.collective == FERRY_SENDRECV)
-		factor = 1;
-	row->algbw = (double)bytes / row->time.median_us / 1e3;
-	row->busbw = row->algbw * factor;
+	row->algbw = (double)row->bytes / row->time.median_us / 1e3;
+	row->busbw = row->algbw * bus_factor(work.trial.collective, run->nranks);
 	return true;
 }

@@ -8,6 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Columns of one half of a row: in or out of place. */
+#define HALF_WIDTH 36
+#define PEER_WIDTH 17
+
 static bool progress_shown;
 static double progress_at;
 
@@ -38,22 +42,32 @@ static void clear_progress(void)
 
 void perf_print_head(const struct perf_run *run)
 {
-	int domain, ndomains;
 	if (run->rank)
 		return;
-	ferryCommDomain(run->comm, &domain, &ndomains);
-	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over calls of the slowest rank, +- half the quartile range\n",
-	       ferry_collective_name(run->options->collective), run->nranks, ndomains);
+	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over calls of the slowest rank, +- half the "
+	       "quartile range\n",
+	       ferry_collective_name(run->options->collective), run->nranks, run->ndomains);
 	if (run->peer)
-		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / Ferry's\n",
+		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / "
+		       "Ferry's\n",
 		       run->peer->name);
-	const char *columns = run->peer ? "time     +-  algbw  busbw  #wrong  %5s us  ratio" : "time     +-  algbw  busbw  #wrong";
-	char group[96];
-	snprintf(group, sizeof group, columns, run->peer ? run->peer->name : "");
-	int width = (int)strlen(group);
-	printf("#%12s %12s %7s %9s   %-*s   %-*s\n", "", "", "", "", width + 3, "out of place", width, "in place");
-	printf("#%12s %12s %7s %9s  %s    %s\n", "size", "count", "type", "redop", group, group);
-	printf("#%12s %12s %7s %9s  %s\n", "(B)", "(elements)", "", "", "(us)    (%) (GB/s) (GB/s)");
+	bool in_place = ferry_trial_can_be_in_place(run->options->collective);
+	int half = run->peer ? HALF_WIDTH + PEER_WIDTH : HALF_WIDTH;
+	printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", in_place ? "  " : "",
+	       in_place ? half : 0, in_place ? "in place" : "");
+	printf("#%12s %12s %7s %9s ", "size", "count", "type", "redop");
+	for (int i = 0; i <= in_place; i++) {
+		printf("%s %9s %4s %6s %6s %6s", i ? "  " : "", "time", "+-", "algbw", "busbw", "#wrong");
+		if (run->peer)
+			printf(" %9s %6s", run->peer->name, "ratio");
+	}
+	printf("\n#%12s %12s %7s %9s ", "(B)", "(elements)", "", "");
+	for (int i = 0; i <= in_place; i++) {
+		printf("%s %9s %4s %6s %6s %6s", i ? "  " : "", "(us)", "(%)", "(GB/s)", "(GB/s)", "");
+		if (run->peer)
+			printf(" %9s %6s", "(us)", "");
+	}
+	printf("\n");
 }
 
 static void print_half(const struct perf_run *run, const struct perf_row *row)
@@ -62,9 +76,9 @@ static void print_half(const struct perf_run *run, const struct perf_row *row)
 	double spread = (row->time.high_us - row->time.low_us) / 2 / row->time.median_us * 100;
 	if (row->wrong >= 0)
 		snprintf(wrong, sizeof wrong, "%lld", row->wrong);
-	printf(" %8.1f %4.0f %6.2f %6.2f %7s", row->time.median_us, spread, row->algbw, row->busbw, wrong);
+	printf(" %9.1f %4.0f %6.2f %6.2f %6s", row->time.median_us, spread, row->algbw, row->busbw, wrong);
 	if (run->peer)
-		printf(" %8.1f %6.2f", row->peer_time.median_us, row->peer_time.median_us / row->time.median_us);
+		printf(" %9.1f %6.2f", row->peer_time.median_us, row->peer_time.median_us / row->time.median_us);
 }
 
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
@@ -78,7 +92,7 @@ void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_p
 	       ferry_collective_reduces(options->collective) ? ferry_redop_name(options->op) : "none");
 	print_half(run, out_of_place);
 	if (in_place) {
-		printf("   ");
+		printf("  ");
 		print_half(run, in_place);
 	}
 	printf("\n");
@@ -91,7 +105,8 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 	cJSON *object = cJSON_CreateObject();
 	cJSON_AddStringToObject(object, "collective", ferry_collective_name(options->collective));
 	cJSON_AddStringToObject(object, "type", ferry_type_name(options->type));
-	cJSON_AddStringToObject(object, "op", ferry_collective_reduces(options->collective) ? ferry_redop_name(options->op) : "none");
+	cJSON_AddStringToObject(object, "op",
+	                        ferry_collective_reduces(options->collective) ? ferry_redop_name(options->op) : "none");
 	cJSON_AddNumberToObject(object, "ranks", run->nranks);
 	cJSON_AddNumberToObject(object, "bytes", (double)row->bytes);
 	cJSON_AddBoolToObject(object, "in_place", row->in_place);

@@ -17,3 +17,12 @@ if(MPI_C_FOUND)
   add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
   set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
 endif()
+
+# The commands of bench/: the benchmark, and the demo, which compares its own weights.
+pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+ferry_test(perf_command LIBRARIES PkgConfig::CJSON LABELS api TIMEOUT 120)
+target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+  FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
+add_dependencies(perf_command ferry-perf ferryrun ferry-router)
+add_test(NAME weights_of_four_ranks_are_those_of_one COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
+set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)

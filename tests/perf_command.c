@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the ferry-perf command: its JSON, nccl-tests' sizes and bandwidths, checked results, and refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char json_file[64];
+
+/* Runs ferry-perf with these arguments and keeps what it prints; returns the exit code. */
+static int run(const char *arguments, char *output, size_t bytes)
+{
+	char command[1024];
+	size_t got = 0;
+	int status;
+	snprintf(command, sizeof command, "%s %s 2>&1", FERRY_PERF, arguments);
+	FILE *pipe = popen(command, "r");
+	assert_non_null(pipe);
+	for (size_t part = 1; part && got < bytes - 1; got += part)
+		part = fread(output + got, 1, bytes - 1 - got, pipe);
+	output[got] = '\0';
+	status = pclose(pipe);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* Runs with --json and returns the rows. */
+static cJSON *rows_of(const char *arguments)
+{
+	static char text[65536], output[65536];
+	char all[512];
+	snprintf(all, sizeof all, "%s --json %s", arguments, json_file);
+	int code = run(all, output, sizeof output);
+	if (code)
+		fail_msg("ferry-perf %s ended with %d:\n%s", all, code, output);
+	FILE *file = fopen(json_file, "r");
+	assert_non_null(file);
+	text[fread(text, 1, sizeof text - 1, file)] = '\0';
+	fclose(file);
+	cJSON *rows = cJSON_Parse(text);
+	assert_true(cJSON_IsArray(rows));
+	return rows;
+}
+
+static double number(const cJSON *row, const char *name)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
+	if (!cJSON_IsNumber(item))
+		fail_msg("a row has no number \"%s\"", name);
+	return item->valuedouble;
+}
+
+static const char *string(const cJSON *row, const char *name)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
+	if (!cJSON_IsString(item))
+		fail_msg("a row has no text \"%s\"", name);
+	return item->valuestring;
+}
+
+static void every_collective_gives_right_rows_with_all_fields(void **state)
+{
+	(void)state;
+	/* The bus factor for three ranks, and whether there is an in-place half. */
+	static const struct {
+		const char *argument, *name;
+		double factor;
+		bool in_place;
+	} collectives[] = {
+	        {"allreduce", "allreduce", 4.0 / 3, true},
+	        {"allgather", "allgather", 2.0 / 3, true},
+	        {"reducescatter", "reducescatter", 2.0 / 3, true},
+	        {"broadcast", "broadcast", 1, true},
+	        {"reducetoroot", "reduce", 1, true},
+	        {"gather", "gather", 2.0 / 3, true},
+	        {"scatter", "scatter", 2.0 / 3, true},
+	        {"alltoall", "alltoall", 2.0 / 3, true},
+	        {"alltoallv", "alltoallv", 2.0 / 3, false},
+	        {"sendrecv", "sendrecv", 1, false},
+	};
+	for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
+		char arguments[256];
+		snprintf(arguments, sizeof arguments,
+		         "%s -b 3000 -e 96000 -f 32 -n 3 -w 1 --ranks 3 --domains 2 -d i32 -o max", collectives[i].argument);
+		cJSON *rows = rows_of(arguments);
+		assert_int_equal(cJSON_GetArraySize(rows), collectives[i].in_place ? 4 : 2);
+		for (const cJSON *row = rows->child; row; row = row->next) {
+			bool in_place = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, "in_place"));
+			assert_string_equal(string(row, "collective"), collectives[i].name);
+			assert_string_equal(string(row, "type"), "i32");
+			assert_true(number(row, "wrong") == 0);
+			assert_true(number(row, "time_us") > 0);
+			assert_true(number(row, "bytes") > 1800 && number(row, "bytes") <= 96000);
+			assert_true(fabs(number(row, "algbw") * number(row, "time_us") * 1e3 / number(row, "bytes") - 1) <
+			            1e-6);
+			assert_true(fabs(number(row, "busbw") / number(row, "algbw") / collectives[i].factor - 1) < 1e-6);
+			assert_true(!in_place || collectives[i].in_place);
+		}
+		cJSON_Delete(rows);
+	}
+}
+
+static void sizes_are_those_of_nccl_tests(void **state)
+{
+	(void)state;
+	/* 1000 bytes of float over 3 ranks: blocks of 83 floats, aligned down to 80 where nccl-tests aligns to 16 bytes. */
+	static const struct {
+		const char *collective;
+		double bytes;
+	} cases[] = {{"allreduce", 1000}, {"allgather", 960}, {"reducescatter", 960}, {"gather", 996}, {"alltoall", 960}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char arguments[128];
+		snprintf(arguments, sizeof arguments, "%s -b 1000 -e 1000 -n 1 -w 1 --ranks 3", cases[i].collective);
+		cJSON *rows = rows_of(arguments);
+		if (number(rows->child, "bytes") != cases[i].bytes)
+			fail_msg("%s: %g bytes instead of %g", cases[i].collective, number(rows->child, "bytes"),
+			         cases[i].bytes);
+		cJSON_Delete(rows);
+	}
+}
+
+static void unchecked_rows_say_so(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce -b 64 -e 64 -n 1 -w 1 --ranks 2 -c 0");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(rows->child, "wrong")));
+	cJSON_Delete(rows);
+}
+
+static void a_program_from_a_file_is_measured(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce -b 64 -e 6400 -f 10 -n 1 -w 1 --ranks 2 --program " FERRY_FIGURE3);
+	assert_int_equal(cJSON_GetArraySize(rows), 6);
+	for (const cJSON *row = rows->child; row; row = row->next)
+		assert_true(number(row, "wrong") == 0);
+	cJSON_Delete(rows);
+}
+
+static void bad_arguments_are_refused_by_value(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *arguments, *says;
+		int code;
+	} cases[] = {
+	        {"", "which collective", 64},
+	        {"allreduc", "\"allreduc\"", 64},
+	        {"allreduce -b 5X", "\"5X\"", 64},
+	        {"allreduce -b 8K -e 4K", "8192", 64},
+	        {"allreduce -f 1", "\"1\"", 64},
+	        {"allreduce -d f12", "\"f12\"", 64},
+	        {"allreduce -o mean", "\"mean\"", 64},
+	        {"allreduce -n 0", "\"0\"", 64},
+	        {"allreduce --vs nccl", "\"nccl\"", 64},
+	        {"allreduce --ranks 65", "\"65\"", 64},
+	        {"allreduce --program /nonexistent", "/nonexistent", 64},
+	        {"broadcast --root 2 --ranks 2", "--root", 1},
+	        {"allreduce --device tpu --ranks 1", "tpu", 1},
+	};
+	char output[8192];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int code = run(cases[i].arguments, output, sizeof output);
+		if (code != cases[i].code || !strstr(output, cases[i].says))
+			fail_msg("ferry-perf %s: exit code %d instead of %d, or no %s in:\n%s", cases[i].arguments, code,
+			         cases[i].code, cases[i].says, output);
+	}
+}
+
+#ifdef FERRY_HAS_MPI
+static void against_mpi_rows_have_peer_and_ratio(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allgather -b 64K -e 64K -n 3 -w 1 --ranks 2 --vs mpi");
+	assert_int_equal(cJSON_GetArraySize(rows), 2);
+	for (const cJSON *row = rows->child; row; row = row->next) {
+		assert_string_equal(string(row, "peer"), "mpi");
+		assert_true(fabs(number(row, "peer_time_us") / number(row, "time_us") / number(row, "ratio") - 1) < 1e-6);
+		assert_true(number(row, "wrong") == 0);
+	}
+	cJSON_Delete(rows);
+}
+
+static void against_mpi_what_it_cannot_do_is_refused(void **state)
+{
+	(void)state;
+	char output[8192];
+	assert_int_equal(run("allreduce -d f16 --ranks 1 --vs mpi", output, sizeof output), 1);
+	assert_non_null(strstr(output, "type"));
+	assert_int_equal(run("allreduce -o avg --ranks 1 --vs mpi", output, sizeof output), 1);
+	assert_non_null(strstr(output, "reduction"));
+}
+#endif
+
+static int name_file(void **state)
+{
+	(void)state;
+	snprintf(json_file, sizeof json_file, "/tmp/ferry-perf-test-%d.json", (int)getpid());
+	return 0;
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	return unlink(json_file);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(every_collective_gives_right_rows_with_all_fields),
+	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
+	        cmocka_unit_test(unchecked_rows_say_so),
+	        cmocka_unit_test(a_program_from_a_file_is_measured),
+	        cmocka_unit_test(bad_arguments_are_refused_by_value),
+#ifdef FERRY_HAS_MPI
+	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
+	        cmocka_unit_test(against_mpi_what_it_cannot_do_is_refused),
+#endif
+	};
+	return cmocka_run_group_tests(tests, name_file, remove_file);
+}
