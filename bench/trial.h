@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A trial: one collective call as all its ranks make it, with inputs that every rank can compute for every other, and the
- * answer that each must get. Used by the test suites over the public API.
+ * answer that each must get. Used by ferry-perf to check results, and by the test suites over the public API.
  *
  * Inputs are pseudo-random with a period that is a prime, so a slice that lands in the wrong place shows, and references
  * cost little at any size. Integers use all their bits and wrap; floats have all of theirs too, in ranges where nothing
