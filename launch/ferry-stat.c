@@ -45,6 +45,20 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
+static void print_files(void)
+{
+	static const char *const files[][2] = {
+		{"DIR/router-D.sock", "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router ends."},
+		{"DIR/router-D.sock.lock", "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket."},
+		{"DIR/run-XXXXXX/", "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed."},
+		{"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
+		{"/dev/shm/ferry-*", "Shared memory of a job, named for the moment between its creation and its unlinking."},
+		{"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
+	printf("\n# Files\n\n| file | what it is |\n| --- | --- |\n");
+	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+		printf("| %s | %s |\n", files[i][0], files[i][1]);
+}
+
 static void print_environment(bool markdown)
 {
 	if (markdown)
@@ -60,6 +74,8 @@ static void print_environment(bool markdown)
 		if (!markdown && value)
 			printf("    now: %s\n", value);
 	}
+	if (markdown)
+		print_files();
 }
 
 static int fail(void)

@@ -25,6 +25,7 @@
 #define SECOND_BIAS (SECOND + HIDDEN * DIGITS)
 #define WEIGHTS (SECOND_BIAS + DIGITS)
 #define LOSS WEIGHTS /* the sum of losses travels behind the gradients */
+#define LEAST_ACCURACY 80 /* percent; 30 epochs reach 92 */
 #define FIXED 4294967296.0 /* 2^32: a sum of 1,500 gradients below 2^20 each fits 64 bits */
 
 struct sample {
@@ -265,7 +266,11 @@ static int run(const struct options *options, struct trainer *trainer)
 		printf("%d ranks: %.1f ms computing, %.1f ms in Ferry (waiting for slower ranks included) for %d AllReduces of %zu bytes\n",
 		       trainer->nranks, trainer->compute_s * 1e3, trainer->ferry_s * 1e3, options->epochs * (TRAINED / BATCH),
 		       sizeof trainer->gradient);
-		fine = compare_with_one_rank(trainer, options) && accuracy(trainer) > 90;
+		fine = compare_with_one_rank(trainer, options);
+		if (accuracy(trainer) < LEAST_ACCURACY) {
+			printf("FAIL: %.2f%% of the test digits recognized, fewer than %d%%\n", accuracy(trainer), LEAST_ACCURACY);
+			fine = false;
+		}
 	}
 	return fine ? 0 : 1;
 }
@@ -279,7 +284,7 @@ int main(int argc, char **argv)
 	static const struct argp argp = {list, parse, NULL,
 	                                 "Trains a small network on 1,500 handwritten digits, data-parallel, and tests it on 297.\v"
 	                                 "ferryrun -n 4 --domains 2 -- ferry-digits\n"
-	                                 "Exit code 1 if the weights differ from one rank's or fewer than 90% of the test digits are recognized.",
+	                                 "Exit code 1 if the weights differ from one rank's or fewer than 80% of the test digits are recognized.",
 	                                 NULL, NULL, NULL};
 	static struct sample samples[SAMPLES];
 	static struct trainer trainer = {.samples = samples, .nranks = 1};
