@@ -31,21 +31,24 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	uint64_t window = (uint64_t)plan->slice * plan->window;
+	bool fits = true;
+	for (uint32_t domain = 0; domain < limits->ndomains; domain++)
+		fits &= plan->staging[domain] <= limits->staging[domain] && plan->counters[domain] <= limits->counters[domain];
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &instrs[i];
-		bool inside = instr->domain < limits->ndomains && instr->counter < limits->counters[instr->domain];
+		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];
 		if (instr->opcode != FERRY_COPY)
 			inside &= instr->window_domain < limits->ndomains &&
-			          instr->window_offset + window <= limits->staging[instr->window_domain];
+			          instr->window_offset + window <= plan->staging[instr->window_domain];
 		for (uint32_t e = 0; e < instr->nedges; e++)
 			inside &= ferry_plan_edges(plan)[instr->first_edge + e].instr < plan->ninstrs;
 		for (uint32_t s = 0; s < instr->nsources; s++) {
 			const struct ferry_source *source = &ferry_plan_sources(plan)[instr->first_source + s];
 			inside &= source->domain < limits->ndomains &&
-			          source->window_offset + window <= limits->staging[source->domain] &&
+			          source->window_offset + window <= plan->staging[source->domain] &&
 			          (source->rank < limits->nranks || source->rank == FERRY_PARTIAL);
 		}
-		if (!inside) {
+		if (!inside || !fits) {
 			fprintf(stderr, "fuzz_plan: instruction %u of a plan taken as valid reaches outside\n", i);
 			abort();
 		}
