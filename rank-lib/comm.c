@@ -79,14 +79,7 @@ void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *mes
 static void adopt_failure(struct ferryComm *comm)
 {
 	char text[2 * FERRY_MESSAGE_BYTES];
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
-		const struct ferry_failure *failure = &comm->shared.arenas[domain].header->failure;
-		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
-			continue;
-		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
-		keep_error(comm, failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code : ferryInternalError,
-		           text);
-	}
+	/* Ranks first: what one said before it left explains more than a router's "rank 3 died". */
 	for (int rank = 0; rank < comm->nranks; rank++) {
 		const struct ferry_failure *failure = &ferry_rank_line(&comm->shared, (uint32_t)rank)->failure;
 		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
@@ -94,6 +87,14 @@ static void adopt_failure(struct ferryComm *comm)
 		snprintf(text, sizeof text, "rank %d: %.*s", rank, FERRY_MESSAGE_BYTES - 1, failure->message);
 		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
 		keep_error(comm, failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
+	}
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+		const struct ferry_failure *failure = &comm->shared.arenas[domain].header->failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+		keep_error(comm, failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code : ferryInternalError,
+		           text);
 	}
 	keep_error(comm, ferryRemoteError, "the job was ended by somebody who left no message");
 }

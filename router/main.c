@@ -3,6 +3,7 @@
 #include "ipc/attach.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "router/guard.h"
 #include "router/router.h"
 
 #include <argp.h>
@@ -182,6 +183,8 @@ int main(int argc, char **argv)
 	if (arguments.router.pin)
 		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
 
+	if (ferry_guard_install())
+		return fail("guarding against arenas cut short");
 	sigset_t signals;
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);

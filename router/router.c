@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "router/guard.h"
 #include "router/workers.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define ATTENDANT_US 1000000 /* how long an attendant sleeps before it looks whether its job is over */
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
 
 /* A client. Owned by the connection thread. */
@@ -84,6 +86,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 		free(job);
 		return result;
 	}
+	ferry_guard_add(&job->shared.arenas[router->domain]);
 	memcpy(job->key, message->key, sizeof job->key);
 	job->domain = router->domain;
 	job->store = router->store;
@@ -93,6 +96,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	pthread_mutex_init(&job->admit, NULL);
 	int refused = pthread_create(&job->attendant, NULL, attendant_main, job);
 	if (refused) {
+		ferry_guard_remove(&job->shared.arenas[router->domain]);
 		ferry_arena_unmap(&job->shared.arenas[router->domain]);
 		free(job);
 		return ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused));
@@ -114,8 +118,10 @@ static void job_destroy(struct ferry_router *router, struct ferry_job *job)
 	ferry_workers_remove_job(&router->workers, job);
 	ferry_job_free_plans(job);
 	router->staging_used -= FERRY_BANKS * own->staging_bytes;
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		ferry_guard_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
+	}
 	pthread_mutex_destroy(&job->admit);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
 	free(job);
@@ -143,6 +149,8 @@ static ferryResult_t map_peers(struct ferry_job *job)
 		close(connection);
 		if (!result)
 			result = ferry_arena_map(descriptor, &job->shared.arenas[domain]);
+		if (!result)
+			ferry_guard_add(&job->shared.arenas[domain]);
 		if (!result && (job->shared.arenas[domain].nranks != job->shared.nranks ||
 		                job->shared.arenas[domain].domain != domain))
 			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks", path,
@@ -195,7 +203,8 @@ static void *attendant_main(void *argument)
 			ferry_doorbell_cancel(bell);
 			ferry_workers_run(workers);
 		} else {
-			ferry_doorbell_wait(bell, ticket, -1);
+			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
+			ferry_doorbell_wait(bell, ticket, ATTENDANT_US);
 		}
 	}
 }
@@ -272,17 +281,18 @@ static ferryResult_t keep_plan(struct ferry_router *router, struct connection *c
 
 static void status_text(struct ferry_router *router, char *text, size_t bytes)
 {
-	unsigned jobs = 0, ranks = 0;
+	unsigned jobs = 0, failed = 0, ranks = 0;
 	unsigned long long slices = 0, moved = 0;
 	for (struct ferry_job *job = router->workers.jobs; job; job = job->next) {
 		jobs++;
+		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
 		ranks += (unsigned)__builtin_popcountll(job->attached & ~job->detached);
 		slices += atomic_load_explicit(&job->slices, memory_order_relaxed);
 		moved += atomic_load_explicit(&job->bytes, memory_order_relaxed);
 	}
-	snprintf(text, bytes, "domain=%u pid=%d state=%s workers=%u jobs=%u ranks=%u staging=%llu slices=%llu bytes=%llu",
+	snprintf(text, bytes, "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u staging=%llu slices=%llu bytes=%llu",
 	         router->domain, (int)getpid(), atomic_load(&router->draining) ? "draining" : "serving", router->workers.limit,
-	         jobs, ranks, (unsigned long long)router->staging_used, slices, moved);
+	         jobs, failed, ranks, (unsigned long long)router->staging_used, slices, moved);
 }
 
 static void serve(struct ferry_router *router, struct connection *client)

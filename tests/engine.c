@@ -12,8 +12,10 @@
 #include "ipc/error.h"
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
+#include "router/guard.h"
 #include "router/router.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -232,6 +234,29 @@ static void two_jobs_run_at_once_and_one_failing_leaves_the_other_alone(void **s
 	close_job(&second);
 }
 
+static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **state)
+{
+	(void)state;
+	struct job cut, good;
+	assert_int_equal(ferry_guard_install(), ferrySuccess);
+	open_job(&cut, 2, 1);
+	open_job(&good, 2, 2);
+	make_plan(&good, 700);
+	assert_int_equal(give_plan(&good, 7), ferrySuccess);
+	assert_int_equal(ftruncate(cut.shared.arenas[0].descriptor, 0), 0);
+	shutdown(cut.sockets[1], SHUT_RDWR); /* makes the router write to the arena: the job has failed */
+	char text[512];
+	do
+		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	while (!strstr(text, "failed=1"));
+	run_calls(&good, 700, 5);
+	close_job(&good);
+	for (int rank = 0; rank < 2; rank++)
+		close(cut.sockets[rank]);
+	ferry_arena_unmap(&cut.shared.arenas[0]);
+	signal(SIGBUS, SIG_DFL);
+}
+
 static void ranks_that_disagree_fail_their_job_by_name(void **state)
 {
 	(void)state;
@@ -434,6 +459,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(the_router_sums_every_slice_of_call_after_call),
 		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
+		TEST(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone),
 		TEST(ranks_that_disagree_fail_their_job_by_name),
 		TEST(a_descriptor_that_names_no_known_plan_fails_its_job_alone),
 		TEST(a_corrupted_plan_is_refused_and_the_job_lives_on),
