@@ -11,6 +11,9 @@
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #define MOST_SOURCES (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
 #define STREAM_LEAST 4096 /* below this, fencing costs more than the cache lines */
@@ -159,7 +162,7 @@ static size_t element_size(ferryDataType_t type)
 
 static void convert_factor(const struct ferry_reduction *reduction, uint32_t source, void *factors)
 {
-	bool scaled = reduction->scaled >> source & 1;
+	bool scaled = source < 64 && reduction->scaled >> source & 1;
 	uint64_t bits = scaled ? reduction->scalars[source] : 0;
 	float single = 1;
 	uint32_t shifted = (uint32_t)bits << 16;
@@ -201,6 +204,56 @@ static void convert_factor(const struct ferry_reduction *reduction, uint32_t sou
 	}
 	((float *)factors)[source] = single;
 }
+
+/* ---- the floating-point modes that the promise of equal bits rests on ---- */
+
+/*
+ * A rank may host the engine in a process that was linked with -ffast-math, which makes its threads flush subnormals, or
+ * that rounds otherwise or traps. Kernels run in the default modes; the thread's own come back after.
+ */
+#if defined(__x86_64__)
+#define MODE_BITS 0xffc0u     /* of MXCSR: all but the sticky flags */
+#define DEFAULT_MODES 0x1f80u /* all exceptions masked, round to nearest, subnormals kept */
+
+static uint64_t enter_default_modes(void)
+{
+	unsigned modes = _mm_getcsr();
+	if ((modes & MODE_BITS) != DEFAULT_MODES)
+		_mm_setcsr(DEFAULT_MODES);
+	return modes;
+}
+
+static void leave_default_modes(uint64_t modes)
+{
+	if ((modes & MODE_BITS) != DEFAULT_MODES)
+		_mm_setcsr((unsigned)modes);
+}
+#elif defined(__aarch64__)
+static uint64_t enter_default_modes(void)
+{
+	uint64_t modes;
+	__asm__ volatile("mrs %0, fpcr" : "=r"(modes));
+	if (modes)
+		__asm__ volatile("msr fpcr, %0" : : "r"(0ull) : "memory");
+	return modes;
+}
+
+static void leave_default_modes(uint64_t modes)
+{
+	if (modes)
+		__asm__ volatile("msr fpcr, %0" : : "r"(modes) : "memory");
+}
+#else
+static uint64_t enter_default_modes(void)
+{
+	return 0;
+}
+
+static void leave_default_modes(uint64_t modes)
+{
+	(void)modes;
+}
+#endif
 
 /* ---- edges ---- */
 
@@ -272,7 +325,9 @@ static void reduce_with(const struct ferry_reduce_kernels *kernels, void *destin
 	                    .divisor = reduction->divisor ? reduction->divisor : 1};
 	for (uint32_t i = 0; scaled && i < nsources; i++)
 		convert_factor(reduction, i, factors);
+	uint64_t modes = enter_default_modes();
 	run_whole(&pass, destination, (const char *const *)sources, elements * element);
+	leave_default_modes(modes);
 }
 
 void ferry_reduce(void *destination, const void *const *sources, uint32_t nsources, size_t elements,

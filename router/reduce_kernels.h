@@ -148,14 +148,14 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 		for (; at + 2 * one <= end; at += 2 * one) {                                                                    \
 			vector a = load_##name(from[0] + at), b = load_##name(from[0] + at + one);                              \
 			if (!plain && factors) {                                                                                \
-				a = step_##stepper(a, (vector){} + factors[0], ferryProd);                                      \
-				b = step_##stepper(b, (vector){} + factors[0], ferryProd);                                      \
+				a = step_##stepper(a, factors[0] - (vector){}, ferryProd);                                      \
+				b = step_##stepper(b, factors[0] - (vector){}, ferryProd);                                      \
 			}                                                                                                       \
 			for (uint32_t i = 1; i < count; i++) {                                                                  \
 				vector c = load_##name(from[i] + at), d = load_##name(from[i] + at + one);                      \
 				if (!plain && factors) {                                                                        \
-					c = step_##stepper(c, (vector){} + factors[i], ferryProd);                              \
-					d = step_##stepper(d, (vector){} + factors[i], ferryProd);                              \
+					c = step_##stepper(c, factors[i] - (vector){}, ferryProd);                              \
+					d = step_##stepper(d, factors[i] - (vector){}, ferryProd);                              \
 				}                                                                                               \
 				a = step_##stepper(a, c, op);                                                                   \
 				b = step_##stepper(b, d, op);                                                                   \
