@@ -91,7 +91,7 @@ uint8_t ferry_f8e5m2_round(float value)
 }
 
 /* Powers of two as the compiler can fold them. */
-#define P2(e) ((e) < 0 ? 1.0f / (float)(1ull << -(e)) : (float)(1ull << (e)))
+#define P2(e) ((float)(1ull << ((e) > 0 ? (e) : 0)) / (float)(1ull << ((e) < 0 ? -(e) : 0)))
 #define E4(b) (((b)&0x7f) == 0x7f ? NAN : (((b) >> 3 & 15) ? (8 + ((b)&7)) * P2(((b) >> 3 & 15) - 10) : ((b)&7) * P2(-9)) * ((b)&0x80 ? -1.0f : 1.0f))
 #define E5(b) (((b) >> 2 & 31) == 31 ? (((b)&3) ? NAN : (b)&0x80 ? -INFINITY : INFINITY) : (((b) >> 2 & 31) ? (4 + ((b)&3)) * P2(((b) >> 2 & 31) - 17) : ((b)&3) * P2(-16)) * ((b)&0x80 ? -1.0f : 1.0f))
 #define ROW(f, b) f(b), f(b + 1), f(b + 2), f(b + 3), f(b + 4), f(b + 5), f(b + 6), f(b + 7)
