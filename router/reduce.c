@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -108,6 +109,14 @@ const char *ferry_reduce_target_name(enum ferry_target target)
 	return (unsigned)target < FERRY_NUM_TARGETS ? target_names[target] : NULL;
 }
 
+#if defined(__x86_64__)
+static bool cpu_has_f16c(void)
+{
+	unsigned eax, ebx, ecx, edx; /* clang 14's __builtin_cpu_supports does not know the name */
+	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && ecx & bit_F16C;
+}
+#endif
+
 static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 {
 	switch (target) {
@@ -115,7 +124,7 @@ static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 		return &ferry_kernels_portable;
 #if defined(__x86_64__)
 	case FERRY_TARGET_AVX2:
-		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") ? &ferry_kernels_avx2 : NULL;
+		return __builtin_cpu_supports("avx2") && cpu_has_f16c() ? &ferry_kernels_avx2 : NULL;
 	case FERRY_TARGET_AVX512:
 		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 		                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
