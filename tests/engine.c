@@ -238,6 +238,9 @@ static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **stat
 {
 	(void)state;
 	struct job cut, good;
+#if defined(__SANITIZE_THREAD__)
+	skip(); /* the page is replaced under threads that use it, which is the point */
+#endif
 	assert_int_equal(ferry_guard_install(), ferrySuccess);
 	open_job(&cut, 2, 1);
 	open_job(&good, 2, 2);
