@@ -360,7 +360,10 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
 		return 1;
 	}
-	if (launch.rank >= 0)
-		return run_ranks(&parsed);
+	if (launch.rank >= 0) {
+		int code = run_ranks(&parsed);
+		free(parsed.program);
+		return code;
+	}
 	return relaunch(&parsed, argc, argv);
 }

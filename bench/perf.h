@@ -19,7 +19,7 @@ struct perf_options {
 	uint32_t iterations; /* 0: as many as fit about half a second, 5 to 200 */
 	uint32_t warmups;
 	bool check;
-	const char *program; /* text, or NULL */
+	char *program;       /* text, or NULL */
 	const char *json;    /* file name, or NULL */
 	const char *peer;    /* "mpi", or NULL */
 	int ranks, domains;  /* without a launcher; 0: ferryrun's default */
