@@ -33,7 +33,11 @@ static MPI_Datatype type_of(ferryDataType_t type)
 
 static MPI_Op op_of(ferryRedOp_t op)
 {
-	return op == ferrySum ? MPI_SUM : op == ferryProd ? MPI_PROD : op == ferryMax ? MPI_MAX : op == ferryMin ? MPI_MIN : MPI_OP_NULL;
+	return op == ferrySum    ? MPI_SUM
+	       : op == ferryProd ? MPI_PROD
+	       : op == ferryMax  ? MPI_MAX
+	       : op == ferryMin  ? MPI_MIN
+	                         : MPI_OP_NULL;
 }
 
 static const char *open_mpi(int *rank, int *nranks)
@@ -101,13 +105,16 @@ static void run(const struct perf_call *call)
 		MPI_Bcast(rank == root ? (char *)send : receive, count, type, root, world);
 		break;
 	case FERRY_REDUCE_TO_ROOT:
-		MPI_Reduce(in_place && rank == root ? MPI_IN_PLACE : send, receive, count, type, op_of(call->op), root, world);
+		MPI_Reduce(in_place && rank == root ? MPI_IN_PLACE : send, receive, count, type, op_of(call->op), root,
+		           world);
 		break;
 	case FERRY_GATHER:
-		MPI_Gather(rank == root && send == receive + block ? MPI_IN_PLACE : send, count, type, receive, count, type, root, world);
+		MPI_Gather(rank == root && send == receive + block ? MPI_IN_PLACE : send, count, type, receive, count, type,
+		           root, world);
 		break;
 	case FERRY_SCATTER:
-		MPI_Scatter(send, count, type, rank == root && receive == send + block ? MPI_IN_PLACE : receive, count, type, root, world);
+		MPI_Scatter(send, count, type, rank == root && receive == send + block ? MPI_IN_PLACE : receive, count, type,
+		            root, world);
 		break;
 	case FERRY_ALLTOALL:
 		MPI_Alltoall(in_place ? MPI_IN_PLACE : send, count, type, receive, count, type, world);
