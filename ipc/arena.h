@@ -6,7 +6,7 @@
  * Layout: header | rank lines | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
  * which its readers copy once and check (ferry_arena_map); nobody uses an offset out of shared memory afterwards.
  *
- * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .rank_domain, .finished,
+ * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present, .rank_domain, .finished,
  * .failure: that router. A rank line: its rank alone, in the arena of its own domain. A counter: the one instruction that
  * owns it in the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination.
  * Doorbells: anybody. `failed`: anybody, 0 to 1 only.
@@ -109,6 +109,7 @@ struct ferry_arena_header {
 	uint32_t counters;         /* per bank */
 	uint32_t pair_slice;       /* bytes per slot of a pair's window */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
+	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	char pad0[64];

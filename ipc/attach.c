@@ -133,7 +133,7 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 ferryResult_t ferry_attach_listen(const char *path, int *listener)
 {
 	struct sockaddr_un address;
-	socklen_t bytes;
+	socklen_t bytes = 0;
 	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(listener)))
 		return result;
@@ -150,7 +150,7 @@ ferryResult_t ferry_attach_listen(const char *path, int *listener)
 ferryResult_t ferry_attach_connect(const char *path, int *connection)
 {
 	struct sockaddr_un address;
-	socklen_t bytes;
+	socklen_t bytes = 0;
 	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(connection)))
 		return result;

@@ -269,6 +269,16 @@ static ferryResult_t read_failure(const struct ferry_failure *failure)
 	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
 }
 
+static void list_missing(const struct ferryComm *comm, uint32_t domain, char *text, size_t bytes)
+{
+	uint64_t present = atomic_load_explicit(&comm->shared.arenas[domain].header->present, memory_order_relaxed);
+	size_t length = 0;
+	text[0] = '\0';
+	for (int rank = 0; rank < comm->nranks && length < bytes; rank++)
+		if (!(present >> rank & 1))
+			length += (size_t)snprintf(text + length, bytes - length, length ? " %d" : "%d", rank);
+}
+
 static ferryResult_t wait_for_ranks(struct ferryComm *comm, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_arena_header *header = comm->shared.arenas[domain].header;
@@ -282,11 +292,14 @@ static ferryResult_t wait_for_ranks(struct ferryComm *comm, uint32_t domain, uin
 		if (ferry_attach_closed(comm->sockets[domain]))
 			return ferry_fail(ferryRemoteError, "the router of domain %u went away while rank %d waited for the others", domain,
 			                  comm->rank);
-		if (ferry_now_ns() > deadline)
+		if (ferry_now_ns() > deadline) {
+			char missing[200];
+			list_missing(comm, domain, missing, sizeof missing);
 			return ferry_fail(ferryRemoteError,
-			                  "%u of %d ranks attached to domain %u in time; rank %d waits no longer (other ranks dead, or with "
-			                  "another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
-			                  attached, comm->nranks, domain, comm->rank);
+			                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they are dead "
+			                  "or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
+			                  attached, comm->nranks, domain, missing, comm->rank);
+		}
 		ferry_futex_wait(&header->attached, attached, 100000, true);
 	}
 }

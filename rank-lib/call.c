@@ -78,6 +78,24 @@ static ferryResult_t check_buffers(const struct ferry_request *request)
 	return ferrySuccess;
 }
 
+/* No part that is sent may be written by one that is received. */
+static ferryResult_t check_variable_overlap(const struct ferry_request *request)
+{
+	uintptr_t send = (uintptr_t)request->send, receive = (uintptr_t)request->receive;
+	size_t element = ferry_type_size(request->type);
+	for (int to = 0; to < request->comm->nranks; to++)
+		for (int from = 0; from < request->comm->nranks; from++) {
+			uintptr_t out = send + request->senddispls[to] * element, in = receive + request->recvdispls[from] * element;
+			uint64_t sent = request->sendcounts[to] * element, received = request->recvcounts[from] * element;
+			if (sent && received && out < in + received && in < out + sent)
+				return ferry_fail(ferryInvalidArgument,
+				                  "alltoallv: the part of sendbuff %p for rank %d and the part of recvbuff %p from rank %d "
+				                  "overlap; it has no in-place form",
+				                  request->send, to, request->receive, from);
+		}
+	return ferrySuccess;
+}
+
 static ferryResult_t check_variable(const struct ferry_request *request)
 {
 	if (!request->sendcounts || !request->senddispls || !request->recvcounts || !request->recvdispls)
@@ -93,10 +111,7 @@ static ferryResult_t check_variable(const struct ferry_request *request)
 	if (request->sendcounts[self] != request->recvcounts[self])
 		return ferry_fail(ferryInvalidUsage, "alltoallv: rank %d sends %zu elements to itself and receives %zu",
 		                  request->comm->rank, request->sendcounts[self], request->recvcounts[self]);
-	if (request->send && request->send == request->receive)
-		return ferry_fail(ferryInvalidArgument, "alltoallv: sendbuff and recvbuff are both %p; it has no in-place form",
-		                  request->send);
-	return ferrySuccess;
+	return check_variable_overlap(request);
 }
 
 static ferryResult_t check_redop(const struct ferry_request *request)
@@ -231,14 +246,27 @@ static void fill_call(const struct ferry_request *request, struct ferry_call *ca
 	}
 }
 
+struct ferry_redop ferry_request_factor(const struct ferry_request *request, bool locked)
+{
+	struct ferryComm *comm = request->comm;
+	int index = (int)request->op - (int)ferryNumOps;
+	struct ferry_redop factor = {0};
+	if (!ferry_collective_reduces(request->collective) || index < 0)
+		return factor;
+	if (!locked)
+		pthread_mutex_lock(&comm->lock);
+	factor = comm->redops[index];
+	if (!locked)
+		pthread_mutex_unlock(&comm->lock);
+	return factor;
+}
+
 /* Scalars of premulsum: a value given at creation, or device memory read when the call starts. */
 static void fill_scalar(const struct ferry_request *request, struct ferry_call *call)
 {
-	int index = (int)request->op - (int)ferryNumOps;
-	if (!ferry_collective_reduces(request->collective) || index < 0)
-		return;
-	call->scalar = request->comm->redops[index].scalar;
-	call->device_scalar = request->comm->redops[index].device_scalar;
+	struct ferry_redop factor = request->kept ? request->factor : ferry_request_factor(request, true);
+	call->scalar = factor.scalar;
+	call->device_scalar = factor.device_scalar;
 }
 
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry,

@@ -447,31 +447,38 @@ ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error)
 	return ferrySuccess;
 }
 
-static ferryResult_t tell(ferryComm_t comm, int *where, int what)
+static ferryResult_t check_question(ferryComm_t comm, const int *where)
 {
 	ferryResult_t result = ferry_comm_check(comm);
 	if (result)
 		return result;
-	if (!where)
-		return ferry_fail(ferryInvalidArgument, "the pointer to write the answer to is NULL");
-	*where = what;
-	return ferrySuccess;
+	return where ? ferrySuccess : ferry_fail(ferryInvalidArgument, "the pointer to write the answer to is NULL");
 }
 
 ferryResult_t ferryCommCount(ferryComm_t comm, int *count)
 {
-	return tell(comm, count, comm ? comm->nranks : 0);
+	ferryResult_t result = check_question(comm, count);
+	if (!result)
+		*count = comm->nranks;
+	return result;
 }
 
 ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank)
 {
-	return tell(comm, rank, comm ? comm->rank : 0);
+	ferryResult_t result = check_question(comm, rank);
+	if (!result)
+		*rank = comm->rank;
+	return result;
 }
 
 ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
 {
-	ferryResult_t result = tell(comm, domain, comm ? (int)comm->domain : 0);
-	return result ? result : tell(comm, ndomains, (int)comm->ndomains);
+	ferryResult_t result = check_question(comm, domain ? ndomains : domain);
+	if (result)
+		return result;
+	*domain = (int)comm->domain;
+	*ndomains = (int)comm->ndomains;
+	return ferrySuccess;
 }
 
 static void wait_for_calls(struct ferryComm *comm)

@@ -226,6 +226,8 @@ struct ferry_request {
 	struct ferryComm *comm;
 	ferryStream_t stream;
 	enum ferry_direction direction;                       /* SENDRECV: FERRY_UP sends */
+	bool kept;                                            /* in a group: `factor` is from when the call was made */
+	struct ferry_redop factor;                            /* premulsum: the operation may be destroyed before the group ends */
 };
 
 ferryResult_t ferry_launch(const struct ferry_request *request);
@@ -234,5 +236,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 /** group.c: keeps the request if a group is open. */
 bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result);
 ferryResult_t ferry_request_check(const struct ferry_request *request);
+/** The created reduction that the request names; unused for the built-in ones. Takes comm->lock unless `locked`. */
+struct ferry_redop ferry_request_factor(const struct ferry_request *request, bool locked);
 
 #endif

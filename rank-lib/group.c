@@ -56,6 +56,8 @@ static ferryResult_t keep(const struct ferry_request *request)
 	}
 	struct kept *kept = &group.kept[group.nkept];
 	*kept = (struct kept){.request = *request};
+	kept->request.kept = true;
+	kept->request.factor = ferry_request_factor(request, false);
 	if (request->program) {
 		kept->program = strdup(request->program);
 		if (!kept->program)

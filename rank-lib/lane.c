@@ -42,7 +42,7 @@ static void end_call(struct ferry_call *call)
 		if (all_finished(comm, call->bank, call->seq))
 			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
 	}
-	ferry_ticket_finish(&call->ticket, result);
+	ferry_ticket_finish(&call->ticket, result, comm->error_message);
 	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
 		ferry_futex_wake(&comm->inflight, -1, false);
 	ferry_ticket_drop(&call->ticket);

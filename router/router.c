@@ -245,6 +245,7 @@ static ferryResult_t attach_rank(struct ferry_router *router, struct connection 
 	client->rank = message->rank;
 	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
 	header->rank_domain[message->rank] = (uint8_t)message->domain;
+	atomic_fetch_or_explicit(&header->present, 1ull << message->rank, memory_order_relaxed);
 	atomic_fetch_add_explicit(&header->attached, 1, memory_order_release);
 	ferry_futex_wake(&header->attached, -1, true);
 	return ferrySuccess;
@@ -499,7 +500,7 @@ static uint32_t workers_default(const struct ferry_layout *layout, uint32_t doma
 
 static ferryResult_t read_settings(struct ferry_router *router, const struct ferry_router_options *options, long *workers, long *spin)
 {
-	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK");
+	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK"), *reduce = ferry_env("FERRY_REDUCE");
 	uint64_t staging;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
@@ -512,6 +513,11 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: ordinary, stream or demote", store);
 	router->store = !store || store[0] == 'o' ? FERRY_STORE_ORDINARY : store[0] == 's' ? FERRY_STORE_STREAM : FERRY_STORE_DEMOTE;
+	int target = 0;
+	while (reduce && target < FERRY_NUM_TARGETS && strcmp(reduce, ferry_reduce_target_name((enum ferry_target)target)))
+		target++;
+	if (target == FERRY_NUM_TARGETS)
+		return ferry_fail(ferryInvalidArgument, "FERRY_REDUCE=%s: portable, avx2, avx512 or neon", reduce);
 	if (lock && strcmp(lock, "off") && strcmp(lock, "require"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOCK=%s: off or require", lock);
 	router->lock_staging = lock && lock[0] == 'r';

@@ -306,6 +306,29 @@ static void premultiplied_sums_scale_each_rank_by_its_own_factor(void **state)
 	}
 }
 
+static void a_group_keeps_the_factor_of_an_operation_destroyed_in_it(void **state)
+{
+	(void)state;
+	struct ranks ranks;
+	static float in[2] = {1, 1}, first[2], second[2];
+	float two = 2, three = 3;
+	open_ranks(&ranks, 2, 1);
+	OK(ferryGroupStart());
+	for (int rank = 0; rank < 2; rank++) {
+		ferryRedOp_t op;
+		OK(ferryRedOpCreatePreMulSum(&op, &two, ferryFloat, ferryScalarHostImmediate, ranks.comms[rank]));
+		OK(ferryAllReduce(&in[rank], &first[rank], 1, ferryFloat, op, ranks.comms[rank], NULL));
+		OK(ferryRedOpDestroy(op, ranks.comms[rank]));
+		OK(ferryRedOpCreatePreMulSum(&op, &three, ferryFloat, ferryScalarHostImmediate, ranks.comms[rank]));
+		OK(ferryAllReduce(&in[rank], &second[rank], 1, ferryFloat, op, ranks.comms[rank], NULL));
+		OK(ferryRedOpDestroy(op, ranks.comms[rank]));
+	}
+	OK(ferryGroupEnd());
+	OK(ferryStreamSynchronize(NULL));
+	assert_true(first[0] == 4 && first[1] == 4 && second[0] == 6 && second[1] == 6);
+	close_ranks(&ranks);
+}
+
 /* ---- ranks in threads of their own ---- */
 
 struct actor {
@@ -477,6 +500,7 @@ int main(void)
 		cmocka_unit_test(uneven_all_to_all_delivers_every_part),
 		cmocka_unit_test(figure_3_of_hylink_runs_as_printed),
 		cmocka_unit_test(premultiplied_sums_scale_each_rank_by_its_own_factor),
+		cmocka_unit_test(a_group_keeps_the_factor_of_an_operation_destroyed_in_it),
 		cmocka_unit_test(splitting_gives_communicators_ordered_by_key),
 		cmocka_unit_test(ranks_in_threads_run_a_random_sequence),
 		cmocka_unit_test(sixty_four_ranks_share_two_cores_with_one_slot_windows),

@@ -12,9 +12,10 @@ void ferry_ticket_start(struct ferry_ticket *ticket)
 	ticket->on_start(ticket);
 }
 
-void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result)
+void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message)
 {
 	ticket->result = result;
+	ticket->message = message;
 	/* 2: somebody announced that he sleeps. The exchange and the waiter's compare-and-swap order the two. */
 	if (atomic_exchange_explicit(&ticket->finished, 1, memory_order_acq_rel) == 2)
 		ferry_futex_wake(&ticket->finished, -1, false);

@@ -20,13 +20,14 @@ struct ferry_ticket {
 	_Atomic uint32_t finished; /* futex word, 1: done; written by the lane that ends the call, release, after result */
 	_Atomic uint32_t holders;
 	ferryResult_t result;
+	const char *message;       /* why, if result is a failure; lives as long as the ticket */
 	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
 	void (*release)(struct ferry_ticket *ticket);  /* frees; called when the last holder lets go */
 };
 
 void ferry_ticket_start(struct ferry_ticket *ticket);
 /** Stores the result and wakes whoever waits for the ticket. The caller still holds it. */
-void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result);
+void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
 void ferry_ticket_drop(struct ferry_ticket *ticket);
 bool ferry_ticket_finished(struct ferry_ticket *ticket);
 void ferry_ticket_wait(struct ferry_ticket *ticket);

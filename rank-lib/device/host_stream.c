@@ -96,7 +96,7 @@ static void keep_error(struct ferryStream *stream, struct ferry_ticket *ticket)
 	if (!ticket->result || stream->error)
 		return;
 	stream->error = ticket->result;
-	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %s", ferry_result_text(ticket->result));
+	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %.400s", ticket->message);
 }
 
 static void run(struct operation *operation)
