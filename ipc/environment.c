@@ -9,23 +9,32 @@
 #include <string.h>
 
 const struct ferry_variable ferry_variables[] = {
-	{"FERRY_ROUTER", "auto", "auto: attach to routers, starting them if none answers; required: fail if none answers; embedded: a rank of the job hosts them, no other process."},
-	{"FERRY_SOCKET_DIR", "", "Directory of the routers' sockets. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
-	{"FERRY_ROUTER_EXE", "", "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
+	{"FERRY_ROUTER", "auto",
+	 "auto: attach to routers, starting them if none answers; required: fail if none answers; "
+	 "embedded: a rank of the job hosts them, no other process."},
+	{"FERRY_SOCKET_DIR", "",
+	 "Directory of the routers' sockets. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
+	{"FERRY_ROUTER_EXE", "",
+	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
 	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks."},
-	{"FERRY_LAYOUT", "", "Domains and their devices: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\"."},
-	{"FERRY_DOMAINS", "", "Split this machine's CPUs and devices into that many equal domains."},
+	{"FERRY_LAYOUT", "",
+	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\". "
+	 "A domain may also have node=N, where its memory is bound."},
+	{"FERRY_DOMAINS", "", "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_DEVICE", "host", "Kind of device: host or cuda."},
-	{"FERRY_HOST_LINK", "", "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
-	{"FERRY_STAGING", "", "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache."},
+	{"FERRY_HOST_LINK", "",
+	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
+	{"FERRY_STAGING", "",
+	 "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache."},
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "", "Worker threads of a router. Unset: one per two CPUs of its domain, at least one."},
 	{"FERRY_STORE", "ordinary", "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote)."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "0", "Microseconds that lanes and workers spin before they sleep."},
-	{"FERRY_REDUCE", "", "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
+	{"FERRY_REDUCE", "",
+	 "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
 	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
@@ -33,7 +42,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SIZE", "", "Number of ranks."},
 	{"FERRY_LOCAL_RANK", "", "Rank among those of this machine; the default device."},
 	{"FERRY_LOCAL_SIZE", "", "Ranks on this machine."},
-	{"FERRY_JOB_KEY", "", "The job's 128-bit key, 32 hex digits."},
+	{"FERRY_JOB_KEY", "",
+	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the launcher says."},
 	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
 	{"PMI_RANK", "", "MPICH, Hydra, Intel MPI: rank."},
 	{"PMI_SIZE", "", "MPICH, Hydra, Intel MPI: size."},
@@ -44,7 +54,6 @@ const struct ferry_variable ferry_variables[] = {
 	{"OMPI_COMM_WORLD_LOCAL_RANK", "", "Open MPI: local rank."},
 	{"OMPI_COMM_WORLD_LOCAL_SIZE", "", "Open MPI: local size."},
 	{"PMIX_NAMESPACE", "", "PMIx: job id."},
-	{"PMIX_RANK", "", "PMIx: rank."},
 	{"SLURM_PROCID", "", "Slurm: rank."},
 	{"SLURM_NTASKS", "", "Slurm: size."},
 	{"SLURM_LOCALID", "", "Slurm: local rank."},
@@ -57,6 +66,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"MASTER_ADDR", "", "torchrun: part of the job's identity."},
 	{"MASTER_PORT", "", "torchrun: part of the job's identity."},
 	{"TORCHELASTIC_RUN_ID", "", "torchrun: part of the job's identity."},
+	{"TORCHELASTIC_RESTART_COUNT", "", "torchrun: part of the job's identity, so that a restarted job does not meet its past."},
 	{NULL, NULL, NULL}};
 
 const char *ferry_env(const char *name)
@@ -104,7 +114,8 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *val
 	const char *text = ferry_env(name);
 	*value = fallback;
 	if (text && !ferry_parse_bytes(text, value))
-		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a number of bytes such as 65536, 64K, 16M or 1G", name, text);
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a number of bytes such as 65536, 64K, 16M or 1G", name,
+		                  text);
 	return ferrySuccess;
 }
 
@@ -118,7 +129,8 @@ ferryResult_t ferry_env_integer(const char *name, long least, long most, long fa
 	errno = 0;
 	long number = strtol(text, &end, 10);
 	if (errno || end == text || *end || number < least || number > most)
-		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a whole number from %ld to %ld", name, text, least, most);
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a whole number from %ld to %ld", name, text, least,
+		                  most);
 	*value = number;
 	return ferrySuccess;
 }

@@ -17,10 +17,10 @@ struct ferry_variable {
 /** The table; ends with a NULL name. */
 extern const struct ferry_variable ferry_variables[];
 
-/** The variable's value, or NULL if unset or empty. A name that the table lacks is a bug and returns NULL with an error logged. */
+/** The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged. */
 const char *ferry_env(const char *name);
 
-/** A count of bytes with an optional K, M or G (powers of 1024). Unset: fallback. Errors: ferryInvalidArgument with name and value. */
+/** A count of bytes, K, M or G (powers of 1024) behind it. Unset: fallback. Errors: ferryInvalidArgument with name and value. */
 ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *value);
 
 /** An integer in [least, most]. Unset: fallback. Errors: ferryInvalidArgument with name, value and the range. */

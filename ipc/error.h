@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-/** Keeps the formatted message for this thread and returns code: `return ferry_fail(ferrySystemError, "mmap of %zu bytes: %s", ...)`. */
+/** Keeps the message for this thread and returns code: `return ferry_fail(ferrySystemError, "mmap of %zu bytes: %s", ...)`. */
 ferryResult_t ferry_fail(ferryResult_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /** Puts text in front of the message kept, for callers that know what was being attempted. Returns code. */

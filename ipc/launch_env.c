@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,7 +16,8 @@ static const struct {
 	const char *launcher, *rank, *size, *local_rank, *local_size;
 } launchers[] = {
 	{"ferry", "FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"},
-	{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+	{"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+	 "OMPI_COMM_WORLD_LOCAL_SIZE"},
 	{"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 	{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
 	{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
@@ -36,26 +38,55 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 	return (hash ^ 0xff) * 0x100000001b3ull;
 }
 
-/*
- * Under Hydra no variable names the job, but the ranks of a machine share a parent: the proxy. Its pid and start time name it.
- * A rank started through a shell has another parent, so ferryrun --join hands its key on in FERRY_JOB_KEY.
- */
-static uint64_t hash_parent(uint64_t hash)
+/* True if the process was started with the variable in its environment. One whose environment is hidden is somebody else's. */
+static bool started_with(pid_t process, const char *variable)
 {
-	char path[64], line[1024], *field;
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)getppid());
+	char path[64], *entry = NULL;
+	size_t length = strlen(variable), bytes = 0;
+	bool found = false;
+	snprintf(path, sizeof path, "/proc/%d/environ", (int)process);
+	FILE *file = fopen(path, "r");
+	while (file && !found && getdelim(&entry, &bytes, '\0', file) > 0)
+		found = !strncmp(entry, variable, length) && entry[length] == '=';
+	free(entry);
+	if (file)
+		fclose(file);
+	return found;
+}
+
+/* Fields 4 and 22 of /proc/PID/stat. */
+static bool read_stat(pid_t process, pid_t *parent, unsigned long long *start_time)
+{
+	char path[64], line[1024];
+	int number = 0;
+	snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
 	FILE *file = fopen(path, "r");
 	if (!file)
-		return hash_text(hash, path);
+		return false;
 	size_t got = fread(line, 1, sizeof line - 1, file);
 	fclose(file);
 	line[got] = '\0';
-	field = strrchr(line, ')'); /* field 2; the start time is field 22 */
-	for (int i = 2; field && i < 22; i++)
-		field = strchr(field + 1, ' ');
-	if (field)
-		field[1 + strcspn(field + 1, " ")] = '\0';
-	return hash_text(hash_text(hash, path), field);
+	const char *rest = strrchr(line, ')'); /* the command's name may hold anything, parentheses too */
+	if (!rest || sscanf(rest, ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &number,
+	                    start_time) != 2)
+		return false;
+	*parent = number;
+	return true;
+}
+
+/*
+ * Under Hydra, and where ranks are started by hand, no variable names the job. But the ranks of a machine have one ancestor that
+ * is no rank itself (Hydra's proxy, a shell), though others may be between (a script, ferryrun). Its pid and start time name it.
+ */
+static uint64_t hash_launcher_process(uint64_t hash, const char *rank_variable)
+{
+	pid_t process = getppid(), parent = 0;
+	unsigned long long start_time = 0;
+	char text[64];
+	while (read_stat(process, &parent, &start_time) && parent > 0 && started_with(process, rank_variable))
+		process = parent;
+	snprintf(text, sizeof text, "%d %llu", (int)process, start_time);
+	return hash_text(hash, text);
 }
 
 static ferryResult_t parse_key(const char *text, uint8_t *key)
@@ -72,29 +103,25 @@ static ferryResult_t parse_key(const char *text, uint8_t *key)
 	return ferrySuccess;
 }
 
-static void derive_key(struct ferry_launch *launch)
+/* Only variables that are the same on all ranks. */
+static const char *const identities[][4] = {{"openmpi", "PMIX_NAMESPACE"},
+                                            {"slurm", "SLURM_JOB_ID", "SLURM_STEP_ID"},
+                                            {"torchrun", "MASTER_ADDR", "MASTER_PORT"},
+                                            {"torchrun", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}};
+
+static void derive_key(struct ferry_launch *launch, const char *rank_variable)
 {
-	static const char *const slurm[] = {"SLURM_JOB_ID", "SLURM_STEP_ID"}, *const openmpi[] = {"PMIX_NAMESPACE"},
-	                         *const torchrun[] = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"};
-	const char *const *names = NULL;
-	size_t count = 0;
-	char user[64];
-	snprintf(user, sizeof user, "%s %u", launch->launcher, (unsigned)geteuid());
-	uint64_t hash = hash_text(0xcbf29ce484222325ull, user);
-	if (!strcmp(launch->launcher, "slurm")) {
-		names = slurm;
-		count = 2;
-	} else if (!strcmp(launch->launcher, "openmpi") && ferry_env("PMIX_NAMESPACE")) {
-		names = openmpi;
-		count = 1;
-	} else if (!strcmp(launch->launcher, "torchrun")) {
-		names = torchrun;
-		count = 3;
-	}
-	for (size_t i = 0; i < count; i++)
-		hash = hash_text(hash, ferry_env(names[i]));
-	if (!names)
-		hash = hash_parent(hash);
+	char who[64];
+	bool named = false;
+	snprintf(who, sizeof who, "%s %u", launch->launcher, (unsigned)geteuid());
+	uint64_t hash = hash_text(0xcbf29ce484222325ull, who);
+	for (size_t i = 0; i < sizeof identities / sizeof *identities; i++)
+		for (size_t v = 1; !strcmp(identities[i][0], launch->launcher) && v < 4 && identities[i][v]; v++) {
+			named = named || ferry_env(identities[i][v]);
+			hash = hash_text(hash, ferry_env(identities[i][v]));
+		}
+	if (!named)
+		hash = hash_launcher_process(hash, rank_variable);
 	uint64_t second = hash_text(hash, "second half");
 	memcpy(launch->key, &hash, 8);
 	memcpy(launch->key + 8, &second, 8);
@@ -103,12 +130,13 @@ static void derive_key(struct ferry_launch *launch)
 
 ferryResult_t ferry_launch_read(struct ferry_launch *launch)
 {
-	const char *key = ferry_env("FERRY_JOB_KEY");
+	const char *key = ferry_env("FERRY_JOB_KEY"), *rank_variable = NULL;
 	ferryResult_t result;
 	*launch = (struct ferry_launch){-1, -1, -1, -1, {0}, 0, "none"};
 	for (size_t i = 0; i < sizeof launchers / sizeof *launchers && launch->rank < 0; i++) {
 		if (!ferry_env(launchers[i].rank) || !ferry_env(launchers[i].size))
 			continue;
+		rank_variable = launchers[i].rank;
 		snprintf(launch->launcher, sizeof launch->launcher, "%s", launchers[i].launcher);
 		if ((result = read_number(launchers[i].rank, &launch->rank)) ||
 		    (result = read_number(launchers[i].size, &launch->size)) ||
@@ -128,7 +156,7 @@ ferryResult_t ferry_launch_read(struct ferry_launch *launch)
 			return result;
 		launch->has_key = 1;
 	} else if (launch->rank >= 0) {
-		derive_key(launch);
+		derive_key(launch, rank_variable);
 	}
 	return ferrySuccess;
 }

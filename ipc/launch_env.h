@@ -10,13 +10,17 @@
 
 struct ferry_launch {
 	int rank, size;             /* -1 if the environment does not say */
-	int local_rank, local_size; /* of this node; -1 if unknown (a single node is then assumed: the same as rank and size) */
-	uint8_t key[16];            /* 128-bit job key: FERRY_JOB_KEY (32 hex digits), else hashed from the launcher's job id, uid and host */
+	int local_rank, local_size; /* of this machine; where unknown, one machine is assumed: the same as rank and size */
+	uint8_t key[16];            /* FERRY_JOB_KEY, else a hash of the launcher's name and job id (or its process) and the uid */
 	int has_key;
 	char launcher[32];          /* "ferry", "pmi", "openmpi", "slurm", "torchrun", "none" */
 };
 
-/** Fills *launch. Errors: ferryInvalidArgument for a variable with a senseless value, with its name and value. */
+/**
+ * Fills *launch. The key is the same for all ranks of a job on this machine and differs between jobs of one time; programs that
+ * run one after the other under one launcher (mpirun sh -c "a; b") share theirs. Errors: ferryInvalidArgument for a variable with
+ * a senseless value, with its name and value.
+ */
 ferryResult_t ferry_launch_read(struct ferry_launch *launch);
 
 #endif
