@@ -283,6 +283,14 @@ static bool make_buffers(struct perf_run *run)
 	return true;
 }
 
+/* No rank leaves with its exit code before rank 0 has said why: launchers end the others when one fails. */
+static void meet(const struct perf_run *run)
+{
+	int32_t here = 1;
+	if (ferryAllReduce(&here, &here, 1, ferryInt32, ferrySum, run->comm, NULL) == ferrySuccess)
+		ferryStreamSynchronize(NULL);
+}
+
 static int run_ranks(const struct perf_options *parsed)
 {
 	struct perf_run run = {.options = parsed};
@@ -300,6 +308,7 @@ static int run_ranks(const struct perf_options *parsed)
 	if (refused && !run.rank)
 		fprintf(stderr, "ferry-perf: %s\n", refused);
 	bool fine = !refused && make_reduction(&run) && make_buffers(&run) && measure_all(&run);
+	meet(&run);
 	fine = ferryCommDestroy(run.comm) == ferrySuccess && fine;
 	if (run.peer)
 		run.peer->close();
