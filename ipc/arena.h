@@ -23,7 +23,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 1u
+#define FERRY_ARENA_ABI 2u
 #define FERRY_BANKS 2
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
@@ -64,7 +64,8 @@ struct ferry_descriptor {
 	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
-	char pad[80];
+	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: which one that is (comm.h); else 0 */
+	char pad[72];
 };
 
 /* The exchange that ferryCommSplit does: slot s mod 2 holds exchange s. Fields first, then seq with release. */

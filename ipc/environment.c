@@ -24,6 +24,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_DEVICE", "", "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1", "The CUDA driver to open."},
+	{"FERRY_COPY_STREAMS", "2", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",

@@ -130,8 +130,34 @@ static ferryResult_t check_redop(const struct ferry_request *request)
 	return ferrySuccess;
 }
 
+/* The bytes from the first to the last that the call touches on one side. */
+static uint64_t reach(const struct ferry_request *request, const size_t *counts, const size_t *displacements, uint64_t bytes)
+{
+	uint64_t end = 0;
+	if (request->collective != FERRY_ALLTOALLV)
+		return bytes;
+	for (int peer = 0; peer < request->comm->nranks; peer++)
+		if (counts[peer] && displacements[peer] + counts[peer] > end)
+			end = displacements[peer] + counts[peer];
+	return end * ferry_type_size(request->type);
+}
+
+static ferryResult_t check_memory(const struct ferry_request *request)
+{
+	struct ferry_device *device = request->comm->device;
+	uint64_t sends, receives;
+	extents(request, &sends, &receives);
+	ferryResult_t result = device->ops->check_buffer(device, request->send,
+	                                                 reach(request, request->sendcounts, request->senddispls, sends), "sendbuff");
+	if (!result && (request->receive != request->send || receives > sends))
+		result = device->ops->check_buffer(device, request->receive,
+		                                   reach(request, request->recvcounts, request->recvdispls, receives), "recvbuff");
+	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : result;
+}
+
 ferryResult_t ferry_request_check(const struct ferry_request *request)
 {
+	bool captures = false;
 	const char *name = ferry_collective_name(request->collective);
 	struct ferryComm *comm = request->comm;
 	ferryResult_t result = ferry_comm_check(comm);
@@ -153,55 +179,93 @@ ferryResult_t ferry_request_check(const struct ferry_request *request)
 		result = check_variable(request);
 	if (!result)
 		result = check_buffers(request);
-	return result ? result : comm->device->ops->check_stream(comm->device, request->stream);
+	if (!result)
+		result = check_memory(request);
+	if (!result)
+		result = comm->device->ops->check_stream(comm->device, request->stream, &captures);
+	if (!result && captures && request->collective == FERRY_SENDRECV)
+		result = ferry_fail(ferryInvalidUsage, "%s cannot be captured into a CUDA graph; use alltoallv", name);
+	return result;
 }
 
 /* ---- calls ---- */
+
+static void call_free(struct ferry_call *call)
+{
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		free(call->prepared[bank][0]);
+	free(call);
+}
 
 static void call_release(struct ferry_ticket *ticket)
 {
 	struct ferry_call *call = (struct ferry_call *)ticket;
 	struct ferryComm *comm = call->comm;
-	free(call->transfers[0]);
-	free(call->transfers[1]);
-	free(call);
+	if (comm->device->ops->release)
+		comm->device->ops->release(comm->device, ticket);
+	if (ticket->repeats)
+		atomic_fetch_sub_explicit(&call->entry->captures, 1, memory_order_release);
+	call_free(call);
 	ferry_comm_drop(comm);
 }
 
-static struct ferry_call *call_new(struct ferryComm *comm, uint32_t ups, uint32_t downs)
+/* banks: bit b: it may run in bank b. */
+static struct ferry_call *call_new(struct ferryComm *comm, uint32_t ups, uint32_t downs, uint32_t banks)
 {
 	struct ferry_call *call = calloc(1, sizeof *call);
 	if (!call)
 		return NULL;
-	call->transfers[FERRY_UP] = calloc(ups ? ups : 1, sizeof(struct ferry_transfer));
-	call->transfers[FERRY_DOWN] = calloc(downs ? downs : 1, sizeof(struct ferry_transfer));
-	if (!call->transfers[0] || !call->transfers[1]) {
-		free(call->transfers[0]);
-		free(call->transfers[1]);
-		free(call);
-		return NULL;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		if (!(banks >> bank & 1))
+			continue;
+		struct ferry_transfer *transfers = calloc(ups + downs + 1, sizeof *transfers);
+		if (!transfers) {
+			call_free(call);
+			return NULL;
+		}
+		call->prepared[bank][FERRY_UP] = transfers;
+		call->prepared[bank][FERRY_DOWN] = transfers + ups;
 	}
 	call->comm = comm;
+	ferry_ticket_init(&call->ticket);
 	call->ticket.on_start = ferry_call_started;
+	call->ticket.on_forget = ferry_call_forgotten;
 	call->ticket.release = call_release;
-	atomic_store(&call->ticket.holders, 2); /* the stream and the lanes */
 	return call;
 }
 
+/* Into the graph that the stream captures, then to the lanes, which keep it: its replays come by themselves. */
+static ferryResult_t call_capture(struct ferry_call *call, ferryStream_t stream, const struct ferry_stream_work *work)
+{
+	struct ferryComm *comm = call->comm;
+	uint32_t nlanes = 1 + (call->all_left[FERRY_DOWN] > 0);
+	ferry_comm_hold(comm);
+	atomic_fetch_add_explicit(&call->entry->captures, 1, memory_order_relaxed);
+	call->ticket.repeats = true;
+	atomic_store(&call->ticket.holders, nlanes);
+	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
+	if (!result)
+		ferry_lanes_submit(comm, call);
+	else
+		ferry_comm_fail(comm, result, ferry_last_message()); /* the other ranks would wait for it at the first replay */
+	for (uint32_t i = 0; result && i < nlanes; i++)
+		ferry_ticket_drop(&call->ticket);
+	return result;
+}
+
 /* Into the lanes' inboxes, then into the stream: from there it may start at once. Under comm->lock. */
-static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream)
+static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, const struct ferry_stream_work *work)
 {
 	struct ferryComm *comm = call->comm;
 	ferry_comm_hold(comm);
-	atomic_store(&call->lanes, 1 + (call->left[FERRY_DOWN] > 0));
+	atomic_store(&call->ticket.holders, 2); /* the lanes, and this thread until it has enqueued */
+	atomic_store(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0));
 	atomic_fetch_add(&comm->inflight, 1);
 	ferry_lanes_submit(comm, call);
-	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket);
-	if (result) {
-		/* The lanes have it and the other ranks may wait for it: there is no way back. */
+	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
+	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
 		ferry_comm_fail(comm, result, ferry_last_message());
-		ferry_ticket_drop(&call->ticket);
-	}
+	ferry_ticket_drop(&call->ticket);
 	return result;
 }
 
@@ -226,24 +290,73 @@ static void fill_transfer(const struct ferry_request *request, const struct ferr
 		transfer->destination = transfer->length ? (char *)request->receive + destination : NULL;
 }
 
-static void fill_call(const struct ferry_request *request, struct ferry_call *call)
+/* A copy within the device that waits for nothing goes into the stream where the device wants that. */
+static bool stream_copies(const struct ferryComm *comm, const struct ferry_step *step)
+{
+	return step->instr->opcode == FERRY_COPY && !step->ngates && comm->device->ops->copies_in_stream;
+}
+
+static void fill_bank(const struct ferry_request *request, struct ferry_call *call, uint32_t bank)
 {
 	const struct ferry_plan *plan = call->entry->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
-		const struct ferry_step *steps = call->entry->steps[direction][call->bank];
+		const struct ferry_step *steps = call->entry->steps[direction][bank];
+		call->ntransfers[direction] = call->all_left[direction] = 0;
 		for (uint32_t i = 0; i < call->entry->nsteps[direction]; i++) {
-			struct ferry_transfer *transfer = &call->transfers[direction][call->ntransfers[direction]];
+			struct ferry_transfer *transfer = &call->prepared[bank][direction][call->ntransfers[direction]];
 			fill_transfer(request, plan, &steps[i], transfer);
 			if (steps[i].instr->opcode == FERRY_COPY && transfer->user == transfer->destination)
 				continue; /* in place, or nothing */
-			if (!transfer->nslices && !variable)
+			if ((!transfer->nslices && !variable) || stream_copies(call->comm, &steps[i]))
 				continue;
 			call->ntransfers[direction]++;
 			/* Variable: an empty receive still compares its length with the sender's; an empty send is done. */
-			call->left[direction] += transfer->nslices || (variable && steps[i].instr->opcode == FERRY_H2D);
+			call->all_left[direction] += transfer->nslices || (variable && steps[i].instr->opcode == FERRY_H2D);
 		}
 	}
+}
+
+void ferry_call_arm(struct ferry_call *call, uint32_t bank)
+{
+	call->bank = bank;
+	call->noticed = call->submitted = call->agreed = false;
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		call->transfers[direction] = call->prepared[bank][direction];
+		call->left[direction] = call->all_left[direction];
+		call->turn[direction] = 0;
+		for (uint32_t i = 0; i < call->ntransfers[direction]; i++) {
+			struct ferry_transfer *transfer = &call->transfers[direction][i];
+			transfer->issued = transfer->finished = transfer->open = 0;
+			transfer->current = false;
+		}
+	}
+}
+
+/* The copies that the stream itself makes. *copies is the caller's to free. */
+static ferryResult_t fill_stream_work(const struct ferry_request *request, struct ferry_call *call,
+                                      struct ferry_stream_work *work)
+{
+	const struct ferry_step *steps = call->entry->steps[FERRY_DOWN][0];
+	*work = (struct ferry_stream_work){.scalar = call->device_scalar,
+	                                   .scalar_bytes = ferry_type_size(request->type),
+	                                   .scalar_at = &call->device_scalar};
+	for (uint32_t i = 0; i < call->entry->nsteps[FERRY_DOWN]; i++) {
+		struct ferry_transfer transfer = {0};
+		if (!stream_copies(call->comm, &steps[i]))
+			continue;
+		fill_transfer(request, call->entry->plan, &steps[i], &transfer);
+		if (!transfer.length || transfer.user == transfer.destination)
+			continue;
+		struct ferry_local_copy *grown = realloc(work->copies, (work->ncopies + 1) * sizeof *grown);
+		if (!grown) {
+			free(work->copies);
+			return ferry_fail(ferrySystemError, "no memory for %u copies", work->ncopies + 1);
+		}
+		work->copies = grown;
+		grown[work->ncopies++] = (struct ferry_local_copy){transfer.destination, transfer.user, transfer.length};
+	}
+	return ferrySuccess;
 }
 
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, bool locked)
@@ -295,23 +408,46 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_entry *entry;
+	struct ferry_stream_work work;
 	enum ferry_collective collective = request->collective;
-	ferryResult_t result = find_plan(request, &entry, &collective);
+	bool captures;
+	ferryResult_t result = comm->device->ops->check_stream(comm->device, request->stream, &captures);
+	if (!result)
+		result = find_plan(request, &entry, &collective);
 	if (result)
 		return result;
-	struct ferry_call *call = call_new(comm, entry->nsteps[FERRY_UP], entry->nsteps[FERRY_DOWN]);
+	if (captures && atomic_load_explicit(&comm->fixed, memory_order_relaxed) == UINT64_MAX)
+		atomic_store_explicit(&comm->fixed, comm->seq, memory_order_release);
+	uint64_t made = comm->seq + 1;
+	bool fixed = made <= atomic_load_explicit(&comm->fixed, memory_order_relaxed);
+	struct ferry_call *call = call_new(comm, entry->nsteps[FERRY_UP], entry->nsteps[FERRY_DOWN],
+	                                   fixed ? 1u << made % FERRY_BANKS : (1u << FERRY_BANKS) - 1);
 	if (!call)
 		return ferry_fail(ferrySystemError, "no memory for a call");
-	call->seq = ++comm->seq;
-	call->bank = call->seq % FERRY_BANKS;
 	call->entry = entry;
-	entry->last_used = call->seq;
+	entry->last_used = made;
 	call->count = entry->key.count;
 	call->root = entry->key.root;
 	call->shape = (uint32_t)collective | (uint32_t)request->type << 8 | (uint32_t)entry->key.redop << 16;
 	fill_scalar(request, call);
-	fill_call(request, call);
-	return call_launch(call, request->stream);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		if (call->prepared[bank][0])
+			fill_bank(request, call, bank);
+	if ((result = fill_stream_work(request, call, &work))) {
+		call_free(call);
+		return result;
+	}
+	comm->seq = made;
+	if (fixed) {
+		ferry_call_arm(call, made % FERRY_BANKS);
+		atomic_store_explicit(&call->seq, made, memory_order_relaxed);
+		atomic_store_explicit(&entry->last_seq, made, memory_order_relaxed);
+	} else {
+		call->name = made;
+	}
+	result = captures ? call_capture(call, request->stream, &work) : call_launch(call, request->stream, &work);
+	free(work.copies);
+	return result;
 }
 
 ferryResult_t ferry_launch(const struct ferry_request *request)
@@ -342,17 +478,19 @@ static void fill_pair(struct ferryComm *comm, const struct ferry_request *reques
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferryComm *comm = requests[0].comm;
-	struct ferry_call *call = call_new(comm, nrequests, nrequests);
+	struct ferry_call *call = call_new(comm, nrequests, nrequests, 1);
+	struct ferry_stream_work nothing = {0};
 	if (!call)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	pthread_mutex_lock(&comm->lock);
 	call->point_to_point = true;
 	for (uint32_t i = 0; i < nrequests; i++) {
 		enum ferry_direction direction = requests[i].direction;
-		fill_pair(comm, &requests[i], &call->transfers[direction][call->ntransfers[direction]++]);
-		call->left[direction]++;
+		fill_pair(comm, &requests[i], &call->prepared[0][direction][call->ntransfers[direction]++]);
+		call->all_left[direction]++;
 	}
-	ferryResult_t result = call_launch(call, requests[0].stream);
+	ferry_call_arm(call, 0);
+	ferryResult_t result = call_launch(call, requests[0].stream, &nothing);
 	pthread_mutex_unlock(&comm->lock);
 	return result;
 }

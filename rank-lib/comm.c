@@ -164,9 +164,24 @@ static ferryResult_t choose_router(struct ferryComm *comm, const ferryConfig_t *
 static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
 {
 	const char *kind = config->device ? config->device : ferry_env("FERRY_DEVICE");
-	int ordinal = config->ordinal >= 0 ? config->ordinal : launch->local_rank >= 0 ? launch->local_rank : comm->rank;
-	snprintf(comm->device_kind, sizeof comm->device_kind, "%s", kind ? kind : "host");
-	return ferry_device_open(kind ? kind : "host", ordinal, &comm->device);
+	int local_rank = launch->local_rank >= 0 ? launch->local_rank : comm->rank;
+	ferryResult_t result = ferry_device_open(kind, config->ordinal, local_rank, &comm->device);
+	if (!result)
+		snprintf(comm->device_kind, sizeof comm->device_kind, "%s", comm->device->ops->kind);
+	return result;
+}
+
+/* The domain whose memory is nearest to the device, if the layout tells one from the others; else -1. */
+static int nearest_domain(const struct ferry_layout *layout, struct ferry_device *device)
+{
+	int node = device->ops->node(device), found = -1;
+	for (uint32_t domain = 0; node >= 0 && !layout->devices_given && domain < layout->ndomains; domain++)
+		if (layout->domains[domain].node == node) {
+			if (found >= 0)
+				return -1;
+			found = (int)domain;
+		}
+	return found;
 }
 
 static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
@@ -181,8 +196,9 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	if (config->domain >= (int)layout.ndomains)
 		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain, layout.ndomains,
 		                  layout.source);
-	comm->domain = config->domain >= 0 ? (uint32_t)config->domain
-	                                   : ferry_layout_device_domain(&layout, ordinal, devices > ordinal ? devices : ordinal + 1);
+	int domain = config->domain >= 0 ? config->domain : nearest_domain(&layout, comm->device);
+	comm->domain = domain >= 0 ? (uint32_t)domain
+	                           : ferry_layout_device_domain(&layout, ordinal, devices > ordinal ? devices : ordinal + 1);
 	return ferrySuccess;
 }
 
@@ -211,6 +227,25 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	return result;
 }
 
+static ferryResult_t register_arenas(struct ferryComm *comm)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
+		struct ferry_arena *arena = &comm->shared.arenas[domain];
+		result = comm->device->ops->register_memory(comm->device, arena->header, arena->bytes);
+		comm->registered[domain] = !result;
+	}
+	return result;
+}
+
+/* While the caller still is an ordinary thread: the last hold on the communicator may be let go where CUDA takes no calls. */
+static void unregister_arenas(struct ferryComm *comm)
+{
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (comm->registered[domain])
+			comm->device->ops->unregister_memory(comm->device, comm->shared.arenas[domain].header);
+}
+
 static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
                           const struct ferryComm *parent)
 {
@@ -228,6 +263,7 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	pthread_mutex_init(&comm->lock, NULL);
 	pthread_mutex_init(&comm->error_lock, NULL);
 	atomic_store(&comm->holders, 1);
+	atomic_store(&comm->fixed, UINT64_MAX);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		comm->sockets[domain] = -1;
 		comm->shared.arenas[domain].descriptor = -1;
@@ -248,8 +284,11 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	if (!result && !(result = ferry_comm_attach(comm))) {
 		result = ferry_comm_load_programs(comm);
 		if (!result)
+			result = register_arenas(comm);
+		if (!result)
 			result = ferry_lanes_start(comm);
 		if (result) {
+			unregister_arenas(comm);
 			ferry_comm_fail(comm, result, ferry_last_message());
 			ferry_comm_detach(comm, true);
 		}
@@ -333,13 +372,16 @@ ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devi
 	if (!comms || ndevices < 1 || ndevices > FERRY_MAX_RANKS)
 		return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: comms %p, %d devices: 1 to %d", (void *)comms, ndevices,
 		                  FERRY_MAX_RANKS);
-	for (int i = 0; devices && i < ndevices; i++)
+	for (int i = 0; devices && i < ndevices; i++) {
+		if (devices[i] < 0)
+			return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d", i, devices[i]);
 		for (int j = 0; j < i; j++)
-			if (devices[i] < 0 || devices[i] == devices[j])
-				return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device", i,
-				                  devices[i], j, devices[j]);
+			if (devices[i] == devices[j])
+				return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device",
+				                  i, devices[i], j, devices[j]);
+	}
 	ferryResult_t result = ferry_random_key(key);
-	for (int i = 0; i < ndevices && !result; i++) {
+	for (int i = 0; i < ndevices; i++) {
 		all[i] = (struct one_of_all){.comm = &comms[i], .nranks = ndevices, .rank = i, .ordinal = devices ? devices[i] : i, .key = key};
 		comms[i] = NULL;
 	}
@@ -506,6 +548,7 @@ static void end(struct ferryComm *comm, bool abort)
 {
 	wait_for_calls(comm);
 	ferry_lanes_stop(comm);
+	unregister_arenas(comm);
 	ferry_comm_detach(comm, abort);
 	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
 	ferry_comm_drop(comm);

@@ -46,7 +46,9 @@ struct ferry_plan_entry {
 	struct ferry_plan *plan;
 	uint32_t id;              /* as uploaded; FERRY_NO_PLAN: no router has work in it */
 	uint32_t domains;         /* bit d: router d has work */
-	uint64_t last_used;       /* sequence number of the last call */
+	uint64_t last_used;       /* how many calls had been made at the last one */
+	_Atomic uint64_t last_seq; /* sequence number of its last call that began; whoever gives the number */
+	_Atomic uint32_t captures; /* calls in graphs that name it: it must stay */
 	uint32_t nsteps[2];       /* by enum ferry_direction; COPYs go down */
 	struct ferry_step *steps[2][FERRY_BANKS];
 	void *memory;
@@ -71,23 +73,33 @@ struct ferry_transfer {
 	bool current;
 };
 
+/*
+ * Which call is number n? As long as no call was captured into a graph: the n-th that was made, the same on every rank.
+ * Replays of a graph are calls that the host never sees being made, so from the first capture on (which is made on all ranks at
+ * the same place) rank 0 decides: its D2H lane gives numbers to calls as its streams reach them and tells each one's name in
+ * the descriptor; the other ranks' D2H lanes begin the call that is named, once their streams have reached it too.
+ * A name counts the calls made, so it is the same on all ranks; all replays of one call share it, and follow one another.
+ */
 struct ferry_call {
 	struct ferry_ticket ticket; /* first: the stream's view of the call */
 	struct ferryComm *comm;
 	bool point_to_point;
 	/* collectives */
-	uint64_t seq;
+	uint64_t name;              /* 0: its number was known when it was made */
+	_Atomic uint64_t seq;       /* its number; 0: not begun (again). D2H lane, release; who ends the call puts it back to 0 */
+	uint64_t ended[2];          /* repeats: number of the run whose half each lane has ended; that lane alone */
 	uint32_t bank;
 	struct ferry_plan_entry *entry;
 	uint64_t count;
 	uint32_t shape, root;
 	uint64_t scalar;
 	const void *device_scalar; /* premulsum: read when the stream reaches the call */
-	bool submitted, agreed;    /* D2H lane */
+	bool noticed, submitted, agreed; /* D2H lane */
 	/* both */
 	_Atomic uint32_t lanes;    /* lanes that have not finished their half */
-	uint32_t ntransfers[2], left[2], turn[2];
-	struct ferry_transfer *transfers[2];
+	uint32_t ntransfers[2], left[2], turn[2], all_left[2];
+	struct ferry_transfer *transfers[2];              /* of the bank that it runs in */
+	struct ferry_transfer *prepared[FERRY_BANKS][2];  /* NULL for a bank that it will not run in */
 	struct ferry_call *next[2]; /* in the inbox or the list of each lane */
 };
 
@@ -116,6 +128,9 @@ struct ferry_lane {
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
 	uint64_t spin_us;
+	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
+	uint64_t checked;                      /* when the routers and the device were last looked at */
+	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */
 };
 
 /* ---- the communicator ---- */
@@ -154,7 +169,9 @@ struct ferryComm {
 	struct ferry_lane lanes[2];
 
 	pthread_mutex_t lock;
-	uint64_t seq;                       /* of the last call */
+	uint64_t seq;                       /* calls made */
+	_Atomic uint64_t fixed;             /* numbers up to this one are in the order of making; UINT64_MAX: all */
+	bool registered[FERRY_MAX_DOMAINS]; /* arenas that the device knows */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router; D2H lane alone */
 	uint64_t splits;
 	struct ferry_plan_entry *plans[FERRY_MAX_PLANS];

@@ -11,8 +11,18 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
+#define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
+#define POLL_MOST_US 1000
+#define POLLED_SPIN_US 200 /* lanes of a device that is polled look for a router's slices that long, then sleep */
+
+/* The run of the call that this lane is in. */
+static uint64_t number(const struct ferry_call *call)
+{
+	return atomic_load_explicit(&call->seq, memory_order_relaxed);
+}
 
 /* ---- the end of a call ---- */
 
@@ -33,19 +43,24 @@ static void end_call(struct ferry_call *call)
 {
 	struct ferryComm *comm = call->comm;
 	ferryResult_t result = ferrySuccess;
+	bool repeats = call->ticket.repeats;
+	uint64_t seq = number(call);
 	if (atomic_load_explicit(&comm->failed, memory_order_acquire)) {
 		result = comm->error;
 	} else if (!call->point_to_point) {
 		struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
-		atomic_store_explicit(&line->finished[call->bank], call->seq, memory_order_release);
+		atomic_store_explicit(&line->finished[call->bank], seq, memory_order_release);
 		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
-		if (all_finished(comm, call->bank, call->seq))
+		if (all_finished(comm, call->bank, seq))
 			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
 	}
+	if (repeats) /* before the stream goes on: the next replay may reach it at once */
+		atomic_store_explicit(&call->seq, 0, memory_order_release);
 	ferry_ticket_finish(&call->ticket, result, comm->error_message);
 	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
 		ferry_futex_wake(&comm->inflight, -1, false);
-	ferry_ticket_drop(&call->ticket);
+	if (!repeats)
+		ferry_ticket_drop(&call->ticket);
 }
 
 static void end_half(struct ferry_call *call)
@@ -70,7 +85,7 @@ static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct 
 	if (!transfer->step)
 		ferry_pair_publish(lane, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
-		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, call->seq, transfer->finished);
+		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, number(call), transfer->finished);
 	if (transfer->finished == transfer->nslices)
 		transfer_done(lane, call, transfer);
 }
@@ -113,13 +128,13 @@ static uint32_t open_variable(const struct ferry_call *call, const struct ferry_
 	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
 		const struct ferry_gate *gate = &transfer->step->gates[i];
 		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
-		uint32_t slices = ferry_counter_slices(value, call->seq);
+		uint32_t slices = ferry_counter_slices(value, number(call));
 		if (gate->lag) {
 			if ((uint64_t)slices + gate->lag < open)
 				open = slices + gate->lag;
 			continue;
 		}
-		if ((uint32_t)(value >> 32) != (uint32_t)call->seq)
+		if ((uint32_t)(value >> 32) != (uint32_t)number(call))
 			return 0;
 		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
 		if (slices < (length + slice - 1) / slice && slices < open)
@@ -133,7 +148,7 @@ static bool lengths_agree(struct ferry_lane *lane, const struct ferry_call *call
 {
 	const struct ferry_step *step = transfer->step;
 	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
-	if ((uint32_t)(value >> 32) != (uint32_t)call->seq)
+	if ((uint32_t)(value >> 32) != (uint32_t)number(call))
 		return false;
 	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
 	transfer->current = true;
@@ -164,7 +179,7 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct 
 		return false;
 	if (slice >= transfer->open) {
 		transfer->open = variable ? open_variable(call, transfer)
-		                          : ferry_gates_open(step->gates, step->ngates, call->seq, transfer->nslices);
+		                          : ferry_gates_open(step->gates, step->ngates, number(call), transfer->nslices);
 		if (slice >= transfer->open)
 			return false;
 	}
@@ -180,14 +195,54 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct 
 
 /* ---- the D2H lane's part of a call ---- */
 
-static bool bank_free(struct ferryComm *comm, const struct ferry_call *call)
+static bool bank_free(struct ferryComm *comm, uint64_t seq)
 {
-	if (call->seq > FERRY_BANKS && !all_finished(comm, call->bank, call->seq - FERRY_BANKS))
+	uint32_t bank = seq % FERRY_BANKS;
+	if (seq > FERRY_BANKS && !all_finished(comm, bank, seq - FERRY_BANKS))
 		return false;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[call->bank], memory_order_acquire) <
-		    comm->router_seq[call->bank][domain])
+		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) <
+		    comm->router_seq[bank][domain])
 			return false;
+	return true;
+}
+
+/* Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. */
+static uint64_t number_of(const struct ferry_lane *lane, const struct ferry_call *call)
+{
+	struct ferryComm *comm = lane->comm;
+	if (comm->rank == 0) {
+		uint64_t last = atomic_load_explicit(&comm->fixed, memory_order_acquire);
+		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+			last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
+		return last + 1;
+	}
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		const struct ferry_descriptor *first = &ferry_rank_line(&comm->shared, 0)->ring[bank];
+		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
+		/* It stays until this rank, too, has finished that call. */
+		if (seq > lane->last_seq[bank] && atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
+			return seq;
+	}
+	return 0;
+}
+
+/* The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
+static bool begin(struct ferry_lane *lane, struct ferry_call *call)
+{
+	struct ferryComm *comm = lane->comm;
+	uint64_t seq = number_of(lane, call);
+	if (!seq || !bank_free(comm, seq))
+		return false;
+	ferry_call_arm(call, seq % FERRY_BANKS);
+	lane->last_seq[call->bank] = seq;
+	atomic_store_explicit(&call->entry->last_seq, seq, memory_order_relaxed);
+	if (call->ticket.repeats) {
+		atomic_store_explicit(call->ticket.started, 0, memory_order_relaxed);
+		atomic_store_explicit(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0), memory_order_relaxed);
+		atomic_fetch_add_explicit(&comm->inflight, 1, memory_order_relaxed);
+	}
+	atomic_store_explicit(&call->seq, seq, memory_order_release);
 	return true;
 }
 
@@ -195,7 +250,7 @@ static bool all_submitted(struct ferryComm *comm, const struct ferry_call *call)
 {
 	for (int rank = 0; rank < comm->nranks; rank++) {
 		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
-		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != call->seq)
+		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != number(call))
 			return false;
 	}
 	return true;
@@ -204,6 +259,7 @@ static bool all_submitted(struct ferryComm *comm, const struct ferry_call *call)
 static void submit(struct ferry_call *call)
 {
 	struct ferryComm *comm = call->comm;
+	uint64_t seq = number(call);
 	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
 	if (call->device_scalar)
 		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
@@ -216,17 +272,20 @@ static void submit(struct ferry_call *call)
 	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
 	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
 	atomic_store_explicit(&mine->domains, call->entry->domains, memory_order_relaxed);
-	atomic_store_explicit(&mine->seq, call->seq, memory_order_release);
+	atomic_store_explicit(&mine->name, call->name, memory_order_relaxed);
+	atomic_store_explicit(&mine->seq, seq, memory_order_release);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (call->entry->domains >> domain & 1)
-			comm->router_seq[call->bank][domain] = call->seq;
+			comm->router_seq[call->bank][domain] = seq;
 	if (call->entry->plan->flags & FERRY_PLAN_VARIABLE)
 		for (uint32_t i = 0; i < call->ntransfers[FERRY_UP]; i++) {
 			const struct ferry_transfer *transfer = &call->transfers[FERRY_UP][i];
 			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
-			ferry_publish(&comm->shared, transfer->step->instr, transfer->step->counter, call->seq, 0);
+			ferry_publish(&comm->shared, transfer->step->instr, transfer->step->counter, seq, 0);
 		}
 	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	if (call->name && comm->rank == 0) /* they wait for the name */
+		ferry_wake(&comm->shared, every_rank(comm), 0, 0);
 	if (all_submitted(comm, call))
 		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
 	call->submitted = true;
@@ -248,7 +307,7 @@ static bool agreed(struct ferry_call *call)
 			continue;
 		char text[FERRY_MESSAGE_BYTES];
 		snprintf(text, sizeof text, "call %llu: rank %d calls %s of %llu %s (op %s, root %u), rank %d calls %s of %llu %s (op %s, root %u)%s",
-		         (unsigned long long)call->seq, comm->rank, ferry_collective_name(call->shape & 0xff),
+		         (unsigned long long)number(call), comm->rank, ferry_collective_name(call->shape & 0xff),
 		         (unsigned long long)call->count, ferry_type_name(call->shape >> 8 & 0xff),
 		         ferry_redop_name(call->shape >> 16 & 0xff), call->root, rank, ferry_collective_name(shape & 0xff),
 		         (unsigned long long)count, ferry_type_name(shape >> 8 & 0xff), ferry_redop_name(shape >> 16 & 0xff), root,
@@ -263,17 +322,35 @@ static bool agreed(struct ferry_call *call)
 
 /* ---- rounds ---- */
 
+/* Whether the stream has reached the call and, where rank 0 decides, the call has its number. */
+static bool may_run(struct ferry_lane *lane, struct ferry_call *call)
+{
+	if (!call->name)
+		return ferry_ticket_started(&call->ticket);
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	if (!seq)
+		return lane->direction == FERRY_UP && ferry_ticket_started(&call->ticket) && begin(lane, call);
+	return seq != call->ended[lane->direction];
+}
+
 /* One slice of each transfer that has one ready. *ended: this lane's half of the call is over. */
 static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *ended)
 {
 	enum ferry_direction direction = lane->direction;
 	bool progress = false;
 	*ended = false;
-	if (!atomic_load_explicit(&call->ticket.started, memory_order_acquire))
+	if (!may_run(lane, call))
 		return false;
+	if (direction == FERRY_UP && !call->noticed) {
+		call->noticed = true;
+		if (lane->comm->device->ops->polled && call->left[FERRY_DOWN]) /* only this lane looks for starts */
+			ferry_wake(&lane->comm->shared, 0, 1ull << lane->comm->rank, 0);
+	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
-		if (!bank_free(lane->comm, call))
+		uint64_t seq = number(call);
+		if (!bank_free(lane->comm, seq))
 			return false;
+		lane->last_seq[call->bank] = seq;
 		submit(call);
 		progress = true;
 	}
@@ -314,6 +391,34 @@ static void unlink_call(struct ferry_lane *lane, struct ferry_call **link)
 		lane->calls_end = link;
 }
 
+/* The communicator has failed: ends this lane's half of the run that a captured call may be in, and any that is asked for. */
+static bool fail_captured(struct ferry_lane *lane, struct ferry_call *call)
+{
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	if (seq && seq != call->ended[lane->direction]) {
+		call->ended[lane->direction] = seq;
+		end_half(call);
+		return true;
+	}
+	if (seq || lane->direction == FERRY_DOWN || !ferry_ticket_started(&call->ticket))
+		return false;
+	atomic_store_explicit(call->ticket.started, 0, memory_order_relaxed);
+	ferry_ticket_finish(&call->ticket, lane->comm->error, lane->comm->error_message);
+	return true;
+}
+
+/* A captured call stays in the lane's list from run to run, until its last graph is gone. *keep: it stays. */
+static bool captured_round(struct ferry_lane *lane, struct ferry_call *call, bool failed, bool *keep)
+{
+	bool ended = false, progress = failed ? fail_captured(lane, call) : call_round(lane, call, &ended);
+	if (ended) {
+		call->ended[lane->direction] = number(call);
+		end_half(call);
+	}
+	*keep = !atomic_load_explicit(&call->ticket.forgotten, memory_order_acquire);
+	return progress;
+}
+
 static bool lane_round(struct ferry_lane *lane)
 {
 	take_inbox(lane);
@@ -325,7 +430,17 @@ static bool lane_round(struct ferry_lane *lane)
 	struct ferry_call **link = &lane->calls;
 	while (*link) {
 		struct ferry_call *call = *link;
-		bool ended = failed;
+		bool ended = failed, keep = true;
+		if (call->ticket.repeats) {
+			progress |= captured_round(lane, call, failed, &keep);
+			if (keep) {
+				link = &call->next[lane->direction];
+			} else {
+				unlink_call(lane, link);
+				ferry_ticket_drop(&call->ticket);
+			}
+			continue;
+		}
 		if (!failed)
 			progress |= call_round(lane, call, &ended);
 		if (!ended) {
@@ -342,14 +457,26 @@ static bool lane_round(struct ferry_lane *lane)
 static bool stopping(struct ferry_lane *lane)
 {
 	pthread_mutex_lock(&lane->inbox_lock);
-	bool stop = lane->stopping && !lane->inbox && !lane->calls;
+	bool stop = lane->stopping && !lane->inbox;
 	pthread_mutex_unlock(&lane->inbox_lock);
+	for (const struct ferry_call *call = lane->calls; stop && call; call = call->next[lane->direction])
+		stop = call->ticket.repeats && !atomic_load_explicit(&call->seq, memory_order_acquire);
 	return stop;
+}
+
+/* Captured calls whose graphs outlive the communicator. */
+static void drop_captured(struct ferry_lane *lane)
+{
+	while (lane->calls) {
+		struct ferry_call *call = lane->calls;
+		unlink_call(lane, &lane->calls);
+		ferry_ticket_drop(&call->ticket);
+	}
 }
 
 static bool spin(struct ferry_lane *lane)
 {
-	if (!lane->spin_us || !lane->calls)
+	if (!lane->spin_us || !lane->calls || lane->idle_since)
 		return false;
 	uint64_t until = ferry_now_ns() + lane->spin_us * 1000;
 	do {
@@ -360,36 +487,79 @@ static bool spin(struct ferry_lane *lane)
 	return false;
 }
 
+/* Whether the D2H lane has a call that its stream has not reached, or may reach again. */
+static bool awaits_start(const struct ferry_lane *lane)
+{
+	for (const struct ferry_call *call = lane->calls; call; call = call->next[FERRY_UP])
+		if (call->ticket.repeats || !call->noticed)
+			return true;
+	return false;
+}
+
+/*
+ * How long to sleep at most; 0: not at all. A GPU rings no bell. While it copies for this lane, the lane looks again at once. A
+ * call that it has not reached is looked for after a 64th of the time already spent waiting, and after POLL_MOST_US at most: that
+ * finds it late by less than 2% and costs an idle process next to nothing.
+ */
+static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
+{
+	const struct ferry_device_ops *ops = lane->comm->device->ops;
+	int64_t most = lane->calls ? LIVENESS_US : -1;
+	if (lane->head != lane->tail) {
+		int64_t copy = ops->wait_us(&lane->queue);
+		most = copy < most ? copy : most;
+	}
+	if (!ops->polled || lane->direction != FERRY_UP || most <= 0 || !awaits_start(lane))
+		return most;
+	int64_t step = (int64_t)((now - lane->idle_since) / 1000 / 64);
+	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
+}
+
+/* Now and then, while calls are under way: do the routers live, does the device? */
+static void check_liveness(struct ferry_lane *lane, uint64_t now)
+{
+	const struct ferry_device_ops *ops = lane->comm->device->ops;
+	if (!lane->calls || now - lane->checked < LIVENESS_US * 1000ull)
+		return;
+	lane->checked = now;
+	ferry_comm_check_sockets(lane->comm);
+	if (!ops->queue_check || ops->queue_check(&lane->queue) == ferrySuccess)
+		return;
+	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
+	lane->head = lane->tail; /* nothing is copied any more */
+}
+
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
-	uint64_t checked = ferry_now_ns();
+	if (lane->comm->device->ops->polled)
+		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
-		if (lane_round(lane) || spin(lane))
+		if (lane_round(lane) || spin(lane)) {
+			lane->idle_since = 0;
 			continue;
+		}
+		uint64_t now = ferry_now_ns();
+		if (!lane->idle_since)
+			lane->idle_since = now;
+		check_liveness(lane, now);
+		int64_t timeout = sleep_us(lane, now);
+		if (timeout == 0) {
+			ferry_relax();
+			continue;
+		}
 		uint32_t ticket = ferry_doorbell_prepare(lane->bell);
 		if (lane_round(lane)) {
 			ferry_doorbell_cancel(lane->bell);
+			lane->idle_since = 0;
 			continue;
 		}
 		if (stopping(lane)) {
 			ferry_doorbell_cancel(lane->bell);
+			drop_captured(lane);
 			return NULL;
 		}
-		int64_t timeout = lane->calls ? LIVENESS_US : -1;
-		if (lane->head != lane->tail) {
-			int64_t copy = lane->comm->device->ops->wait_us(&lane->queue);
-			timeout = copy < timeout ? copy : timeout;
-		}
-		if (timeout == 0) {
-			ferry_doorbell_cancel(lane->bell);
-			continue;
-		}
 		ferry_doorbell_wait(lane->bell, ticket, timeout);
-		if (lane->calls && ferry_now_ns() - checked > LIVENESS_US * 1000ull) {
-			ferry_comm_check_sockets(lane->comm);
-			checked = ferry_now_ns();
-		}
 	}
 }
 
@@ -424,7 +594,7 @@ static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction dir
 ferryResult_t ferry_lanes_start(struct ferryComm *comm)
 {
 	long spin_us;
-	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, 0, &spin_us);
+	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, comm->device->ops->polled ? POLLED_SPIN_US : 0, &spin_us);
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
 		result = lane_start(comm, direction, spin_us);
 	if (result)
@@ -453,7 +623,7 @@ void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
 {
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
 		struct ferry_lane *lane = &comm->lanes[direction];
-		if (direction == FERRY_DOWN && !call->left[direction])
+		if (direction == FERRY_DOWN && !call->all_left[direction])
 			continue;
 		pthread_mutex_lock(&lane->inbox_lock);
 		call->next[direction] = NULL;
@@ -461,9 +631,16 @@ void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
 		lane->inbox_end = &call->next[direction];
 		atomic_store_explicit(&lane->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&lane->inbox_lock);
-		if (atomic_load_explicit(&comm->failed, memory_order_seq_cst))
+		if (comm->device->ops->polled ? direction == FERRY_UP : atomic_load_explicit(&comm->failed, memory_order_seq_cst))
 			ferry_doorbell_ring(lane->bell);
 	}
+}
+
+void ferry_call_forgotten(struct ferry_ticket *ticket)
+{
+	struct ferryComm *comm = ((struct ferry_call *)ticket)->comm;
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		ferry_doorbell_ring(comm->lanes[direction].bell);
 }
 
 /* The H2D lane is woken by what it waits for; at the start of a call only if that is there already. */
@@ -473,7 +650,7 @@ static bool down_ready(const struct ferry_call *call)
 		const struct ferry_transfer *transfer = &call->transfers[FERRY_DOWN][i];
 		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY ||
 		    (call->entry->plan->flags & FERRY_PLAN_VARIABLE) ||
-		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, call->seq, transfer->nslices))
+		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, number(call), transfer->nslices))
 			return true;
 	}
 	return false;

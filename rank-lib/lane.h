@@ -22,7 +22,11 @@ void ferry_pair_publish(struct ferry_lane *lane, struct ferry_transfer *transfer
 /** The whole message has: the next one between these ranks may go. */
 void ferry_pair_done(struct ferry_lane *lane, const struct ferry_transfer *transfer);
 
-/** ferry_ticket.on_start of every call. Any thread. */
+/** ferry_ticket.on_start and on_forget of every call. Any thread. */
 void ferry_call_started(struct ferry_ticket *ticket);
+void ferry_call_forgotten(struct ferry_ticket *ticket);
+
+/** call.c: readies the call for its run in this bank. */
+void ferry_call_arm(struct ferry_call *call, uint32_t bank);
 
 #endif

@@ -152,10 +152,10 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 
 static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
+	uint64_t last = atomic_load_explicit(&entry->last_seq, memory_order_relaxed);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (entry->domains >> domain & 1 &&
-		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[entry->last_used % FERRY_BANKS],
-		                         memory_order_acquire) < entry->last_used)
+		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[last % FERRY_BANKS], memory_order_acquire) < last)
 			return false;
 	return true;
 }
@@ -185,13 +185,16 @@ static ferryResult_t make_room(struct ferryComm *comm, uint32_t *slot)
 		*slot = comm->nplans++;
 		return ferrySuccess;
 	}
-	*slot = 0;
-	for (uint32_t i = 1; i < FERRY_MAX_PLANS; i++)
-		if (comm->plans[i]->last_used < comm->plans[*slot]->last_used)
+	*slot = FERRY_MAX_PLANS;
+	for (uint32_t i = 0; i < FERRY_MAX_PLANS; i++)
+		if (!atomic_load_explicit(&comm->plans[i]->captures, memory_order_acquire) &&
+		    (*slot == FERRY_MAX_PLANS || comm->plans[i]->last_used < comm->plans[*slot]->last_used))
 			*slot = i;
+	if (*slot == FERRY_MAX_PLANS)
+		return ferry_fail(ferryInvalidUsage, "all %d plans of this communicator are in captured graphs", FERRY_MAX_PLANS);
 	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0)
 		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
-	if (comm->rank == 0 && comm->plans[*slot]->last_used)
+	if (comm->rank == 0 && comm->plans[*slot]->last_seq)
 		result = await_routers(comm, comm->plans[*slot]);
 	if (result)
 		return result;

@@ -6,9 +6,19 @@
 
 #include <string.h>
 
+#if FERRY_HAS_CUDA
+#include "rank-lib/device/cuda_driver.h"
+#endif
+
+void ferry_ticket_init(struct ferry_ticket *ticket)
+{
+	ticket->started = &ticket->own_words[0];
+	ticket->finished = &ticket->own_words[1];
+}
+
 void ferry_ticket_start(struct ferry_ticket *ticket)
 {
-	atomic_store_explicit(&ticket->started, 1, memory_order_release);
+	atomic_store_explicit(ticket->started, 1, memory_order_release);
 	ticket->on_start(ticket);
 }
 
@@ -17,23 +27,29 @@ void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, cons
 	ticket->result = result;
 	ticket->message = message;
 	/* 2: somebody announced that he sleeps. The exchange and the waiter's compare-and-swap order the two. */
-	if (atomic_exchange_explicit(&ticket->finished, 1, memory_order_acq_rel) == 2)
-		ferry_futex_wake(&ticket->finished, -1, false);
+	_Atomic uint32_t *finished = ticket->finished; /* from the store on, a stream may let the ticket go */
+	if (atomic_exchange_explicit(finished, 1, memory_order_acq_rel) == 2)
+		ferry_futex_wake(finished, -1, false);
+}
+
+bool ferry_ticket_started(const struct ferry_ticket *ticket)
+{
+	return atomic_load_explicit(ticket->started, memory_order_acquire);
 }
 
 bool ferry_ticket_finished(struct ferry_ticket *ticket)
 {
-	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
+	return atomic_load_explicit(ticket->finished, memory_order_acquire) == 1;
 }
 
 void ferry_ticket_wait(struct ferry_ticket *ticket)
 {
-	uint32_t state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+	uint32_t state = atomic_load_explicit(ticket->finished, memory_order_acquire);
 	while (state != 1) {
-		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2, memory_order_acq_rel,
+		if (state == 2 || atomic_compare_exchange_strong_explicit(ticket->finished, &state, 2, memory_order_acq_rel,
 		                                                          memory_order_acquire))
-			ferry_futex_wait(&ticket->finished, 2, -1, false);
-		state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
+			ferry_futex_wait(ticket->finished, 2, -1, false);
+		state = atomic_load_explicit(ticket->finished, memory_order_acquire);
 	}
 }
 
@@ -43,12 +59,32 @@ void ferry_ticket_drop(struct ferry_ticket *ticket)
 		ticket->release(ticket);
 }
 
-ferryResult_t ferry_device_open(const char *kind, int ordinal, struct ferry_device **device)
+#if !FERRY_HAS_CUDA
+ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device)
 {
+	(void)ordinal, (void)local_rank, (void)device;
+	return ferry_fail(ferryInvalidUsage, "this build of Ferry has no cuda device: it was built without cuda.h");
+}
+#endif
+
+static bool has_cuda_device(void)
+{
+#if FERRY_HAS_CUDA
+	const struct ferry_cuda_driver *driver;
+	return ferry_cuda_driver_open(&driver) == ferrySuccess;
+#else
+	return false;
+#endif
+}
+
+ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device)
+{
+	if (!kind)
+		kind = has_cuda_device() ? "cuda" : "host";
 	if (!strcmp(kind, "host"))
-		return ferry_host_device_open(ordinal, device);
+		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);
 	if (!strcmp(kind, "cuda"))
-		return ferry_fail(ferryInvalidUsage, "this build of Ferry has no cuda device; use FERRY_DEVICE=host");
+		return ferry_cuda_device_open(ordinal, local_rank, device);
 	return ferry_fail(ferryInvalidArgument, "device kind \"%s\": host or cuda", kind);
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and a copy
- * engine per direction. Backends: host (ordinary memory); cuda comes behind the same interface.
+ * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and copy
+ * engines for each direction. Backends: host (ordinary memory) and cuda.
  *
- * Who calls: `enqueue` any thread of the application; a copy queue belongs to one lane thread. Tickets are how a stream and
- * the lanes speak: the stream says "reached", the lanes say "done"; each word has that one writer.
+ * Who calls: `enqueue` and the checks any thread of the application; a copy queue belongs to one lane thread. Tickets are how a
+ * stream and the lanes speak: the stream says "reached", the lanes say "done".
  */
 #ifndef FERRY_DEVICE_DEVICE_H
 #define FERRY_DEVICE_DEVICE_H
@@ -14,21 +14,34 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** A call's place in a stream. Shared by the stream and the two lanes; freed by whoever lets go last. */
+/**
+ * A call's place in a stream. Shared by the stream and the two lanes; freed by whoever lets go last.
+ *
+ * The two words: the stream writes *started = 1 when it reaches the call, the lane that ends the call writes *finished = 1.
+ * A ticket that repeats belongs to a captured call, which the stream reaches again with each replay: then each word is put back
+ * to 0 by the side that read it, `started` by the D2H lane before it begins, `finished` by the stream once it has passed.
+ */
 struct ferry_ticket {
-	_Atomic uint32_t started;  /* 1: the stream has reached the call; written by the stream, release */
-	_Atomic uint32_t finished; /* futex word, 1: done; written by the lane that ends the call, release, after result */
+	_Atomic uint32_t *started, *finished; /* own_words, or memory that the device writes */
+	_Atomic uint32_t own_words[2];        /* the second is a futex word */
 	_Atomic uint32_t holders;
+	bool repeats;
+	_Atomic uint32_t forgotten; /* 1: repeats, but the last graph with the call is gone; written by the device */
+	void *backend;              /* the device's own */
 	ferryResult_t result;
 	const char *message;       /* why, if result is a failure; lives as long as the ticket */
-	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
+	void (*on_start)(struct ferry_ticket *ticket); /* called by a host stream after started = 1: wakes the lanes */
+	void (*on_forget)(struct ferry_ticket *ticket); /* called after forgotten = 1, from any thread */
 	void (*release)(struct ferry_ticket *ticket);  /* frees; called when the last holder lets go */
 };
 
+/** Points the words at own_words. */
+void ferry_ticket_init(struct ferry_ticket *ticket);
 void ferry_ticket_start(struct ferry_ticket *ticket);
 /** Stores the result and wakes whoever waits for the ticket. The caller still holds it. */
 void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
 void ferry_ticket_drop(struct ferry_ticket *ticket);
+bool ferry_ticket_started(const struct ferry_ticket *ticket);
 bool ferry_ticket_finished(struct ferry_ticket *ticket);
 void ferry_ticket_wait(struct ferry_ticket *ticket);
 
@@ -44,12 +57,46 @@ struct ferry_copy_queue {
 	void *backend;
 };
 
+struct ferry_local_copy {
+	void *destination;
+	const void *source;
+	size_t bytes;
+};
+
+/** What a call does in its stream itself, between "reached" and "done". */
+struct ferry_stream_work {
+	struct ferry_local_copy *copies; /* only where the device has copies_in_stream */
+	uint32_t ncopies;
+	const void *scalar; /* NULL or a value in device memory, read when the stream reaches the call; */
+	size_t scalar_bytes;
+	const void **scalar_at; /* set to where the lanes find it from then on */
+};
+
 struct ferry_device_ops {
 	const char *kind;
-	/** Puts the ticket into the stream (NULL: the device's default stream): started when reached, later work waits for finished. */
-	ferryResult_t (*enqueue)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket);
-	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
-	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream);
+	/** Nobody rings when this device gets on: lanes look at tickets and copies again and again. */
+	bool polled;
+	/** Copies within the device are part of the stream's work; else the lanes start them. */
+	bool copies_in_stream;
+	/** Staging is read and written by DMA: it should not stay in a core's private cache. */
+	bool direct_memory_access;
+	/**
+	 * Puts the ticket into the stream (NULL: the device's default stream): started when reached, later work waits for finished.
+	 * A ticket that repeats goes into the graph that the stream captures. On an error the ticket is in no stream.
+	 */
+	ferryResult_t (*enqueue)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
+	                         const struct ferry_stream_work *work);
+	/** Gives back what enqueue attached to the ticket; its last holder calls. NULL: nothing. */
+	void (*release)(struct ferry_device *device, struct ferry_ticket *ticket);
+	/** ferrySuccess if `stream` belongs to this kind of device and may be used. *captures: calls go into a graph. */
+	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream, bool *captures);
+	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
+	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
+	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. */
+	ferryResult_t (*register_memory)(struct ferry_device *device, void *memory, size_t bytes);
+	void (*unregister_memory)(struct ferry_device *device, void *memory);
+	/** The NUMA node that the device hangs on, -1 if unknown. */
+	int (*node)(struct ferry_device *device);
 	ferryResult_t (*queue_open)(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue);
 	void (*queue_close)(struct ferry_copy_queue *queue);
 	/** Starts a copy, a part of one of `whole` bytes. crosses: over the link to the host; false: inside the device. */
@@ -59,6 +106,8 @@ struct ferry_device_ops {
 	uint64_t (*finished)(struct ferry_copy_queue *queue);
 	/** Microseconds until the next one finishes, at least 1; 0: unknown, poll. Only asked while copies are outstanding. */
 	int64_t (*wait_us)(struct ferry_copy_queue *queue);
+	/** An error if copies of this queue will never finish. NULL: they always do. */
+	ferryResult_t (*queue_check)(struct ferry_copy_queue *queue);
 	void (*close)(struct ferry_device *device);
 };
 
@@ -67,11 +116,16 @@ struct ferry_device {
 	int ordinal;
 };
 
-/** Opens device `ordinal` of that kind ("host" or "cuda"). Devices are shared by the communicators of a process and counted. */
-ferryResult_t ferry_device_open(const char *kind, int ordinal, struct ferry_device **device);
+/**
+ * Opens device `ordinal` of that kind: "host", "cuda", or NULL for cuda where the process has a CUDA device, else host.
+ * ordinal -1: the calling thread's current CUDA device, else (and on the host) `local_rank`, modulo what there is.
+ * Devices are shared by the communicators of a process and counted.
+ */
+ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device);
 void ferry_device_close(struct ferry_device *device);
 
-/** The host backend. */
+/** The backends. */
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **device);
+ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
 
 #endif

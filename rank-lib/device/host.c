@@ -36,15 +36,42 @@ static ferryResult_t read_link(struct ferry_host_device *device)
 	return ferrySuccess;
 }
 
-static ferryResult_t enqueue(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket)
+static ferryResult_t enqueue(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
+                             const struct ferry_stream_work *work)
 {
+	if (work->scalar)
+		*work->scalar_at = work->scalar; /* the lanes can read it themselves */
 	return ferry_host_enqueue(stream ? stream : ((struct ferry_host_device *)device)->stream, ticket);
 }
 
-static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream)
+static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream, bool *captures)
 {
 	(void)device;
+	*captures = false;
 	return stream ? ferry_host_check_stream(stream) : ferrySuccess;
+}
+
+static ferryResult_t check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what)
+{
+	(void)device, (void)buffer, (void)bytes, (void)what;
+	return ferrySuccess; /* all of the process's memory will do */
+}
+
+static ferryResult_t register_memory(struct ferry_device *device, void *memory, size_t bytes)
+{
+	(void)device, (void)memory, (void)bytes;
+	return ferrySuccess;
+}
+
+static void unregister_memory(struct ferry_device *device, void *memory)
+{
+	(void)device, (void)memory;
+}
+
+static int node(struct ferry_device *device)
+{
+	(void)device;
+	return -1;
 }
 
 static ferryResult_t queue_open(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue)
@@ -125,8 +152,19 @@ static void close_device(struct ferry_device *base)
 	pthread_mutex_unlock(&devices_lock);
 }
 
-static const struct ferry_device_ops host_ops = {"host", enqueue, check_stream, queue_open, queue_close, copy,
-                                                 finished, wait_us, close_device};
+static const struct ferry_device_ops host_ops = {.kind = "host",
+                                                 .enqueue = enqueue,
+                                                 .check_stream = check_stream,
+                                                 .check_buffer = check_buffer,
+                                                 .register_memory = register_memory,
+                                                 .unregister_memory = unregister_memory,
+                                                 .node = node,
+                                                 .queue_open = queue_open,
+                                                 .queue_close = queue_close,
+                                                 .copy = copy,
+                                                 .finished = finished,
+                                                 .wait_us = wait_us,
+                                                 .close = close_device};
 
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 {

@@ -242,8 +242,8 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 	if (!operation)
 		return ferrySystemError;
 	operation->call.ticket = ticket;
-	/* Once started, the call may end and be let go by the lanes and by the stream's thread while this one still rings. */
-	atomic_fetch_add_explicit(&ticket->holders, 1, memory_order_relaxed);
+	/* The stream's hold, and this thread's: once started, the call may end and be let go by all others while it still rings. */
+	atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
 	bool first = !stream->head;
