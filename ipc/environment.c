@@ -32,9 +32,13 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "", "Worker threads of a router. Unset: one per two CPUs of its domain, at least one."},
-	{"FERRY_STORE", "ordinary", "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote)."},
+	{"FERRY_STORE", "",
+	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host devices; for GPUs "
+	 "demote where the CPU has it, else stream."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
-	{"FERRY_SPIN_US", "0", "Microseconds that lanes and workers spin before they sleep."},
+	{"FERRY_SPIN_US", "",
+	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 200 for GPUs, workers 100 "
+	 "in a domain of at least 8 CPUs, else 0."},
 	{"FERRY_REDUCE", "",
 	 "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
 	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},

@@ -18,7 +18,7 @@
 #include "ipc/collective.h"
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
-#define FERRY_PLAN_ABI 1u
+#define FERRY_PLAN_ABI 2u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -33,6 +33,7 @@ enum ferry_opcode {
 
 /* ferry_plan.flags */
 #define FERRY_PLAN_IN_PLACE 1u /* H2D into a chunk waits for the D2H of the same bytes; COPYs that move nothing are left out */
+#define FERRY_PLAN_DMA 4u      /* copy engines read and write the windows: results must not stay in a core's private cache */
 #define FERRY_PLAN_VARIABLE 2u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
 
 /* ferry_instr.flags */
@@ -57,7 +58,8 @@ struct ferry_plan {
 	uint8_t rank_domain[FERRY_MAX_RANKS];
 	uint64_t staging[FERRY_MAX_DOMAINS];  /* bytes of windows in each domain; windows are 128-byte aligned in it */
 	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
-	uint32_t instrs_at, edges_at, sources_at, reserved; /* byte offsets of the arrays from the start of the blob */
+	uint32_t instrs_at, edges_at, sources_at; /* byte offsets of the arrays from the start of the blob */
+	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
 };
 
 struct ferry_instr {

@@ -181,6 +181,7 @@ struct ferryComm {
 	struct ferry_user_program programs[FERRY_MAX_PROGRAMS];
 	uint32_t nprograms;
 	uint64_t slice, window;             /* overrides; 0: chosen */
+	uint64_t core_cache;                /* bytes of a core's private cache, the least of the domains; 0: unknown */
 	bool show_plans;                    /* FERRY_DEBUG=plan */
 	bool finalized;
 	_Atomic uint32_t holders;

@@ -95,7 +95,9 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
 	                                        .type = key->type,
 	                                        .redop = key->redop,
 	                                        .slice = (uint32_t)comm->slice,
-	                                        .window = (uint32_t)comm->window};
+	                                        .window = (uint32_t)comm->window,
+	                                        .direct = comm->device->ops->direct_memory_access,
+	                                        .core_cache = comm->core_cache};
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		options.staging[domain] = comm->shared.arenas[domain].staging_bytes;
 	ferryResult_t result = ferrySuccess;
@@ -141,10 +143,10 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 	if (!comm->show_plans || comm->rank)
 		return;
 	fprintf(stderr,
-	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u slots, staging",
+	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u slots, workers %u%s, staging",
 	        ferry_collective_name(plan->collective), (unsigned long long)plan->count, ferry_type_name(plan->type),
 	        ferry_redop_name(plan->redop), plan->nranks, plan->ndomains, entry->key.program ? ", user's program" : "",
-	        plan->ninstrs, plan->slice, plan->window);
+	        plan->ninstrs, plan->slice, plan->window, plan->workers, plan->workers ? "" : " (all)");
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
 	fprintf(stderr, " bytes, hash %016llx\n", (unsigned long long)plan->hash);

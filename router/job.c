@@ -356,15 +356,16 @@ static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry
 		return 0;
 	uint64_t bytes = part + 1 == work->parts || length - from < piece ? length - from : piece;
 	char *destination = work->window + slot + from;
+	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : job->cached_store;
 	if (instr->opcode == FERRY_H2H) {
-		ferry_copy(destination, work->sources[0] + slot + from, bytes, job->store);
+		ferry_copy(destination, work->sources[0] + slot + from, bytes, store);
 		return 2 * bytes;
 	}
 	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
 	const void *inputs[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	uint64_t scalars[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	bool premultiplied = plan->redop == ferryNumOps;
-	struct ferry_reduction reduction = {.type = plan->type, .op = plan->redop, .store = job->store, .divisor = 1};
+	struct ferry_reduction reduction = {.type = plan->type, .op = plan->redop, .store = store, .divisor = 1};
 	if (plan->redop == ferryAvg && (instr->flags & FERRY_INSTR_FINAL))
 		reduction.divisor = plan->nranks;
 	for (uint32_t i = 0; i < instr->nsources; i++) {
@@ -400,14 +401,11 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	} while (again);
 }
 
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, bool *more)
+static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t most, bool *more)
 {
 	struct ferry_run *run = &job->runs[bank];
-	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
-	uint32_t count = 0;
-	if (!seq)
-		return 0;
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
+	uint32_t count = 0;
 	bool progress = true;
 	while (progress && count < most) {
 		progress = false;
@@ -430,6 +428,23 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, b
 			progress = true;
 		}
 	}
+	return count;
+}
+
+/* A plan may want fewer workers than there are: the others leave it to those who are at it. */
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, bool *more)
+{
+	struct ferry_run *run = &job->runs[bank];
+	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
+	uint32_t count = 0;
+	if (!seq)
+		return 0;
+	uint32_t limit = atomic_load_explicit(&run->plan, memory_order_relaxed)->plan->workers;
+	if (!limit)
+		return work_run(job, bank, seq, most, more);
+	if (atomic_fetch_add_explicit(&run->active, 1, memory_order_relaxed) < limit)
+		count = work_run(job, bank, seq, most, more);
+	atomic_fetch_sub_explicit(&run->active, 1, memory_order_relaxed);
 	return count;
 }
 

@@ -43,6 +43,7 @@ struct ferry_run {
 	_Atomic uint64_t seq;                   /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;
 	_Atomic uint64_t left;                  /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
+	_Atomic uint32_t active;                /* workers at it, where the plan limits them; each adds and takes away itself */
 	uint64_t last;                          /* last call seen in this bank; under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 };
@@ -54,7 +55,8 @@ struct ferry_job {
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	_Atomic uint32_t ready;                 /* 1 once the other domains' arenas are mapped; attendant thread, release */
 	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone */
-	enum ferry_store store;
+	enum ferry_store store;                 /* for plans whose windows copy engines use */
+	enum ferry_store cached_store;          /* for all others */
 	uint32_t parts;                         /* workers that may share one slice */
 	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
 	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */

@@ -117,6 +117,16 @@ static bool cpu_has_f16c(void)
 }
 #endif
 
+bool ferry_cpu_demotes(void)
+{
+#if defined(__x86_64__)
+	unsigned eax, ebx, ecx, edx;
+	return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && ecx >> 25 & 1;
+#else
+	return false;
+#endif
+}
+
 static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 {
 	switch (target) {

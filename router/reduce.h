@@ -11,6 +11,8 @@
 
 #include "ipc/ferry_types.h"
 
+#include <stdbool.h>
+
 /** How results leave the core (shared/hardware facts: a copy engine reads lines dirty in an L2 at half speed). */
 enum ferry_store {
 	FERRY_STORE_ORDINARY,
@@ -44,6 +46,9 @@ ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const
 /** The target that ferry_reduce uses on this CPU (FERRY_REDUCE=portable|avx2|avx512|neon narrows it). */
 enum ferry_target ferry_reduce_target(void);
 const char *ferry_reduce_target_name(enum ferry_target target);
+
+/** Whether this CPU has cldemote. */
+bool ferry_cpu_demotes(void);
 
 /** Copies with a choice of store, for H2H and host lanes: non-temporal stores skip the read of the destination. */
 void ferry_copy(void *destination, const void *source, size_t bytes, enum ferry_store store);

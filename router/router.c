@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #define ATTENDANT_US 1000000 /* how long an attendant sleeps before it looks whether its job is over */
+#define SPIN_CPUS 8
+#define SPIN_US   100
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
 
 /* A client. Owned by the connection thread. */
@@ -36,7 +38,7 @@ struct ferry_router {
 	char directory[64], prefix[48], path[136];
 	uint64_t staging_limit, staging_used;  /* connection thread */
 	uint32_t idle_exit_ms;
-	enum ferry_store store;
+	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	int listener, event;                   /* event: wakes the connection thread */
 	pthread_t thread;                      /* the connection thread */
@@ -90,6 +92,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	memcpy(job->key, message->key, sizeof job->key);
 	job->domain = router->domain;
 	job->store = router->store;
+	job->cached_store = router->cached_store;
 	job->parts = router->workers.limit;
 	job->router = router;
 	job->ready_connection = -1;
@@ -504,15 +507,21 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	uint64_t staging;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
+	/* Where there are cores to spare, a worker that looks again for a while saves its waker a system call per slice. */
 	if (!result)
-		result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, 0, spin);
+		result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000,
+		                           options->layout->domains[options->domain].ncpus >= SPIN_CPUS ? SPIN_US : 0, spin);
 	if (!result)
 		result = ferry_env_bytes("FERRY_STAGING", DEFAULT_STAGING, &staging);
 	if (result)
 		return result;
 	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: ordinary, stream or demote", store);
-	router->store = !store || store[0] == 'o' ? FERRY_STORE_ORDINARY : store[0] == 's' ? FERRY_STORE_STREAM : FERRY_STORE_DEMOTE;
+	router->store = router->cached_store = store && store[0] == 's'   ? FERRY_STORE_STREAM
+	                                       : store && store[0] == 'd' ? FERRY_STORE_DEMOTE
+	                                                                  : FERRY_STORE_ORDINARY;
+	if (!store)
+		router->store = ferry_cpu_demotes() ? FERRY_STORE_DEMOTE : FERRY_STORE_STREAM;
 	int target = 0;
 	while (reduce && target < FERRY_NUM_TARGETS && strcmp(reduce, ferry_reduce_target_name((enum ferry_target)target)))
 		target++;

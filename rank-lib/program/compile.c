@@ -437,6 +437,9 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 	head->type = (uint8_t)options->type;
 	head->redop = (uint8_t)(ferry_collective_reduces(program->collective) ? options->redop : ferrySum);
 	head->flags = program->collective == FERRY_ALLTOALLV ? FERRY_PLAN_VARIABLE : FERRY_PLAN_IN_PLACE;
+	if (options->direct)
+		head->flags |= FERRY_PLAN_DMA;
+	head->workers = ferry_choose_workers(options, head->staging, program->ndomains);
 	head->nranks = (uint8_t)program->nranks;
 	head->ndomains = (uint8_t)program->ndomains;
 	head->nchunks = (uint16_t)program->nchunks;

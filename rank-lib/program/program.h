@@ -89,6 +89,8 @@ struct ferry_compile_options {
 	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per bank that the windows may take in each domain */
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
+	bool direct;           /* copy engines read and write the windows (cuda) */
+	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
 };
 
 /**

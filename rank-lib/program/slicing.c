@@ -15,6 +15,18 @@
 #define DEPTH 8
 #define WINDOW_MOST 4
 
+/*
+ * Where copy engines move the slices (docs/performance.md has the measurements): each copy costs about 3 us to issue and leaves
+ * a gap, so slices are longer; and windows are as deep as the staging allows where cores reduce, because the staging must be
+ * larger than what the workers' private caches hold, but shallow where data only passes through.
+ */
+#define DIRECT_ONE_SLICE (128u << 10)
+#define DIRECT_LEAST (128u << 10)
+#define DIRECT_MOST (1u << 20)
+#define DIRECT_REDUCE_WINDOW 16
+#define DIRECT_MOVE_WINDOW 4
+#define DIRECT_CACHES 9 / 4 /* staging per worker, in private caches */
+
 static uint64_t up_to_line(uint64_t bytes)
 {
 	return (bytes + 63) / 64 * 64;
@@ -30,8 +42,12 @@ static bool fits(const struct ferry_program *program, const struct ferry_compile
 	return true;
 }
 
-static uint64_t wanted_slice(uint64_t longest)
+static uint64_t wanted_slice(uint64_t longest, bool direct)
 {
+	if (direct && longest > DIRECT_ONE_SLICE) {
+		uint64_t slice = up_to_line(longest / DEPTH);
+		return slice < DIRECT_LEAST ? DIRECT_LEAST : slice > DIRECT_MOST ? DIRECT_MOST : slice;
+	}
 	if (longest <= ONE_SLICE)
 		return longest ? up_to_line(longest) : 64;
 	uint64_t slice = up_to_line(longest / DEPTH);
@@ -42,9 +58,14 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice, uint32_t *chosen_window)
 {
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
-	uint64_t slice = options->slice ? options->slice : variable ? SLICE_LEAST : wanted_slice(longest);
-	uint64_t nslices = variable ? WINDOW_MOST : (longest + slice - 1) / slice;
-	uint64_t window = options->window ? options->window : nslices < WINDOW_MOST ? nslices : WINDOW_MOST;
+	uint64_t slice = options->slice ? options->slice
+	                 : variable     ? (options->direct ? DIRECT_LEAST : SLICE_LEAST)
+	                                : wanted_slice(longest, options->direct);
+	uint64_t deepest = !options->direct                                ? WINDOW_MOST
+	                   : ferry_collective_reduces(program->collective) ? DIRECT_REDUCE_WINDOW
+	                                                                   : DIRECT_MOVE_WINDOW;
+	uint64_t nslices = variable ? deepest : (longest + slice - 1) / slice;
+	uint64_t window = options->window ? options->window : nslices < deepest ? nslices : deepest;
 	if (!window)
 		window = 1;
 	while (!fits(program, options, nwindows, slice, window)) {
@@ -72,4 +93,16 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	*chosen_slice = (uint32_t)slice;
 	*chosen_window = (uint32_t)window;
 	return ferrySuccess;
+}
+
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const uint64_t *staging, uint32_t ndomains)
+{
+	uint64_t least = 0;
+	if (!options->direct || !options->core_cache)
+		return 0;
+	for (uint32_t domain = 0; domain < ndomains; domain++)
+		if (staging[domain] && (!least || staging[domain] < least))
+			least = staging[domain];
+	uint64_t workers = least / (options->core_cache * DIRECT_CACHES);
+	return workers < 1 ? 1 : (uint32_t)workers;
 }

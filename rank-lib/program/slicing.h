@@ -13,4 +13,10 @@
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *slice, uint32_t *window);
 
+/**
+ * How many workers of a router may share a call whose windows take staging[d] bytes in domain d; 0: any number. Where copy
+ * engines reuse the windows: so few that a slot has left the cores' private caches by the time it comes round again.
+ */
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const uint64_t *staging, uint32_t ndomains);
+
 #endif
