@@ -20,11 +20,11 @@
 #define FERRY_IPC_ARENA_H
 
 #include "ipc/ferry_types.h"
+#include "ipc/plan.h"
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
 #define FERRY_ARENA_ABI 2u
-#define FERRY_BANKS 2
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 

@@ -37,7 +37,7 @@ const struct ferry_variable ferry_variables[] = {
 	 "demote where the CPU has it, else stream."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "",
-	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 200 for GPUs, workers 100 "
+	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for GPUs, workers 1000 "
 	 "in a domain of at least 8 CPUs, else 0."},
 	{"FERRY_REDUCE", "",
 	 "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},

@@ -57,6 +57,8 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop, plan->root);
 	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window || plan->window > 1u << 16)
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
+	if (plan->advance >= plan->window && plan->advance)
+		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);
 	if ((plan->flags & ~(FERRY_PLAN_IN_PLACE | FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA)) ||
 	    !(plan->flags & FERRY_PLAN_VARIABLE) != (plan->collective != FERRY_ALLTOALLV))
 		return bad("flags %#x for %s", plan->flags, ferry_collective_name(plan->collective));

@@ -18,6 +18,9 @@
 #include "ipc/collective.h"
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
+/* Calls take turns in so many banks of counters and staging: arena.h. */
+#define FERRY_BANKS 2
+
 #define FERRY_PLAN_ABI 2u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
@@ -60,6 +63,8 @@ struct ferry_plan {
 	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
 	uint32_t instrs_at, edges_at, sources_at; /* byte offsets of the arrays from the start of the blob */
 	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
+	uint32_t advance;    /* slots by which each call starts further on in the windows than the last one in its bank */
+	uint32_t reserved;
 };
 
 struct ferry_instr {
@@ -96,6 +101,12 @@ struct ferry_source {
 	uint16_t rank;   /* the contributing rank (premulsum scales it), or FERRY_PARTIAL */
 	uint32_t reserved;
 };
+
+/** Where in a window slice `slice` of call number `seq` lies, in bytes. */
+static inline uint64_t ferry_plan_slot(const struct ferry_plan *plan, uint64_t seq, uint32_t slice)
+{
+	return (seq / FERRY_BANKS * plan->advance + slice) % plan->window * plan->slice;
+}
 
 static inline const struct ferry_instr *ferry_plan_instrs(const struct ferry_plan *plan)
 {

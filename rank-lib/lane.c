@@ -16,7 +16,7 @@
 #define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
 #define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
-#define POLLED_SPIN_US 200 /* lanes of a device that is polled look for a router's slices that long, then sleep */
+#define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
 
 /* The run of the call that this lane is in. */
 static uint64_t number(const struct ferry_call *call)
@@ -185,7 +185,7 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct 
 	}
 	uint64_t start = (uint64_t)slice * plan->slice;
 	uint64_t bytes = transfer->length - start < plan->slice ? transfer->length - start : plan->slice;
-	char *slot = step->window + (uint64_t)(slice % plan->window) * plan->slice;
+	char *slot = step->window + ferry_plan_slot(plan, number(call), slice);
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_lane_copy(lane, call, transfer, transfer->destination + start, transfer->user + start, bytes, false);
 	if (lane->direction == FERRY_UP)
@@ -343,7 +343,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 		return false;
 	if (direction == FERRY_UP && !call->noticed) {
 		call->noticed = true;
-		if (lane->comm->device->ops->polled && call->left[FERRY_DOWN]) /* only this lane looks for starts */
+		if (lane->comm->device->ops->polled && call->left[FERRY_DOWN])
 			ferry_wake(&lane->comm->shared, 0, 1ull << lane->comm->rank, 0);
 	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
@@ -487,11 +487,11 @@ static bool spin(struct ferry_lane *lane)
 	return false;
 }
 
-/* Whether the D2H lane has a call that its stream has not reached, or may reach again. */
+/* Whether the lane has a call that its stream has not reached, or may reach again. */
 static bool awaits_start(const struct ferry_lane *lane)
 {
-	for (const struct ferry_call *call = lane->calls; call; call = call->next[FERRY_UP])
-		if (call->ticket.repeats || !call->noticed)
+	for (const struct ferry_call *call = lane->calls; call; call = call->next[lane->direction])
+		if (call->name ? !number(call) : !ferry_ticket_started(&call->ticket))
 			return true;
 	return false;
 }
@@ -509,7 +509,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 		int64_t copy = ops->wait_us(&lane->queue);
 		most = copy < most ? copy : most;
 	}
-	if (!ops->polled || lane->direction != FERRY_UP || most <= 0 || !awaits_start(lane))
+	if (!ops->polled || most <= 0 || !awaits_start(lane))
 		return most;
 	int64_t step = (int64_t)((now - lane->idle_since) / 1000 / 64);
 	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
@@ -631,7 +631,8 @@ void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
 		lane->inbox_end = &call->next[direction];
 		atomic_store_explicit(&lane->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&lane->inbox_lock);
-		if (comm->device->ops->polled ? direction == FERRY_UP : atomic_load_explicit(&comm->failed, memory_order_seq_cst))
+		/* A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts now. */
+		if (comm->device->ops->polled || atomic_load_explicit(&comm->failed, memory_order_seq_cst))
 			ferry_doorbell_ring(lane->bell);
 	}
 }

@@ -344,12 +344,12 @@ static bool claim(struct ferry_work *work, uint64_t seq, uint32_t window, uint32
 	}
 }
 
-static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
+static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run, uint64_t seq,
                        struct ferry_work *work, uint32_t slice, uint32_t part)
 {
 	const struct ferry_plan *plan = entry->plan;
 	const struct ferry_instr *instr = work->instr;
-	uint64_t start = (uint64_t)slice * plan->slice, slot = (uint64_t)(slice % plan->window) * plan->slice;
+	uint64_t start = (uint64_t)slice * plan->slice, slot = ferry_plan_slot(plan, seq, slice);
 	uint64_t length = instr->length - start < plan->slice ? instr->length - start : plan->slice;
 	uint64_t piece = (length / work->parts + 63) / 64 * 64, from = piece * part;
 	if (from >= length)
@@ -401,7 +401,7 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	} while (again);
 }
 
-static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t most, bool *more)
+static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t most, uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
@@ -415,8 +415,9 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 			bool others = false;
 			if (!claim(work, seq, entry->plan->window, &slice, &part, &others))
 				continue;
-			*more |= others;
-			size_t bytes = run_part(job, entry, run, work, slice, part);
+			if (others)
+				*wanted = UINT32_MAX;
+			size_t bytes = run_part(job, entry, run, seq, work, slice, part);
 			atomic_fetch_add_explicit(&job->slices, 1, memory_order_relaxed);
 			atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
 			if (atomic_fetch_add(&work->done[slice % entry->plan->window], 1) + 1 == work->parts)
@@ -432,30 +433,38 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 }
 
 /* A plan may want fewer workers than there are: the others leave it to those who are at it. */
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, bool *more)
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
 	uint32_t count = 0;
 	if (!seq)
 		return 0;
-	uint32_t limit = atomic_load_explicit(&run->plan, memory_order_relaxed)->plan->workers;
+	const struct ferry_plan *plan = atomic_load_explicit(&run->plan, memory_order_relaxed)->plan;
+	uint32_t limit = plan->workers;
+	if (plan->flags & FERRY_PLAN_DMA && limit > *wanted)
+		*wanted = limit;
 	if (!limit)
-		return work_run(job, bank, seq, most, more);
-	if (atomic_fetch_add_explicit(&run->active, 1, memory_order_relaxed) < limit)
-		count = work_run(job, bank, seq, most, more);
+		return work_run(job, bank, seq, most, wanted);
+	/* Never more than the limit, not even for a moment: many who only look in would keep everybody out. */
+	uint32_t active = atomic_load_explicit(&run->active, memory_order_relaxed);
+	do
+		if (active >= limit)
+			return 0;
+	while (!atomic_compare_exchange_weak_explicit(&run->active, &active, active + 1, memory_order_relaxed, memory_order_relaxed));
+	count = work_run(job, bank, seq, most, wanted);
 	atomic_fetch_sub_explicit(&run->active, 1, memory_order_relaxed);
 	return count;
 }
 
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, bool *more)
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, uint32_t *wanted)
 {
 	uint32_t count = 0;
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return 0;
 	ferry_job_admit(job);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		count += work_bank(job, bank, most, more);
+		count += work_bank(job, bank, most, wanted);
 	return count;
 }
 

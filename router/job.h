@@ -87,8 +87,12 @@ void ferry_job_admit(struct ferry_job *job);
 /** True if a call could be admitted or a slice run now. */
 bool ferry_job_has_work(struct ferry_job *job);
 
-/** Runs up to `most` slice parts; returns how many. *more: others are ready too, so another worker is worth waking. */
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, bool *more);
+/**
+ * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: UINT32_MAX while parts are ready
+ * that nobody has; and as many as the plan takes while a call of copy engines is under way, whose slices come too fast for
+ * waking somebody for each. Only ever raised.
+ */
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, uint32_t *wanted);
 
 /** Ends the job for all its ranks with this code and message. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);

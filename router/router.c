@@ -17,7 +17,7 @@
 
 #define ATTENDANT_US 1000000 /* how long an attendant sleeps before it looks whether its job is over */
 #define SPIN_CPUS 8
-#define SPIN_US   100
+#define SPIN_US   1000
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
 
 /* A client. Owned by the connection thread. */

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
 
 static struct ferry_job *enter_next_job(struct ferry_workers *workers, uint32_t *njobs)
@@ -46,11 +47,11 @@ static void work_until_idle(struct ferry_workers *workers)
 		struct ferry_job *job = enter_next_job(workers, &njobs);
 		if (!job)
 			return;
-		bool more = false;
-		uint32_t count = ferry_job_work(job, QUANTUM, &more);
+		uint32_t wanted = 0, awake = atomic_load_explicit(&workers->active, memory_order_relaxed);
+		uint32_t count = ferry_job_work(job, QUANTUM, &wanted);
 		ferry_workers_leave(workers, job);
-		if (more && atomic_load_explicit(&workers->bell.sleepers, memory_order_relaxed))
-			ferry_doorbell_wake(&workers->bell, 1);
+		if (wanted > awake && atomic_load_explicit(&workers->bell.sleepers, memory_order_relaxed))
+			ferry_doorbell_wake(&workers->bell, (int)(wanted - awake < WAKES_AT_ONCE ? wanted - awake : WAKES_AT_ONCE));
 		if (count) {
 			idle = 0;
 			idle_since = 0;

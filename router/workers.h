@@ -17,7 +17,8 @@ struct ferry_workers {
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
 	struct ferry_job *cursor;  /* served last */
-	uint32_t active, limit;    /* at work now, and how many may be */
+	_Atomic uint32_t active;    /* at work now; written under lock, read anywhere */
+	uint32_t limit;            /* how many may be */
 	uint32_t spin_us;
 	bool pin;
 	bool stopping;

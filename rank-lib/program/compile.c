@@ -31,6 +31,7 @@ struct compiler {
 	uint32_t *d2h_first, *d2h_next; /* D2H instructions by (rank, send chunk), and the next of the same */
 	struct growing instrs, edges, sources;
 	struct ferry_plan head;
+	uint64_t longest;         /* bytes of the longest chunk */
 };
 
 static void *grow(struct compiler *compiler, struct growing *list, size_t item)
@@ -109,14 +110,14 @@ static uint64_t chunk_offset(const struct compiler *compiler, uint32_t chunk)
 static ferryResult_t place_windows(struct compiler *compiler)
 {
 	uint32_t nwindows[FERRY_MAX_DOMAINS] = {0};
-	uint64_t longest = 0;
 	for (uint32_t v = 0; v < compiler->versions.nvalues; v++)
 		if (!compiler->absorbed[v])
 			nwindows[compiler->versions.values[v].place.domain]++;
 	for (uint32_t chunk = 0; chunk < compiler->program->nchunks; chunk++)
-		longest = chunk_length(compiler, chunk) > longest ? chunk_length(compiler, chunk) : longest;
-	ferryResult_t result = ferry_choose_slices(compiler->program, compiler->options, longest, nwindows, &compiler->head.slice,
-	                                           &compiler->head.window);
+		if (chunk_length(compiler, chunk) > compiler->longest)
+			compiler->longest = chunk_length(compiler, chunk);
+	ferryResult_t result = ferry_choose_slices(compiler->program, compiler->options, compiler->longest, nwindows,
+	                                           &compiler->head.slice, &compiler->head.window);
 	if (result)
 		return result;
 	uint64_t bytes = ((uint64_t)compiler->head.slice * compiler->head.window + 127) / 128 * 128;
@@ -439,11 +440,12 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 	head->flags = program->collective == FERRY_ALLTOALLV ? FERRY_PLAN_VARIABLE : FERRY_PLAN_IN_PLACE;
 	if (options->direct)
 		head->flags |= FERRY_PLAN_DMA;
-	head->workers = ferry_choose_workers(options, head->staging, program->ndomains);
 	head->nranks = (uint8_t)program->nranks;
 	head->ndomains = (uint8_t)program->ndomains;
 	head->nchunks = (uint16_t)program->nchunks;
 	memcpy(head->rank_domain, program->rank_domain, program->nranks);
+	head->advance = ferry_choose_advance(options, compiler->longest, head);
+	head->workers = ferry_choose_workers(options, head);
 	head->ninstrs = compiler->instrs.count;
 	head->nedges = compiler->edges.count;
 	head->nsources = compiler->sources.count;

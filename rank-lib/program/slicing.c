@@ -16,16 +16,22 @@
 #define WINDOW_MOST 4
 
 /*
- * Where copy engines move the slices (docs/performance.md has the measurements): each copy costs about 3 us to issue and leaves
- * a gap, so slices are longer; and windows are as deep as the staging allows where cores reduce, because the staging must be
- * larger than what the workers' private caches hold, but shallow where data only passes through.
+ * Where copy engines move the slices (docs/performance.md has the measurements). Each copy costs 4 us to issue and leaves a gap,
+ * so slices are longer. Where cores reduce, windows are as deep as the staging allows and every call goes on where the last one
+ * stopped: a slot should come round again only when its lines have left the private caches of the cores that read it, because
+ * copy engines write and read lines that a core holds at a fraction of their speed. Where data only passes through, windows
+ * are shallow: what D2H has just written is read fastest.
  */
-#define DIRECT_ONE_SLICE (128u << 10)
-#define DIRECT_LEAST (128u << 10)
-#define DIRECT_MOST (1u << 20)
-#define DIRECT_REDUCE_WINDOW 16
-#define DIRECT_MOVE_WINDOW 4
-#define DIRECT_CACHES 9 / 4 /* staging per worker, in private caches */
+#define DIRECT_REDUCE_LEAST (128u << 10)
+#define DIRECT_REDUCE_MOST (2u << 20)
+#define DIRECT_REDUCE_DEPTH 32
+#define DIRECT_REDUCE_WINDOW 1024
+#define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
+#define DIRECT_MOVE_LEAST (1u << 20)
+#define DIRECT_MOVE_MOST (2u << 20)
+#define DIRECT_MOVE_DEPTH 4
+#define DIRECT_MOVE_WINDOW 2
+#define DIRECT_CACHES 3 /* staging per worker, in private caches */
 
 static uint64_t up_to_line(uint64_t bytes)
 {
@@ -42,32 +48,51 @@ static bool fits(const struct ferry_program *program, const struct ferry_compile
 	return true;
 }
 
-static uint64_t wanted_slice(uint64_t longest, bool direct)
+static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 {
-	if (direct && longest > DIRECT_ONE_SLICE) {
-		uint64_t slice = up_to_line(longest / DEPTH);
-		return slice < DIRECT_LEAST ? DIRECT_LEAST : slice > DIRECT_MOST ? DIRECT_MOST : slice;
-	}
-	if (longest <= ONE_SLICE)
+	return value > most ? most : value < least ? least : value;
+}
+
+/* Staging that one version's window may have. */
+static uint64_t room(const struct ferry_program *program, const struct ferry_compile_options *options, const uint32_t *nwindows)
+{
+	uint64_t least = UINT64_MAX;
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		if (nwindows[domain] && options->staging[domain] / nwindows[domain] < least)
+			least = options->staging[domain] / nwindows[domain];
+	return least;
+}
+
+static uint64_t wanted_slice(uint64_t longest, uint64_t room, bool direct, bool reduces)
+{
+	uint64_t least = !direct ? ONE_SLICE : reduces ? DIRECT_REDUCE_LEAST : DIRECT_MOVE_LEAST;
+	if (longest <= least)
 		return longest ? up_to_line(longest) : 64;
-	uint64_t slice = up_to_line(longest / DEPTH);
-	return slice < SLICE_LEAST ? SLICE_LEAST : slice > SLICE_MOST ? SLICE_MOST : slice;
+	if (!direct)
+		return between(SLICE_LEAST, up_to_line(longest / DEPTH), SLICE_MOST);
+	if (!reduces)
+		return between(DIRECT_MOVE_LEAST, up_to_line(longest / DIRECT_MOVE_DEPTH), DIRECT_MOVE_MOST);
+	uint64_t most = room / DIRECT_REDUCE_SLOTS / 64 * 64;
+	return between(DIRECT_REDUCE_LEAST, up_to_line(longest / DIRECT_REDUCE_DEPTH), most < DIRECT_REDUCE_MOST ? most : DIRECT_REDUCE_MOST);
+}
+
+static uint64_t wanted_window(uint64_t nslices, bool direct, bool reduces)
+{
+	if (direct && reduces)
+		return DIRECT_REDUCE_WINDOW;
+	return between(1, nslices, direct ? DIRECT_MOVE_WINDOW : WINDOW_MOST);
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice, uint32_t *chosen_window)
 {
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
+	bool direct = options->direct, reduces = ferry_collective_reduces(program->collective);
 	uint64_t slice = options->slice ? options->slice
-	                 : variable     ? (options->direct ? DIRECT_LEAST : SLICE_LEAST)
-	                                : wanted_slice(longest, options->direct);
-	uint64_t deepest = !options->direct                                ? WINDOW_MOST
-	                   : ferry_collective_reduces(program->collective) ? DIRECT_REDUCE_WINDOW
-	                                                                   : DIRECT_MOVE_WINDOW;
-	uint64_t nslices = variable ? deepest : (longest + slice - 1) / slice;
-	uint64_t window = options->window ? options->window : nslices < deepest ? nslices : deepest;
-	if (!window)
-		window = 1;
+	                 : variable     ? (direct ? DIRECT_MOVE_LEAST : SLICE_LEAST)
+	                                : wanted_slice(longest, room(program, options, nwindows), direct, reduces);
+	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
+	uint64_t window = options->window ? options->window : wanted_window(nslices, direct, reduces);
 	while (!fits(program, options, nwindows, slice, window)) {
 		if (!options->window && window > 2)
 			window--;
@@ -95,14 +120,20 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	return ferrySuccess;
 }
 
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const uint64_t *staging, uint32_t ndomains)
+uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan)
+{
+	if (!options->direct || !ferry_collective_reduces(plan->collective))
+		return 0;
+	return (uint32_t)((longest + plan->slice - 1) / plan->slice % plan->window);
+}
+
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan)
 {
 	uint64_t least = 0;
-	if (!options->direct || !options->core_cache)
+	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
 		return 0;
-	for (uint32_t domain = 0; domain < ndomains; domain++)
-		if (staging[domain] && (!least || staging[domain] < least))
-			least = staging[domain];
-	uint64_t workers = least / (options->core_cache * DIRECT_CACHES);
-	return workers < 1 ? 1 : (uint32_t)workers;
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->staging[domain] && (!least || plan->staging[domain] < least))
+			least = plan->staging[domain];
+	return (uint32_t)between(1, least / (options->core_cache * DIRECT_CACHES), UINT32_MAX);
 }

@@ -14,9 +14,15 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *slice, uint32_t *window);
 
 /**
- * How many workers of a router may share a call whose windows take staging[d] bytes in domain d; 0: any number. Where copy
- * engines reuse the windows: so few that a slot has left the cores' private caches by the time it comes round again.
+ * By how many slots each call of the plan starts further on than the last: slots that cores have just read are not what the next
+ * call's copy engines should write to.
  */
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const uint64_t *staging, uint32_t ndomains);
+uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan);
+
+/**
+ * How many workers of a router may share a call; 0: any number. Where copy engines reuse the windows: so few that a slot has
+ * left the cores' private caches by the time it comes round again. The plan has its windows already.
+ */
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan);
 
 #endif
