@@ -193,9 +193,12 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->nranks;
 	uint32_t ordinal = (uint32_t)comm->device->ordinal;
 	comm->ndomains = layout.ndomains;
-	for (uint32_t i = 0; i < layout.ndomains; i++)
+	comm->topology.together = comm->device->ops->direct_memory_access;
+	for (uint32_t i = 0; i < layout.ndomains; i++) {
+		comm->topology.together &= layout.domains[i].node >= 0 && layout.domains[i].node == layout.domains[0].node;
 		if (layout.domains[i].core_cache_bytes && (!comm->core_cache || layout.domains[i].core_cache_bytes < comm->core_cache))
 			comm->core_cache = layout.domains[i].core_cache_bytes;
+	}
 	if (config->domain >= (int)layout.ndomains)
 		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain, layout.ndomains,
 		                  layout.source);

@@ -543,8 +543,7 @@ static void *lane_main(void *argument)
 		if (!lane->idle_since)
 			lane->idle_since = now;
 		check_liveness(lane, now);
-		int64_t timeout = sleep_us(lane, now);
-		if (timeout == 0) {
+		if (sleep_us(lane, now) == 0) {
 			ferry_relax();
 			continue;
 		}
@@ -559,7 +558,11 @@ static void *lane_main(void *argument)
 			drop_captured(lane);
 			return NULL;
 		}
-		ferry_doorbell_wait(lane->bell, ticket, timeout);
+		int64_t timeout = sleep_us(lane, now); /* again: the round may have found a new call, for which nobody rings */
+		if (timeout == 0)
+			ferry_doorbell_cancel(lane->bell);
+		else
+			ferry_doorbell_wait(lane->bell, ticket, timeout);
 	}
 }
 

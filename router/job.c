@@ -432,39 +432,26 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	return count;
 }
 
-/* A plan may want fewer workers than there are: the others leave it to those who are at it. */
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t most, uint32_t *wanted)
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
-	uint32_t count = 0;
 	if (!seq)
 		return 0;
 	const struct ferry_plan *plan = atomic_load_explicit(&run->plan, memory_order_relaxed)->plan;
-	uint32_t limit = plan->workers;
-	if (plan->flags & FERRY_PLAN_DMA && limit > *wanted)
-		*wanted = limit;
-	if (!limit)
-		return work_run(job, bank, seq, most, wanted);
-	/* Never more than the limit, not even for a moment: many who only look in would keep everybody out. */
-	uint32_t active = atomic_load_explicit(&run->active, memory_order_relaxed);
-	do
-		if (active >= limit)
-			return 0;
-	while (!atomic_compare_exchange_weak_explicit(&run->active, &active, active + 1, memory_order_relaxed, memory_order_relaxed));
-	count = work_run(job, bank, seq, most, wanted);
-	atomic_fetch_sub_explicit(&run->active, 1, memory_order_relaxed);
-	return count;
+	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
+		*wanted = plan->workers;
+	return plan->workers && worker >= plan->workers ? 0 : work_run(job, bank, seq, most, wanted);
 }
 
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, uint32_t *wanted)
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted)
 {
 	uint32_t count = 0;
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return 0;
 	ferry_job_admit(job);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		count += work_bank(job, bank, most, wanted);
+		count += work_bank(job, bank, worker, most, wanted);
 	return count;
 }
 

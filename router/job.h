@@ -43,7 +43,6 @@ struct ferry_run {
 	_Atomic uint64_t seq;                   /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;
 	_Atomic uint64_t left;                  /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
-	_Atomic uint32_t active;                /* workers at it, where the plan limits them; each adds and takes away itself */
 	uint64_t last;                          /* last call seen in this bank; under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 };
@@ -65,6 +64,7 @@ struct ferry_job {
 	_Atomic uint64_t slices, bytes;         /* done for this job, for ferry-stat */
 
 	uint32_t users;                         /* workers inside; under the router's lock */
+	bool closed;                            /* nobody may enter for the moment; under the router's lock */
 	int ready_connection;                   /* where the reply to READY goes; connection thread, before the attendant sees it */
 	_Atomic uint32_t ready_asked;
 	pthread_t attendant;
@@ -90,9 +90,10 @@ bool ferry_job_has_work(struct ferry_job *job);
 /**
  * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: UINT32_MAX while parts are ready
  * that nobody has; and as many as the plan takes while a call of copy engines is under way, whose slices come too fast for
- * waking somebody for each. Only ever raised.
+ * waking somebody for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
+ * first ones, because only their private caches should fill with what copy engines use.
  */
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t most, uint32_t *wanted);
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted);
 
 /** Ends the job for all its ranks with this code and message. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);

@@ -276,10 +276,7 @@ static ferryResult_t keep_plan(struct ferry_router *router, struct connection *c
 	if (!job)
 		return ferry_fail(ferryInvalidUsage, "PLAN before ATTACH");
 	ferryResult_t result = ferry_job_add_plan(job, client->message.plan_id, client->payload, client->message.payload);
-	pthread_mutex_lock(&router->workers.lock);
-	if (ferry_workers_outside(job))
-		ferry_job_free_retired(job);
-	pthread_mutex_unlock(&router->workers.lock);
+	ferry_workers_free_retired(&router->workers, job);
 	return result;
 }
 

@@ -6,27 +6,55 @@
 #include <string.h>
 
 #define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
+#define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
 
-static struct ferry_job *enter_next_job(struct ferry_workers *workers, uint32_t *njobs)
+/* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
+struct round {
+	struct ferry_job *jobs[JOBS_AT_ONCE];
+	uint32_t njobs;
+	uint64_t generation;
+};
+
+/* Enters the next jobs in turn; none left out for ever, none entered twice. */
+static void enter_jobs(struct ferry_workers *workers, struct round *round)
 {
-	struct ferry_job *job = NULL;
 	pthread_mutex_lock(&workers->lock);
-	if (workers->jobs) {
-		job = workers->cursor && workers->cursor->next ? workers->cursor->next : workers->jobs;
+	struct ferry_job *job = workers->cursor && workers->cursor->next ? workers->cursor->next : workers->jobs, *first = job;
+	round->njobs = 0;
+	round->generation = atomic_load_explicit(&workers->generation, memory_order_relaxed);
+	while (job && round->njobs < JOBS_AT_ONCE) {
+		if (!job->closed) {
+			job->users++;
+			round->jobs[round->njobs++] = job;
+		}
 		workers->cursor = job;
-		job->users++;
+		job = job->next ? job->next : workers->jobs;
+		if (job == first)
+			break;
 	}
-	*njobs = 0;
-	for (struct ferry_job *each = workers->jobs; each; each = each->next)
-		++*njobs;
 	pthread_mutex_unlock(&workers->lock);
-	return job;
+}
+
+static void leave(struct ferry_workers *workers, struct ferry_job *job)
+{
+	if (--job->users == 0)
+		pthread_cond_broadcast(&workers->changed);
+}
+
+static void leave_jobs(struct ferry_workers *workers, const struct round *round)
+{
+	pthread_mutex_lock(&workers->lock);
+	for (uint32_t i = 0; i < round->njobs; i++)
+		leave(workers, round->jobs[i]);
+	pthread_mutex_unlock(&workers->lock);
 }
 
 void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job)
 {
 	pthread_mutex_lock(&workers->lock);
+	while (job->closed)
+		pthread_cond_wait(&workers->changed, &workers->lock);
 	job->users++;
 	pthread_mutex_unlock(&workers->lock);
 }
@@ -34,71 +62,100 @@ void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job)
 void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job)
 {
 	pthread_mutex_lock(&workers->lock);
-	if (--job->users == 0)
-		pthread_cond_broadcast(&workers->changed);
+	leave(workers, job);
 	pthread_mutex_unlock(&workers->lock);
 }
 
-static void work_until_idle(struct ferry_workers *workers)
+/* Wakes some of the sleeping helpers with a number below `wanted`. Spurious if another was quicker; never missed by a sleeper. */
+static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 {
-	uint32_t idle = 0, njobs;
-	uint64_t idle_since = 0;
-	while (1) {
-		struct ferry_job *job = enter_next_job(workers, &njobs);
-		if (!job)
+	uint64_t below = wanted >= 64 ? ~0ull : (1ull << wanted) - 1;
+	for (uint32_t woken = 0; woken < WAKES_AT_ONCE; woken++) {
+		uint64_t asleep = atomic_load_explicit(&workers->asleep, memory_order_acquire) & below;
+		if (!asleep)
 			return;
-		uint32_t wanted = 0, awake = atomic_load_explicit(&workers->active, memory_order_relaxed);
-		uint32_t count = ferry_job_work(job, QUANTUM, &wanted);
-		ferry_workers_leave(workers, job);
-		if (wanted > awake && atomic_load_explicit(&workers->bell.sleepers, memory_order_relaxed))
-			ferry_doorbell_wake(&workers->bell, (int)(wanted - awake < WAKES_AT_ONCE ? wanted - awake : WAKES_AT_ONCE));
-		if (count) {
-			idle = 0;
-			idle_since = 0;
-			continue;
-		}
-		if (++idle < njobs)
-			continue;
-		uint64_t now = ferry_now_ns();
-		if (!idle_since)
-			idle_since = now;
-		if (now - idle_since >= workers->spin_us * 1000ull)
-			return;
-		ferry_relax();
+		uint64_t first = asleep & -asleep;
+		if (atomic_fetch_and_explicit(&workers->asleep, ~first, memory_order_acq_rel) & first)
+			ferry_doorbell_ring(&workers->helpers[__builtin_ctzll(first)].bell);
 	}
 }
 
-void ferry_workers_run(struct ferry_workers *workers)
+static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker)
+{
+	uint32_t count = 0, wanted = 0;
+	for (uint32_t i = 0; i < round->njobs; i++)
+		count += ferry_job_work(round->jobs[i], worker, QUANTUM, &wanted);
+	if (wanted)
+		wake_helpers(workers, wanted);
+	return count;
+}
+
+static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
+{
+	struct round round;
+	uint64_t idle_since = 0;
+	enter_jobs(workers, &round);
+	while (round.njobs) {
+		uint32_t count = work_round(workers, &round, worker);
+		if (round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed) ||
+		    round.njobs == JOBS_AT_ONCE) {
+			leave_jobs(workers, &round);
+			enter_jobs(workers, &round);
+		}
+		if (count) {
+			idle_since = 0;
+			continue;
+		}
+		uint64_t now = ferry_now_ns();
+		if (!idle_since)
+			idle_since = now;
+		if (now - idle_since >= workers->spin_us * 1000ull) /* jobs beyond JOBS_AT_ONCE have their attendants */
+			break;
+		ferry_relax();
+	}
+	leave_jobs(workers, &round);
+}
+
+static void run(struct ferry_workers *workers, uint32_t worker)
 {
 	pthread_mutex_lock(&workers->lock);
 	while (workers->active >= workers->limit && !workers->stopping)
 		pthread_cond_wait(&workers->changed, &workers->lock);
 	workers->active++;
 	pthread_mutex_unlock(&workers->lock);
-	work_until_idle(workers);
+	work_until_idle(workers, worker);
 	pthread_mutex_lock(&workers->lock);
 	workers->active--;
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
 }
 
+void ferry_workers_run(struct ferry_workers *workers)
+{
+	run(workers, workers->nhelpers);
+}
+
 static void *helper_main(void *argument)
 {
-	struct ferry_workers *workers = argument;
+	struct ferry_helper *helper = argument;
+	struct ferry_workers *workers = helper->workers;
+	uint64_t bit = 1ull << helper->number;
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(&workers->bell);
+		uint32_t ticket = ferry_doorbell_prepare(&helper->bell);
+		atomic_fetch_or_explicit(&workers->asleep, bit, memory_order_acq_rel);
 		pthread_mutex_lock(&workers->lock);
 		bool stopping = workers->stopping;
 		pthread_mutex_unlock(&workers->lock);
 		if (stopping) {
-			ferry_doorbell_cancel(&workers->bell);
+			ferry_doorbell_cancel(&helper->bell);
 			return NULL;
 		}
 		/* No condition to check again: a helper is woken by a worker that is awake and finds the work itself if need be. */
-		ferry_doorbell_wait(&workers->bell, ticket, -1);
-		ferry_workers_run(workers);
+		ferry_doorbell_wait(&helper->bell, ticket, -1);
+		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
+		run(workers, helper->number);
 	}
 }
 
@@ -114,7 +171,9 @@ ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct fe
 	workers->layout = *layout;
 	workers->domain = domain;
 	while (workers->nhelpers + 1 < workers->limit) {
-		int refused = pthread_create(&workers->helpers[workers->nhelpers], NULL, helper_main, workers);
+		struct ferry_helper *helper = &workers->helpers[workers->nhelpers];
+		*helper = (struct ferry_helper){.workers = workers, .number = workers->nhelpers};
+		int refused = pthread_create(&helper->thread, NULL, helper_main, helper);
 		if (refused) {
 			ferryResult_t result = ferry_fail(ferrySystemError, "worker thread %u of %u: %s", workers->nhelpers + 2,
 			                                  workers->limit, strerror(refused));
@@ -132,11 +191,20 @@ void ferry_workers_stop(struct ferry_workers *workers)
 	workers->stopping = true;
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
-	ferry_doorbell_ring(&workers->bell);
 	for (uint32_t i = 0; i < workers->nhelpers; i++)
-		pthread_join(workers->helpers[i], NULL);
+		ferry_doorbell_ring(&workers->helpers[i].bell);
+	for (uint32_t i = 0; i < workers->nhelpers; i++)
+		pthread_join(workers->helpers[i].thread, NULL);
 	pthread_cond_destroy(&workers->changed);
 	pthread_mutex_destroy(&workers->lock);
+}
+
+/* Whoever is inside the job, or will be next, leaves and looks at the list again. Under the lock. */
+static void empty(struct ferry_workers *workers, struct ferry_job *job)
+{
+	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
+	while (job->users)
+		pthread_cond_wait(&workers->changed, &workers->lock);
 }
 
 void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job)
@@ -144,6 +212,7 @@ void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job)
 	pthread_mutex_lock(&workers->lock);
 	job->next = workers->jobs;
 	workers->jobs = job;
+	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
 	pthread_mutex_unlock(&workers->lock);
 }
 
@@ -157,12 +226,19 @@ void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *j
 		}
 	if (workers->cursor == job)
 		workers->cursor = NULL;
-	while (job->users)
-		pthread_cond_wait(&workers->changed, &workers->lock);
+	empty(workers, job);
 	pthread_mutex_unlock(&workers->lock);
 }
 
-bool ferry_workers_outside(const struct ferry_job *job)
+void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job)
 {
-	return job->users == 0;
+	if (!job->retired)
+		return;
+	pthread_mutex_lock(&workers->lock);
+	job->closed = true;
+	empty(workers, job);
+	ferry_job_free_retired(job);
+	job->closed = false;
+	pthread_cond_broadcast(&workers->changed);
+	pthread_mutex_unlock(&workers->lock);
 }

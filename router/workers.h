@@ -2,9 +2,11 @@
 /**
  * The threads that run slices. Each job has an attendant thread that sleeps on the job's own doorbell (a tenant can only ring
  * its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers are further
- * workers without a job, woken when there is more ready than one can do. Workers go round the jobs, a few slices at a time.
+ * workers without a job, woken when there is more ready than one can do, the first of them first. Workers go round the jobs, a
+ * few slices at a time.
  *
- * `lock` guards the list of jobs, their `users`, and `active`. No slice runs under it.
+ * `lock` guards the list of jobs, their `users`, and `active`. No slice runs under it. `asleep` has a bit per helper, set by
+ * the helper after it has prepared to sleep, cleared by whoever takes it upon himself to wake it.
  */
 #ifndef FERRY_ROUTER_WORKERS_H
 #define FERRY_ROUTER_WORKERS_H
@@ -17,14 +19,20 @@ struct ferry_workers {
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
 	struct ferry_job *cursor;  /* served last */
+	_Atomic uint64_t generation; /* of the list; written under lock: workers that see another one leave their jobs and look */
 	_Atomic uint32_t active;    /* at work now; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
 	uint32_t spin_us;
 	bool pin;
 	bool stopping;
 	uint32_t nhelpers;
-	pthread_t helpers[FERRY_MAX_RANKS];
-	struct ferry_doorbell bell; /* helpers sleep here */
+	struct ferry_helper {
+		struct ferry_workers *workers;
+		uint32_t number;
+		pthread_t thread;
+		struct ferry_doorbell bell; /* it sleeps here */
+	} helpers[FERRY_MAX_RANKS];
+	_Atomic uint64_t asleep;
 	struct ferry_layout layout;
 	uint32_t domain;
 };
@@ -45,10 +53,10 @@ void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *j
 void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job);
 void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
 
-/** True if no worker is inside the job right now; none can enter while the caller holds workers->lock. */
-bool ferry_workers_outside(const struct ferry_job *job);
+/** Frees the plans that were replaced, at a moment when no worker is inside the job. By the connection thread. */
+void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job);
 
-/** Works until nothing is ready in any job, then returns. */
+/** Works until nothing is ready in any job, then returns. For attendants: helpers do so by themselves. */
 void ferry_workers_run(struct ferry_workers *workers);
 
 #endif

@@ -217,7 +217,8 @@ static void impossible_machines_are_refused(void **state)
 	(void)state;
 	struct ferry_program *program = NULL;
 	static const struct ferry_topology machines[] = {
-	        {0, 1, {0}}, {65, 1, {0}}, {2, 0, {0}}, {2, 9, {0}}, {2, 2, {0, 2}}};
+	        {.nranks = 0, .ndomains = 1}, {.nranks = 65, .ndomains = 1}, {.nranks = 2, .ndomains = 0}, {.nranks = 2, .ndomains = 9},
+                {.nranks = 2, .ndomains = 2, .rank_domain = {0, 2}}};
 	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
 		assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &machines[i], 0, &program), ferryInvalidArgument);
 	const struct ferry_topology three = {.nranks = 3, .ndomains = 1};

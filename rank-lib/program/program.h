@@ -71,6 +71,7 @@ ferryResult_t ferry_program_check(const struct ferry_program *program);
 struct ferry_topology {
 	uint32_t nranks, ndomains;
 	uint8_t rank_domain[FERRY_MAX_RANKS];
+	bool together; /* all domains are in one memory node, and copy engines reach any of it alike: nothing need cross */
 };
 
 /**

@@ -16,21 +16,26 @@
 #define WINDOW_MOST 4
 
 /*
- * Where copy engines move the slices (docs/performance.md has the measurements). Each copy costs 4 us to issue and leaves a gap,
- * so slices are longer. Where cores reduce, windows are as deep as the staging allows and every call goes on where the last one
- * stopped: a slot should come round again only when its lines have left the private caches of the cores that read it, because
- * copy engines write and read lines that a core holds at a fraction of their speed. Where data only passes through, windows
- * are shallow: what D2H has just written is read fastest.
+ * Where copy engines move the slices (docs/performance.md has the measurements), a slice of s bytes costs a lane `issue` for each
+ * of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L bytes over a link of rate R
+ *     time = L / rate + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
+ *
+ * Where cores reduce, windows are as deep as the staging allows and every call goes on where the last one stopped: a slot should
+ * come round again only when its lines have left the private caches of the cores that read it, because copy engines write and
+ * read lines that a core holds at a fraction of their speed. Where data only passes through, windows are shallow: what D2H has
+ * just written is read fastest.
  */
-#define DIRECT_REDUCE_LEAST (128u << 10)
+#define DIRECT_ISSUE_NS 4000 /* to start a copy and the write behind it */
+#define DIRECT_LINK 50       /* bytes per ns */
+#define DIRECT_LEAST (128u << 10)
+#define DIRECT_ROUND (64u << 10)
+#define DIRECT_REDUCE_STAGES 3
 #define DIRECT_REDUCE_MOST (2u << 20)
-#define DIRECT_REDUCE_DEPTH 32
 #define DIRECT_REDUCE_WINDOW 1024
 #define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
-#define DIRECT_MOVE_LEAST (1u << 20)
-#define DIRECT_MOVE_MOST (2u << 20)
-#define DIRECT_MOVE_DEPTH 4
-#define DIRECT_MOVE_WINDOW 2
+#define DIRECT_MOVE_STAGES 2
+#define DIRECT_MOVE_MOST (4u << 20)
+#define DIRECT_MOVE_STAGING (16u << 20) /* for all windows of a domain, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 
 static uint64_t up_to_line(uint64_t bytes)
@@ -63,36 +68,72 @@ static uint64_t room(const struct ferry_program *program, const struct ferry_com
 	return least;
 }
 
-static uint64_t wanted_slice(uint64_t longest, uint64_t room, bool direct, bool reduces)
+/* The most transfers that one lane has to serve at a time. */
+static uint64_t transfers_of_lane(const struct ferry_program *program)
 {
-	uint64_t least = !direct ? ONE_SLICE : reduces ? DIRECT_REDUCE_LEAST : DIRECT_MOVE_LEAST;
-	if (longest <= least)
+	uint32_t counts[2][FERRY_MAX_RANKS] = {{0}}, most = 1;
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode != FERRY_D2H && statement->opcode != FERRY_H2D)
+			continue;
+		uint32_t count = ++counts[statement->opcode == FERRY_H2D][statement->rank];
+		most = count > most ? count : most;
+	}
+	return most;
+}
+
+static uint64_t square_root(uint64_t value)
+{
+	uint64_t root = 0;
+	for (uint64_t bit = 1ull << 31; bit; bit >>= 1)
+		if ((root | bit) * (root | bit) <= value)
+			root |= bit;
+	return root;
+}
+
+static uint64_t wanted_slice(const struct ferry_program *program, uint64_t longest, uint64_t room, bool direct)
+{
+	bool reduces = ferry_collective_reduces(program->collective);
+	if (longest <= (direct ? DIRECT_LEAST : ONE_SLICE))
 		return longest ? up_to_line(longest) : 64;
 	if (!direct)
 		return between(SLICE_LEAST, up_to_line(longest / DEPTH), SLICE_MOST);
-	if (!reduces)
-		return between(DIRECT_MOVE_LEAST, up_to_line(longest / DIRECT_MOVE_DEPTH), DIRECT_MOVE_MOST);
-	uint64_t most = room / DIRECT_REDUCE_SLOTS / 64 * 64;
-	return between(DIRECT_REDUCE_LEAST, up_to_line(longest / DIRECT_REDUCE_DEPTH), most < DIRECT_REDUCE_MOST ? most : DIRECT_REDUCE_MOST);
+	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, most = DIRECT_MOVE_MOST;
+	if (reduces)
+		most = between(64, room / DIRECT_REDUCE_SLOTS / 64 * 64, DIRECT_REDUCE_MOST);
+	uint64_t best = square_root(transfers_of_lane(program) * DIRECT_ISSUE_NS * DIRECT_LINK / stages * longest);
+	/* Slices of equal length: the last one is not a stub. */
+	uint64_t nslices = (longest + best - 1) / best;
+	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
 }
 
-static uint64_t wanted_window(uint64_t nslices, bool direct, bool reduces)
+static uint64_t wanted_window(const struct ferry_program *program, uint64_t slice, uint64_t nslices, uint32_t nwindows, bool direct)
 {
-	if (direct && reduces)
+	if (!direct)
+		return between(1, nslices, WINDOW_MOST);
+	if (ferry_collective_reduces(program->collective))
 		return DIRECT_REDUCE_WINDOW;
-	return between(1, nslices, direct ? DIRECT_MOVE_WINDOW : WINDOW_MOST);
+	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / (slice * (nwindows ? nwindows : 1)), 8));
+}
+
+static uint32_t most_windows(const struct ferry_program *program, const uint32_t *nwindows)
+{
+	uint32_t most = 0;
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		most = nwindows[domain] > most ? nwindows[domain] : most;
+	return most;
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice, uint32_t *chosen_window)
 {
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
-	bool direct = options->direct, reduces = ferry_collective_reduces(program->collective);
 	uint64_t slice = options->slice ? options->slice
-	                 : variable     ? (direct ? DIRECT_MOVE_LEAST : SLICE_LEAST)
-	                                : wanted_slice(longest, room(program, options, nwindows), direct, reduces);
+	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 4 : SLICE_LEAST)
+	                                : wanted_slice(program, longest, room(program, options, nwindows), options->direct);
 	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
-	uint64_t window = options->window ? options->window : wanted_window(nslices, direct, reduces);
+	uint64_t window =
+	        options->window ? options->window : wanted_window(program, slice, nslices, most_windows(program, nwindows), options->direct);
 	while (!fits(program, options, nwindows, slice, window)) {
 		if (!options->window && window > 2)
 			window--;

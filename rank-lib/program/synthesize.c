@@ -5,6 +5,9 @@
  * reduction whose result everybody needs; and for collectives that only move data, each chunk once per domain that needs it
  * (HyLink Figure 1(c)), by H2H where several ranks there need it, read directly by H2D where one does.
  *
+ * Where the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the domain whose
+ * router works on them, which shares the work out and keeps the order of the sum that one domain has.
+ *
  * Host chunks are numbered per domain in order of use. A statement is written into the section of a rank of the domain that
  * executes it, or of the rank whose device it moves.
  */
@@ -21,6 +24,7 @@ struct writer {
 	struct ferry_statement spare;                      /* where statements go then; nobody reads it */
 	uint32_t populated[FERRY_MAX_DOMAINS], npopulated; /* domains that have ranks */
 	uint32_t members[FERRY_MAX_DOMAINS];
+	bool together;
 	uint16_t first[FERRY_MAX_DOMAINS]; /* lowest rank of each domain */
 	uint16_t next_chunk[FERRY_MAX_DOMAINS];
 };
@@ -64,11 +68,16 @@ static struct ferry_statement *add(struct writer *writer, uint8_t opcode, uint32
 	return statement;
 }
 
-static struct ferry_place up(struct writer *writer, uint32_t rank, uint32_t chunk)
+static struct ferry_place up_to(struct writer *writer, uint32_t rank, uint32_t chunk, uint32_t domain)
 {
 	struct ferry_statement *statement = add(writer, FERRY_D2H, rank);
 	statement->gpu = (uint16_t)chunk;
-	return statement->destination = new_place(writer, writer->program->rank_domain[rank]);
+	return statement->destination = new_place(writer, domain);
+}
+
+static struct ferry_place up(struct writer *writer, uint32_t rank, uint32_t chunk)
+{
+	return up_to(writer, rank, chunk, writer->program->rank_domain[rank]);
 }
 
 static void down(struct writer *writer, struct ferry_place place, uint32_t version, uint32_t rank, uint32_t chunk)
@@ -109,6 +118,12 @@ static struct ferry_place sum_at(struct writer *writer, uint32_t chunk, uint32_t
 {
 	const struct ferry_program *program = writer->program;
 	struct ferry_place partial[FERRY_MAX_DOMAINS], inputs[FERRY_MAX_RANKS];
+	if (writer->together) {
+		for (uint32_t rank = 0; rank < program->nranks; rank++)
+			inputs[rank] = up_to(writer, rank, chunk, owner);
+		*version = program->nranks;
+		return sum(writer, inputs, program->nranks);
+	}
 	for (uint32_t i = 0; i < writer->npopulated; i++) {
 		uint32_t domain = writer->populated[i], count = 0;
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
@@ -146,7 +161,7 @@ static void allreduce(struct writer *writer)
 		struct ferry_place total = sum_at(writer, chunk, owner, &version);
 		for (uint32_t i = 0; i < writer->npopulated; i++) {
 			uint32_t domain = writer->populated[i], here = domain == owner ? version : 1;
-			bool direct = domain == owner || writer->members[domain] == 1;
+			bool direct = domain == owner || writer->members[domain] == 1 || writer->together;
 			struct ferry_place place = direct ? total : across(writer, total, version, domain);
 			for (uint32_t rank = 0; rank < program->nranks; rank++)
 				if (program->rank_domain[rank] == domain)
@@ -181,7 +196,7 @@ static void spread(struct writer *writer, uint32_t source, uint32_t receive_chun
 	struct ferry_place place = up(writer, source, 0);
 	for (uint32_t i = 0; i < writer->npopulated; i++) {
 		uint32_t domain = writer->populated[i];
-		bool direct = domain == home || writer->members[domain] == 1;
+		bool direct = domain == home || writer->members[domain] == 1 || writer->together;
 		struct ferry_place here = direct ? place : across(writer, place, 1, domain);
 		for (uint32_t rank = 0; rank < program->nranks; rank++)
 			if (program->rank_domain[rank] == domain && rank != source)
@@ -274,7 +289,7 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 		free(program);
 		return ferry_fail(ferrySystemError, "no memory for a program");
 	}
-	struct writer writer = {.program = program};
+	struct writer writer = {.program = program, .together = topology->together};
 	program->collective = collective;
 	program->nranks = topology->nranks;
 	program->ndomains = topology->ndomains;
