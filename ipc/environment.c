@@ -28,7 +28,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",
-	 "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache."},
+	 "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache, two thirds of it for GPUs."},
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "", "Worker threads of a router. Unset: one per two CPUs of its domain, at least one."},

@@ -324,10 +324,15 @@ ferryResult_t ferry_layout_from_topology(const char *xml_or_synthetic, struct fe
 	return from_hwloc(xml_or_synthetic, layout);
 }
 
+static bool machine_has_one_node(void)
+{
+	return numa_available() < 0 || (numa_max_node() == 0 && numa_num_configured_nodes() == 1);
+}
+
 /* One node is what most machines have, and sysfs says so without loading a topology (hwloc takes milliseconds). */
 static bool single_node(struct ferry_layout *layout)
 {
-	if (numa_available() >= 0 && (numa_max_node() > 0 || numa_num_configured_nodes() != 1))
+	if (!machine_has_one_node())
 		return false;
 	split_equally(1, layout);
 	layout->domains[0].node = numa_available() >= 0 ? 0 : -1;
@@ -335,7 +340,7 @@ static bool single_node(struct ferry_layout *layout)
 	return true;
 }
 
-ferryResult_t ferry_layout_load(struct ferry_layout *layout)
+static ferryResult_t load(struct ferry_layout *layout)
 {
 	const char *override = ferry_env("FERRY_LAYOUT"), *topology = ferry_env("FERRY_TOPOLOGY");
 	long ndomains;
@@ -351,6 +356,18 @@ ferryResult_t ferry_layout_load(struct ferry_layout *layout)
 	if (topology)
 		return from_hwloc(topology, layout);
 	return single_node(layout) ? ferrySuccess : from_hwloc(NULL, layout);
+}
+
+ferryResult_t ferry_layout_load(struct ferry_layout *layout)
+{
+	ferryResult_t result = load(layout);
+	if (result)
+		return result;
+	int node = layout->domains[0].node;
+	layout->together = node >= 0 || (!ferry_env("FERRY_TOPOLOGY") && machine_has_one_node());
+	for (uint32_t domain = 1; domain < layout->ndomains; domain++)
+		layout->together &= layout->domains[domain].node == node;
+	return ferrySuccess;
 }
 
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices)

@@ -29,6 +29,7 @@ struct ferry_domain {
 struct ferry_layout {
 	uint32_t ndomains;
 	struct ferry_domain domains[FERRY_MAX_DOMAINS];
+	bool together;                               /* all domains lie in one NUMA node */
 	bool devices_given;                          /* an override named devices */
 	uint8_t device_domain[FERRY_MAX_DEVICES];    /* valid where devices_given; 0xff: not named */
 	char source[256];                            /* for people: "FERRY_LAYOUT", "hwloc", ... with the value */

@@ -149,12 +149,15 @@ static uint32_t window_writer(const struct validator *v, uint32_t nwindows, uint
 	return found ? found->instr : UINT32_MAX;
 }
 
-static bool has_edge(const struct validator *v, uint32_t waiter, uint32_t producer, uint32_t lag)
+/* Whether it waits for the same slice of the producer (most = 0), or for one that is 1 to `most` slices back. */
+static bool has_edge(const struct validator *v, uint32_t waiter, uint32_t producer, uint32_t most)
 {
 	const struct ferry_instr *instr = &v->instrs[waiter];
-	for (uint32_t i = 0; i < instr->nedges; i++)
-		if (v->edges[instr->first_edge + i].instr == producer && v->edges[instr->first_edge + i].lag == lag)
+	for (uint32_t i = 0; i < instr->nedges; i++) {
+		const struct ferry_edge *edge = &v->edges[instr->first_edge + i];
+		if (edge->instr == producer && (most ? edge->lag && edge->lag <= most : !edge->lag))
 			return true;
+	}
 	return false;
 }
 
@@ -214,7 +217,7 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 		return bad("instruction %u: wakes ranks or domains that do not exist", i);
 	for (uint32_t e = 0; e < instr->nedges; e++) {
 		const struct ferry_edge *edge = &v->edges[instr->first_edge + e];
-		if (edge->instr >= plan->ninstrs || edge->instr == i || (edge->lag && edge->lag != plan->window))
+		if (edge->instr >= plan->ninstrs || edge->instr == i || edge->lag > plan->window)
 			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs, edge->lag);
 		if (!wakes(&v->instrs[edge->instr], instr))
 			return bad("instruction %u waits for %u and would not be woken by it", i, edge->instr);
@@ -224,7 +227,7 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 
 /* ---- the whole ---- */
 
-/* Edges of lag 0 form no cycle. Lag W then cannot deadlock either: see rank-lib/program/versions.c. */
+/* Edges of lag 0 form no cycle. Lags from 1 to W then cannot deadlock either: see rank-lib/program/versions.c. */
 static ferryResult_t check_acyclic(const struct validator *v)
 {
 	uint32_t n = v->plan->ninstrs, head = 0, tail = 0;

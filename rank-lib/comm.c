@@ -193,9 +193,10 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->nranks;
 	uint32_t ordinal = (uint32_t)comm->device->ordinal;
 	comm->ndomains = layout.ndomains;
-	comm->topology.together = comm->device->ops->direct_memory_access;
+	comm->topology.together = layout.together && comm->device->ops->direct_memory_access;
+	if (comm->device->ops->direct_memory_access)
+		comm->staging = layout.domains[0].cache_bytes / 3 * 2;
 	for (uint32_t i = 0; i < layout.ndomains; i++) {
-		comm->topology.together &= layout.domains[i].node >= 0 && layout.domains[i].node == layout.domains[0].node;
 		if (layout.domains[i].core_cache_bytes && (!comm->core_cache || layout.domains[i].core_cache_bytes < comm->core_cache))
 			comm->core_cache = layout.domains[i].core_cache_bytes;
 	}
@@ -217,7 +218,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
 	if (log)
 		ferry_log_set_level(level);
-	comm->staging = config->staging;
+	uint64_t staging = config->staging;
 	comm->show_plans = debug && strstr(debug, "plan");
 	ferryResult_t result = ferry_env_bytes("FERRY_SLICE", 0, &comm->slice);
 	if (!result && comm->slice % 64)
@@ -225,8 +226,10 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		                    (unsigned long long)comm->slice);
 	if (!result && comm->slice > 1u << 30)
 		result = ferry_fail(ferryInvalidArgument, "FERRY_SLICE of %llu bytes is over 1 GiB", (unsigned long long)comm->slice);
-	if (!result && !comm->staging)
-		result = ferry_env_bytes("FERRY_STAGING", 0, &comm->staging);
+	if (!result && !staging)
+		result = ferry_env_bytes("FERRY_STAGING", 0, &staging);
+	if (staging)
+		comm->staging = staging;
 	if (!result)
 		result = ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &window);
 	comm->window = (uint64_t)window;

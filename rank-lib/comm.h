@@ -160,7 +160,7 @@ struct ferryComm {
 	char prefix[48], directory[64]; /* of the routers' sockets */
 	bool embedded;                  /* routers live in one of the ranks */
 	char router_mode[12];
-	uint64_t staging;
+	uint64_t staging;               /* bytes per domain to ask the routers for; 0: what they choose */
 	struct ferry_device *device;
 	char device_kind[8];
 	struct ferry_topology topology;

@@ -32,6 +32,7 @@ struct compiler {
 	struct growing instrs, edges, sources;
 	struct ferry_plan head;
 	uint64_t longest;         /* bytes of the longest chunk */
+	uint32_t guard;           /* slots of a window that a copy engine leaves alone behind the cores that read it */
 };
 
 static void *grow(struct compiler *compiler, struct growing *list, size_t item)
@@ -127,6 +128,10 @@ static ferryResult_t place_windows(struct compiler *compiler)
 			compiler->window_offset[v] = *next;
 			*next += bytes;
 		}
+	compiler->head.ndomains = (uint8_t)compiler->program->ndomains;
+	compiler->head.collective = (uint8_t)compiler->program->collective;
+	compiler->head.workers = ferry_choose_workers(compiler->options, &compiler->head);
+	compiler->guard = ferry_choose_guard(compiler->options, &compiler->head);
 	return ferrySuccess;
 }
 
@@ -317,6 +322,13 @@ static void add_edge(struct compiler *compiler, uint32_t waiter, uint32_t produc
 	wake(instr, instr_at(compiler, producer));
 }
 
+/* Slice k may go into the slot that slice k - W was read from; where a core read it and a copy engine writes, a little later. */
+static void add_reuse(struct compiler *compiler, uint32_t writer, uint32_t reader)
+{
+	bool guarded = instr_at(compiler, writer)->opcode == FERRY_D2H && instr_at(compiler, reader)->opcode == FERRY_REDUCE;
+	add_edge(compiler, writer, reader, compiler->head.window - (guarded ? compiler->guard : 0));
+}
+
 static uint32_t writer_instr(const struct compiler *compiler, uint32_t v)
 {
 	return compiler->instr_of[compiler->versions.values[v].writer];
@@ -415,8 +427,7 @@ static void add_edges(struct compiler *compiler)
 			continue;
 		const struct ferry_value *value = &versions->values[use->writes];
 		for (uint32_t j = 0; j < value->nreaders; j++)
-			add_edge(compiler, waiter, compiler->instr_of[versions->readers[value->first_reader + j]],
-			         compiler->head.window);
+			add_reuse(compiler, waiter, compiler->instr_of[versions->readers[value->first_reader + j]]);
 	}
 	for (uint32_t i = 0; i < compiler->instrs.count; i++)
 		if (!instr_at(compiler, i)->nedges)
@@ -445,7 +456,6 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 	head->nchunks = (uint16_t)program->nchunks;
 	memcpy(head->rank_domain, program->rank_domain, program->nranks);
 	head->advance = ferry_choose_advance(options, compiler->longest, head);
-	head->workers = ferry_choose_workers(options, head);
 	head->ninstrs = compiler->instrs.count;
 	head->nedges = compiler->edges.count;
 	head->nsources = compiler->sources.count;

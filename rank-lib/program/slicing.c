@@ -34,7 +34,7 @@
 #define DIRECT_REDUCE_WINDOW 1024
 #define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
 #define DIRECT_MOVE_STAGES 2
-#define DIRECT_MOVE_MOST (4u << 20)
+#define DIRECT_MOVE_MOST (2u << 20)
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows of a domain, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 
@@ -129,7 +129,7 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 {
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
-	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 4 : SLICE_LEAST)
+	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 2 : SLICE_LEAST)
 	                                : wanted_slice(program, longest, room(program, options, nwindows), options->direct);
 	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
 	uint64_t window =
@@ -168,13 +168,27 @@ uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint6
 	return (uint32_t)((longest + plan->slice - 1) / plan->slice % plan->window);
 }
 
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+/* Of the domain that has least. */
+static uint64_t staging_of(const struct ferry_plan *plan)
 {
 	uint64_t least = 0;
-	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
-		return 0;
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		if (plan->staging[domain] && (!least || plan->staging[domain] < least))
 			least = plan->staging[domain];
-	return (uint32_t)between(1, least / (options->core_cache * DIRECT_CACHES), UINT32_MAX);
+	return least;
+}
+
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+{
+	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
+		return 0;
+	return (uint32_t)between(1, staging_of(plan) / (options->core_cache * DIRECT_CACHES), UINT32_MAX);
+}
+
+uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+{
+	uint64_t slot = staging_of(plan) / plan->window; /* of all versions together */
+	if (!plan->workers || !slot)
+		return 0;
+	return (uint32_t)between(0, (plan->workers * options->core_cache * 5 / 4 + slot - 1) / slot, plan->window / 2);
 }

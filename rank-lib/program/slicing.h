@@ -25,4 +25,10 @@ uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint6
  */
 uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan);
 
+/**
+ * How many slots of a window a copy engine stays behind the cores that read it, at most half of them: as many as those cores'
+ * private caches may still hold. The plan has its windows and workers already.
+ */
+uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan);
+
 #endif
