@@ -340,7 +340,8 @@ static ferryResult_t fill_stream_work(const struct ferry_request *request, struc
 	const struct ferry_step *steps = call->entry->steps[FERRY_DOWN][0];
 	*work = (struct ferry_stream_work){.scalar = call->device_scalar,
 	                                   .scalar_bytes = ferry_type_size(request->type),
-	                                   .scalar_at = &call->device_scalar};
+	                                   .scalar_at = &call->device_scalar,
+	                                   .gate = call->comm->gate};
 	for (uint32_t i = 0; i < call->entry->nsteps[FERRY_DOWN]; i++) {
 		struct ferry_transfer transfer = {0};
 		if (!stream_copies(call->comm, &steps[i]))
@@ -479,7 +480,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_call *call = call_new(comm, nrequests, nrequests, 1);
-	struct ferry_stream_work nothing = {0};
+	struct ferry_stream_work nothing = {.gate = comm->gate};
 	if (!call)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	pthread_mutex_lock(&comm->lock);

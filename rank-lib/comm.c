@@ -213,7 +213,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 {
 	const char *debug = ferry_env("FERRY_DEBUG"), *log = ferry_env("FERRY_LOG");
 	enum ferry_log_level level;
-	long window = 0;
+	long window = 0, stall = 0;
 	if (log && !ferry_log_parse(log, &level))
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
 	if (log)
@@ -233,23 +233,30 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (!result)
 		result = ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &window);
 	comm->window = (uint64_t)window;
+	if (!result)
+		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
+	comm->stall_ns = (uint64_t)stall * 1000000000u;
 	return result;
 }
 
-static ferryResult_t register_arenas(struct ferryComm *comm)
+static ferryResult_t open_device(struct ferryComm *comm)
 {
-	ferryResult_t result = ferrySuccess;
+	const struct ferry_device_ops *ops = comm->device->ops;
+	ferryResult_t result = ops->gate_open ? ops->gate_open(comm->device, &comm->gate) : ferrySuccess;
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
 		struct ferry_arena *arena = &comm->shared.arenas[domain];
-		result = comm->device->ops->register_memory(comm->device, arena->header, arena->bytes);
+		result = ops->register_memory(comm->device, arena->header, arena->bytes);
 		comm->registered[domain] = !result;
 	}
 	return result;
 }
 
 /* While the caller still is an ordinary thread: the last hold on the communicator may be let go where CUDA takes no calls. */
-static void unregister_arenas(struct ferryComm *comm)
+static void close_device(struct ferryComm *comm)
 {
+	if (comm->gate)
+		comm->device->ops->gate_close(comm->device, comm->gate);
+	comm->gate = NULL;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (comm->registered[domain])
 			comm->device->ops->unregister_memory(comm->device, comm->shared.arenas[domain].header);
@@ -293,11 +300,11 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	if (!result && !(result = ferry_comm_attach(comm))) {
 		result = ferry_comm_load_programs(comm);
 		if (!result)
-			result = register_arenas(comm);
+			result = open_device(comm);
 		if (!result)
 			result = ferry_lanes_start(comm);
 		if (result) {
-			unregister_arenas(comm);
+			close_device(comm);
 			ferry_comm_fail(comm, result, ferry_last_message());
 			ferry_comm_detach(comm, true);
 		}
@@ -557,7 +564,7 @@ static void end(struct ferryComm *comm, bool abort)
 {
 	wait_for_calls(comm);
 	ferry_lanes_stop(comm);
-	unregister_arenas(comm);
+	close_device(comm);
 	ferry_comm_detach(comm, abort);
 	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
 	ferry_comm_drop(comm);

@@ -129,6 +129,7 @@ struct ferry_lane {
 	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
 	uint64_t spin_us;
 	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
+	bool reported;                         /* that it has not got on since then */
 	uint64_t checked;                      /* when the routers and the device were last looked at */
 	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */
 };
@@ -162,6 +163,7 @@ struct ferryComm {
 	char router_mode[12];
 	uint64_t staging;               /* bytes per domain to ask the routers for; 0: what they choose */
 	struct ferry_device *device;
+	void *gate;                     /* the device's own: ferry_device_ops.gate_open */
 	char device_kind[8];
 	struct ferry_topology topology;
 	struct ferry_job_arenas shared;
@@ -181,6 +183,7 @@ struct ferryComm {
 	struct ferry_user_program programs[FERRY_MAX_PROGRAMS];
 	uint32_t nprograms;
 	uint64_t slice, window;             /* overrides; 0: chosen */
+	uint64_t stall_ns;                  /* a lane without progress for so long says so; 0: never */
 	uint64_t core_cache;                /* bytes of a core's private cache, the least of the domains; 0: unknown */
 	bool show_plans;                    /* FERRY_DEBUG=plan */
 	bool finalized;

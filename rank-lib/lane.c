@@ -515,6 +515,25 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
 }
 
+/* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
+static void report_stall(struct ferry_lane *lane, uint64_t now)
+{
+	if (lane->reported || !lane->comm->stall_ns || now - lane->idle_since < lane->comm->stall_ns || awaits_start(lane))
+		return;
+	const struct ferry_call *call = lane->calls;
+	uint32_t issued = 0, finished = 0, slices = 0;
+	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
+		issued += call->transfers[lane->direction][i].issued;
+		finished += call->transfers[lane->direction][i].finished;
+		slices += call->transfers[lane->direction][i].nslices;
+	}
+	lane->reported = true;
+	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
+	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - lane->idle_since) / 1000000000,
+	          (unsigned long long)number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
+	          slices, issued - finished);
+}
+
 /* Now and then, while calls are under way: do the routers live, does the device? */
 static void check_liveness(struct ferry_lane *lane, uint64_t now)
 {
@@ -522,6 +541,7 @@ static void check_liveness(struct ferry_lane *lane, uint64_t now)
 	if (!lane->calls || now - lane->checked < LIVENESS_US * 1000ull)
 		return;
 	lane->checked = now;
+	report_stall(lane, now);
 	ferry_comm_check_sockets(lane->comm);
 	if (!ops->queue_check || ops->queue_check(&lane->queue) == ferrySuccess)
 		return;
@@ -537,6 +557,7 @@ static void *lane_main(void *argument)
 	while (1) {
 		if (lane_round(lane) || spin(lane)) {
 			lane->idle_since = 0;
+			lane->reported = false;
 			continue;
 		}
 		uint64_t now = ferry_now_ns();

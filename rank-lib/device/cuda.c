@@ -3,6 +3,10 @@
  * A call in a CUDA stream is three memory operations: write started = 1, wait for finished == 1, write finished = 0. They work
  * in the stream's order, without an SM and without the host; and because each word is put back by the side that read it, they
  * can be captured into a graph and replayed. The words are pinned host memory that the lanes look at.
+ *
+ * Outside of a capture they go into a stream of the communicator's own, the gate, which user's streams meet through events. A
+ * stream that waits in a memory operation holds one of the few hardware queues (8 by default) that small copies to the GPU go
+ * through as well; eight user's streams that wait so keep the copies out that they wait for. With the gate it is one.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -174,7 +178,39 @@ static CUstreamBatchMemOpParams wait_for_word(_Atomic uint32_t *word, uint32_t v
 	                                                .flags = CU_STREAM_WAIT_VALUE_EQ}};
 }
 
-static CUresult fill_stream(const struct ferry_cuda_driver *driver, CUstream stream, struct ferry_cuda_line *line,
+static CUresult copy_within(const struct ferry_cuda_driver *driver, CUstream stream, const struct ferry_stream_work *work)
+{
+	CUresult refused = CUDA_SUCCESS;
+	for (uint32_t i = 0; !refused && i < work->ncopies; i++)
+		refused = driver->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)work->copies[i].destination,
+		                                  (CUdeviceptr)(uintptr_t)work->copies[i].source, work->copies[i].bytes, stream);
+	return refused;
+}
+
+static CUresult make_events(const struct ferry_cuda_driver *driver, struct ferry_cuda_line *line)
+{
+	CUresult refused = line->reached ? CUDA_SUCCESS : driver->EventCreate(&line->reached, CU_EVENT_DISABLE_TIMING);
+	return refused || line->passed ? refused : driver->EventCreate(&line->passed, CU_EVENT_DISABLE_TIMING);
+}
+
+static CUresult pass_gate(const struct ferry_cuda_driver *driver, CUstream stream, CUstream gate, struct ferry_cuda_line *line,
+                          CUstreamBatchMemOpParams *operations, const struct ferry_stream_work *work)
+{
+	CUresult refused = make_events(driver, line);
+	if (!refused)
+		refused = driver->EventRecord(line->reached, stream);
+	if (!refused)
+		refused = driver->StreamWaitEvent(gate, line->reached, 0);
+	if (!refused)
+		refused = driver->StreamBatchMemOp(gate, 3, operations, 0);
+	if (!refused)
+		refused = driver->EventRecord(line->passed, gate);
+	if (!refused)
+		refused = copy_within(driver, stream, work);
+	return refused ? refused : driver->StreamWaitEvent(stream, line->passed, 0);
+}
+
+static CUresult fill_stream(const struct ferry_cuda_driver *driver, CUstream stream, CUstream gate, struct ferry_cuda_line *line,
                             const struct ferry_stream_work *work)
 {
 	CUstreamBatchMemOpParams operations[3] = {write_word(&line->started, 1), wait_for_word(&line->finished, 1),
@@ -183,13 +219,36 @@ static CUresult fill_stream(const struct ferry_cuda_driver *driver, CUstream str
 	if (work->scalar)
 		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&line->scalar, (CUdeviceptr)(uintptr_t)work->scalar,
 		                              work->scalar_bytes, stream);
-	if (refused || !work->ncopies)
-		return refused ? refused : driver->StreamBatchMemOp(stream, 3, operations, 0);
+	if (refused || gate)
+		return refused ? refused : pass_gate(driver, stream, gate, line, operations, work);
+	if (!work->ncopies)
+		return driver->StreamBatchMemOp(stream, 3, operations, 0);
 	refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
-	for (uint32_t i = 0; !refused && i < work->ncopies; i++)
-		refused = driver->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)work->copies[i].destination,
-		                                  (CUdeviceptr)(uintptr_t)work->copies[i].source, work->copies[i].bytes, stream);
+	if (!refused)
+		refused = copy_within(driver, stream, work);
 	return refused ? refused : driver->StreamBatchMemOp(stream, 2, operations + 1, 0);
+}
+
+static ferryResult_t gate_open(struct ferry_device *base, void **gate)
+{
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	ferryResult_t result = ferry_cuda_enter(device, &visit);
+	if (result)
+		return result;
+	CUresult refused = device->driver->StreamCreateWithPriority((CUstream *)gate, CU_STREAM_NON_BLOCKING, device->copy_priority);
+	ferry_cuda_leave(device, &visit);
+	return refused ? ferry_cuda_failed(device->driver, refused, "creating a stream for calls") : ferrySuccess;
+}
+
+static void gate_close(struct ferry_device *base, void *gate)
+{
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	if (ferry_cuda_enter(device, &visit))
+		return;
+	device->driver->StreamDestroy(gate);
+	ferry_cuda_leave(device, &visit);
 }
 
 static ferryResult_t enqueue(struct ferry_device *base, ferryStream_t given, struct ferry_ticket *ticket,
@@ -210,7 +269,7 @@ static ferryResult_t enqueue(struct ferry_device *base, ferryStream_t given, str
 			*work->scalar_at = &line->scalar;
 		CUresult refused = ticket->repeats ? give_to_graph(device->driver, stream, ticket) : CUDA_SUCCESS;
 		if (!refused)
-			refused = fill_stream(device->driver, stream, line, work);
+			refused = fill_stream(device->driver, stream, ticket->repeats ? NULL : work->gate, line, work);
 		if (refused)
 			result = ferry_cuda_failed(device->driver, refused, "putting a call into the stream");
 	}
@@ -240,6 +299,8 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .copies_in_stream = true,
                                                  .direct_memory_access = true,
                                                  .enqueue = enqueue,
+                                                 .gate_open = gate_open,
+                                                 .gate_close = gate_close,
                                                  .release = release,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
@@ -258,10 +319,15 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
 	int addressing = 0, least = 0;
+	CUmoduleLoadingMode loading;
 	long nstreams;
 	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 2, &nstreams);
 	if (result)
 		return result;
+	if (!ferry_env("FERRY_LAZY_MODULES") && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
+		return ferry_fail(ferryInvalidUsage,
+		                  "this process loads CUDA kernels lazily, which can deadlock beside a call: set CUDA_MODULE_LOADING=EAGER "
+		                  "before CUDA starts (ferryrun does), or FERRY_LAZY_MODULES=1 if all its kernels have run once");
 	device->base = (struct ferry_device){&cuda_ops, ordinal};
 	device->nstreams = (uint32_t)nstreams;
 	pthread_mutex_init(&device->lock, NULL);

@@ -16,12 +16,13 @@
 
 #define FERRY_MOST_COPY_STREAMS 8
 
-/* Pinned host memory that a stream reads and writes: a ticket's words, or how far a copy stream has come (in `started`). */
+/* Pinned host memory that a stream reads and writes: a ticket's words. */
 struct ferry_cuda_line {
 	_Atomic uint32_t started;  /* GPU: 1; a lane: 0 (tickets that repeat) */
 	_Atomic uint32_t finished; /* a lane: 1; GPU: 0 once it has passed */
 	uint64_t scalar;           /* GPU, before started */
-	char pad[48];
+	CUevent reached, passed;   /* between a user's stream and the gate; made when first needed; host side */
+	char pad[32];
 };
 
 struct ferry_cuda_device {

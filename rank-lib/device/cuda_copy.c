@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copy queues: each takes turns over a few streams, so that the gap between two copies of one stream is filled by another's.
- * Behind each copy its stream writes how many it has finished into pinned memory; the lane looks there.
+ * Behind each copy an event is recorded, which the lane queries. A memory operation that counts would be cheaper to look at, but
+ * memory operations run in the queues of the hardware that kernels run in, and those may all be held by streams that wait for the
+ * very call that the copy is part of; an event behind a copy is signalled by the copy engine itself.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -9,9 +11,11 @@
 
 #include <stdlib.h>
 
+#define PENDING 128 /* at least as many copies as a lane may have outstanding */
+
 struct cuda_queue {
 	CUstream streams[FERRY_MOST_COPY_STREAMS];
-	struct ferry_cuda_line *lines[FERRY_MOST_COPY_STREAMS]; /* started: copies that the stream has finished, modulo 2^32 */
+	CUevent events[PENDING]; /* of copy number n modulo PENDING */
 	uint64_t finished;
 };
 
@@ -22,21 +26,23 @@ static ferryResult_t open_streams(struct ferry_cuda_device *device, struct cuda_
 		        device->driver->StreamCreateWithPriority(&backend->streams[i], CU_STREAM_NON_BLOCKING, device->copy_priority);
 		if (refused)
 			return ferry_cuda_failed(device->driver, refused, "creating a copy stream");
-		ferryResult_t result = ferry_cuda_take_line(device, &backend->lines[i]);
-		if (result)
-			return result;
+	}
+	for (uint32_t i = 0; i < PENDING; i++) {
+		CUresult refused = device->driver->EventCreate(&backend->events[i], CU_EVENT_DISABLE_TIMING);
+		if (refused)
+			return ferry_cuda_failed(device->driver, refused, "creating an event for copies");
 	}
 	return ferrySuccess;
 }
 
 static void close_streams(struct ferry_cuda_device *device, struct cuda_queue *backend)
 {
-	for (uint32_t i = 0; i < device->nstreams; i++) {
+	for (uint32_t i = 0; i < device->nstreams; i++)
 		if (backend->streams[i])
 			device->driver->StreamDestroy(backend->streams[i]);
-		if (backend->lines[i])
-			ferry_cuda_give_line(device, backend->lines[i]);
-	}
+	for (uint32_t i = 0; i < PENDING; i++)
+		if (backend->events[i])
+			device->driver->EventDestroy(backend->events[i]);
 	free(backend);
 }
 
@@ -105,9 +111,7 @@ ferryResult_t ferry_cuda_copy(struct ferry_copy_queue *queue, void *destination,
 		          : queue->direction == FERRY_UP ? device->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
 		                                         : device->driver->MemcpyHtoDAsync(to, source, bytes, stream);
 	if (!refused)
-		refused = device->driver->StreamWriteValue32(stream, (CUdeviceptr)(uintptr_t)&backend->lines[turn]->started,
-		                                             (uint32_t)(queue->started / device->nstreams + 1),
-		                                             CU_STREAM_WRITE_VALUE_DEFAULT);
+		refused = device->driver->EventRecord(backend->events[queue->started % PENDING], stream);
 	if (refused)
 		return ferry_cuda_failed(device->driver, refused, path_name(queue, crosses));
 	queue->started++;
@@ -116,14 +120,11 @@ ferryResult_t ferry_cuda_copy(struct ferry_copy_queue *queue, void *destination,
 
 uint64_t ferry_cuda_finished(struct ferry_copy_queue *queue)
 {
+	const struct ferry_cuda_driver *driver = ferry_cuda_device(queue->device)->driver;
 	struct cuda_queue *backend = queue->backend;
-	uint32_t nstreams = ferry_cuda_device(queue->device)->nstreams;
-	while (backend->finished < queue->started) {
-		uint32_t reached = atomic_load_explicit(&backend->lines[backend->finished % nstreams]->started, memory_order_acquire);
-		if ((int32_t)(reached - (uint32_t)(backend->finished / nstreams + 1)) < 0)
-			break;
+	/* An error is no end: ferry_cuda_queue_check finds it. */
+	while (backend->finished < queue->started && !driver->EventQuery(backend->events[backend->finished % PENDING]))
 		backend->finished++;
-	}
 	return backend->finished;
 }
 

@@ -6,6 +6,16 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdlib.h>
+
+/*
+ * A kernel that is loaded when it is first launched makes later copies wait for all that was launched before it, and so for the
+ * calls that wait for those copies. CUDA reads this when it starts, which is after the libraries of a program are loaded.
+ */
+__attribute__((constructor)) static void ask_for_eager_loading(void)
+{
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
 
 static struct ferry_cuda_driver loaded;
 static ferryResult_t load_result;

@@ -13,10 +13,10 @@
 /* F(name): cuda.h maps cuMemAlloc and its like to the version of the entry point that its prototype is for. */
 #define FERRY_CUDA_FUNCTIONS(F) \
 	F(Init) F(DriverGetVersion) F(GetErrorString) F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) \
-	F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease) F(CtxGetCurrent) \
+	F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease) F(ModuleGetLoadingMode) F(CtxGetCurrent) \
 	F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice) F(CtxGetStreamPriorityRange) F(CtxSynchronize) \
 	F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy) F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) \
-	F(StreamWaitEvent) F(StreamBatchMemOp) F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo) \
+	F(StreamWaitEvent) F(StreamBatchMemOp) F(StreamIsCapturing) F(StreamGetCaptureInfo) \
 	F(ThreadExchangeStreamCaptureMode) F(StreamBeginCapture) F(StreamEndCapture) F(GraphInstantiateWithFlags) \
 	F(GraphLaunch) F(GraphDestroy) F(GraphExecDestroy) F(GraphRetainUserObject) F(UserObjectCreate) \
 	F(UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) \

@@ -70,6 +70,7 @@ struct ferry_stream_work {
 	const void *scalar; /* NULL or a value in device memory, read when the stream reaches the call; */
 	size_t scalar_bytes;
 	const void **scalar_at; /* set to where the lanes find it from then on */
+	void *gate;         /* of the communicator; NULL where the device opens none */
 };
 
 struct ferry_device_ops {
@@ -86,6 +87,9 @@ struct ferry_device_ops {
 	 */
 	ferryResult_t (*enqueue)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
 	                         const struct ferry_stream_work *work);
+	/** What calls of one communicator go through, in the order in which they are made. NULL: this kind needs none. */
+	ferryResult_t (*gate_open)(struct ferry_device *device, void **gate);
+	void (*gate_close)(struct ferry_device *device, void *gate);
 	/** Gives back what enqueue attached to the ticket; its last holder calls. NULL: nothing. */
 	void (*release)(struct ferry_device *device, struct ferry_ticket *ticket);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. *captures: calls go into a graph. */
