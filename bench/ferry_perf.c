@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI. */
+#include "bench/limits.h"
 #include "bench/perf.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
@@ -362,6 +363,8 @@ int main(int argc, char **argv)
 	argp_err_exit_status = EXIT_USAGE;
 	if (argc > 1 && !strcmp(argv[1], "reduce"))
 		return ferry_bench_reduce(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "limits"))
+		return ferry_bench_limits(argc - 1, argv + 1);
 	join_check_option(&argc, argv);
 	if (argp_parse(&argp, argc, argv, 0, NULL, &parsed))
 		return EXIT_USAGE;

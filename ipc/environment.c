@@ -43,6 +43,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "in a domain of at least 8 CPUs, else 0."},
 	{"FERRY_REDUCE", "",
 	 "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
+	{"FERRY_LIMITS", "",
+	 "Where `ferry-perf limits` writes what this machine can do, and ferry-perf reads it. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
+	 "else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_STALL_SECONDS", "10", "A lane whose call makes no progress for so long logs what it waits for; 0: never."},
@@ -54,6 +57,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_JOB_KEY", "",
 	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the launcher says."},
 	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
+	{"XDG_CACHE_HOME", "", "Where the file of limits is unless FERRY_LIMITS is set."},
+	{"HOME", "", "The same where XDG_CACHE_HOME is unset."},
 	{"PMI_RANK", "", "MPICH, Hydra, Intel MPI: rank."},
 	{"PMI_SIZE", "", "MPICH, Hydra, Intel MPI: size."},
 	{"MPI_LOCALRANKID", "", "Hydra: local rank."},
