@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI. */
+/* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI or NCCL. */
 #include "bench/limits.h"
-#include "bench/perf.h"
+#include "bench/perf_nccl.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS };
+enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP };
 
 #define EXIT_USAGE 64
 
@@ -23,15 +23,20 @@ static const struct argp_option options[] = {
         {NULL, 'f', "FACTOR", 0, "From one size to the next (default 4)", 0},
         {NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
         {NULL, 'o', "OP", 0, "sum prod min max avg premulsum (default sum)", 0},
-        {NULL, 'n', "ITERS", 0, "Timed calls per row (default: a quarter of a second's worth, 7 to 200)", 0},
+        {NULL, 'n', "ITERS", 0, "Samples per row (default: a quarter of a second's worth, 7 to 200; on GPUs 20 to 50)", 0},
         {NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
         {NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
         {"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
-        {"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else host)", 0},
+        {"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else cuda where there is one, else host)", 0},
         {"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
-        {"vs", KEY_VS, "mpi", 0, "The same work by MPI too, interleaved, with the ratio", 0},
-        {"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array", 0},
-        {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default 4)", 0},
+        {"vs", KEY_VS, "mpi|nccl", 0, "The same work by MPI or NCCL too, interleaved, with the ratio", 0},
+        {"nccl-sweep", KEY_SWEEP, "none|hylink", 0,
+         "Settings of NCCL to compare with: its defaults alone, or also each of NCCL_PROTO, NCCL_ALGO and NCCL_P2P_DISABLE "
+         "(default hylink); one that the environment sets stays as it is",
+         0},
+        {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
+        {"json", KEY_JSON, "FILE", 0, "Write the machine's facts and the rows as JSON", 0},
+        {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default: one per GPU, or 4)", 0},
         {"domains", KEY_DOMAINS, "D", 0, "Domains to split the machine into where no launcher has", 0},
         {0}};
 
@@ -123,9 +128,17 @@ static error_t parse(int key, char *value, struct argp_state *state)
 			argp_error(state, "--program %s: %s", value, strerror(errno));
 		return 0;
 	case KEY_VS:
-		if (strcmp(value, "mpi"))
-			argp_error(state, "--vs \"%s\": mpi is what this build can compare with", value);
+		if (strcmp(value, "mpi") && strcmp(value, "nccl"))
+			argp_error(state, "--vs \"%s\": mpi or nccl", value);
 		out->peer = value;
+		return 0;
+	case KEY_SWEEP:
+		if (strcmp(value, "none") && strcmp(value, "hylink"))
+			argp_error(state, "--nccl-sweep \"%s\": none or hylink", value);
+		out->sweep = value[0] == 'h';
+		return 0;
+	case KEY_CPU:
+		out->cpu = true;
 		return 0;
 	case KEY_JSON:
 		out->json = value;
@@ -166,6 +179,14 @@ static void beside(char *path, size_t bytes, const char *name)
 		snprintf(path, bytes, "%s", name);
 }
 
+static int default_ranks(void)
+{
+	struct perf_gpus gpus = {0};
+	if (!strcmp(perf_memory_kind(), "cuda"))
+		perf_cuda_describe(&gpus);
+	return gpus.count > 0 && gpus.count <= FERRY_MAX_RANKS ? gpus.count : 4;
+}
+
 /* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */
 static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 {
@@ -176,7 +197,7 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 		return 1;
 	beside(ferryrun, sizeof ferryrun, "ferryrun");
 	beside(self, sizeof self, "ferry-perf");
-	snprintf(ranks, sizeof ranks, "%d", parsed->ranks);
+	snprintf(ranks, sizeof ranks, "%d", parsed->ranks ? parsed->ranks : default_ranks());
 	command[count++] = ferryrun;
 	command[count++] = "-n";
 	command[count++] = ranks;
@@ -185,7 +206,7 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 		command[count++] = "--domains";
 		command[count++] = domains;
 	}
-	if (!parsed->peer)
+	if (!parsed->peer || strcmp(parsed->peer, "mpi"))
 		command[count++] = "--fork";
 	command[count++] = "--";
 	command[count++] = self;
@@ -235,6 +256,7 @@ static bool measure_all(struct perf_run *run)
 		}
 		count += 1 + in_place;
 	}
+	perf_print_refusals(run);
 	if (run->rank == 0)
 		printf("# average bus bandwidth %.3f GB/s; %s\n", busbw / (double)count,
 		       !parsed->check ? "results not checked"
@@ -243,6 +265,11 @@ static bool measure_all(struct perf_run *run)
 	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count))
 		return false;
 	return !wrong;
+}
+
+static bool wants(const struct perf_options *parsed, const char *peer)
+{
+	return parsed->peer && !strcmp(parsed->peer, peer);
 }
 
 /* Why this run cannot be measured; NULL if it can. */
@@ -272,50 +299,101 @@ static bool make_reduction(struct perf_run *run)
 
 static bool make_buffers(struct perf_run *run)
 {
-	size_t room = (perf_room(run->options, run->nranks) + 4095) / 4096 * 4096;
-	run->send = aligned_alloc(4096, room);
-	run->receive = aligned_alloc(4096, room);
-	if (!run->send || !run->receive) {
-		fprintf(stderr, "ferry-perf: no memory for two buffers of %zu bytes\n", room);
+	run->room = (perf_room(run->options, run->nranks) + 4095) / 4096 * 4096;
+	run->send = run->memory.take(&run->memory, run->room);
+	run->receive = run->send ? run->memory.take(&run->memory, run->room) : NULL;
+	return run->receive != NULL;
+}
+
+static bool make_comms(struct perf_run *run)
+{
+	ferryConfig_t measured = FERRY_CONFIG_INITIALIZER, control = FERRY_CONFIG_INITIALIZER;
+	int domain;
+	measured.device = run->memory.kind;
+	control.device = "host";
+	if (ferryCommInitEnv(&run->comm, &measured) || ferryCommInitEnv(&run->control, &control)) {
+		fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
 		return false;
 	}
-	memset(run->send, 0, room);
-	memset(run->receive, 0, room);
+	ferryCommCount(run->comm, &run->nranks);
+	ferryCommUserRank(run->comm, &run->rank);
+	ferryCommDomain(run->comm, &domain, &run->ndomains);
+	perf_routers_find(&run->routers);
 	return true;
 }
 
 /* No rank leaves with its exit code before rank 0 has said why: launchers end the others when one fails. */
 static void meet(const struct perf_run *run)
 {
-	int32_t here = 1;
-	if (ferryAllReduce(&here, &here, 1, ferryInt32, ferrySum, run->comm, NULL) == ferrySuccess)
+	double here = 1;
+	if (ferryAllReduce(&here, &here, 1, ferryFloat64, ferryMax, run->control, NULL) == ferrySuccess)
 		ferryStreamSynchronize(NULL);
 }
 
-static int run_ranks(const struct perf_options *parsed)
+static bool measure(struct perf_run *run, int peer_rank, int peer_nranks)
+{
+	const char *refused = refuse(run, peer_rank, peer_nranks);
+	if (refused && !run->rank)
+		fprintf(stderr, "ferry-perf: %s\n", refused);
+	if (refused || !make_reduction(run) || !make_buffers(run))
+		return false;
+	if (wants(run->options, "nccl") && !perf_nccl_open(run))
+		return false;
+	return measure_all(run);
+}
+
+/* Ends what make_comms made. A failure beside NCCL is this rank's alone, and the others may wait for their NCCL: they are told. */
+static bool close_comms(struct perf_run *run, bool fine)
+{
+	bool abort_others = !fine && run->nccl && run->control;
+	if (run->control && !abort_others)
+		meet(run);
+	if (run->control && (abort_others ? ferryCommAbort(run->control) : ferryCommDestroy(run->control)))
+		fine = false;
+	if (run->comm && (abort_others ? ferryCommAbort(run->comm) : ferryCommDestroy(run->comm)))
+		fine = false;
+	return fine;
+}
+
+static int run_ranks(const struct perf_options *parsed, int local_rank)
 {
 	struct perf_run run = {.options = parsed};
-	int peer_rank = 0, peer_nranks = 0, domain;
-	if (parsed->peer && !(run.peer = open_peer(parsed, &peer_rank, &peer_nranks)))
+	int peer_rank = 0, peer_nranks = 0;
+	if (wants(parsed, "mpi") && !(run.peer = open_peer(parsed, &peer_rank, &peer_nranks)))
 		return 1;
-	if (ferryCommInitEnv(&run.comm, NULL)) {
-		fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
+	if (!perf_memory_open(&run.memory, perf_memory_kind(), local_rank))
 		return 1;
-	}
-	ferryCommCount(run.comm, &run.nranks);
-	ferryCommUserRank(run.comm, &run.rank);
-	ferryCommDomain(run.comm, &domain, &run.ndomains);
-	const char *refused = refuse(&run, peer_rank, peer_nranks);
-	if (refused && !run.rank)
-		fprintf(stderr, "ferry-perf: %s\n", refused);
-	bool fine = !refused && make_reduction(&run) && make_buffers(&run) && measure_all(&run);
-	meet(&run);
-	fine = ferryCommDestroy(run.comm) == ferrySuccess && fine;
+	bool fine = make_comms(&run) && measure(&run, peer_rank, peer_nranks);
+	fine = close_comms(&run, fine);
+	perf_nccl_close(&run);
 	if (run.peer)
 		run.peer->close();
-	free(run.send);
-	free(run.receive);
+	run.memory.give_back(run.send);
+	run.memory.give_back(run.receive);
+	run.memory.close(&run.memory);
 	return fine ? 0 : 1;
+}
+
+/* Why NCCL cannot be compared with here; NULL if it can. */
+static const char *refuse_nccl(const struct perf_options *parsed)
+{
+	if (!wants(parsed, "nccl"))
+		return NULL;
+	if (strcmp(perf_memory_kind(), "cuda"))
+		return perf_cuda_missing() ? perf_cuda_missing() : "--device (or FERRY_DEVICE) is not cuda";
+	return perf_cuda_missing();
+}
+
+/* The command line as one text, for the record; "" where memory is short. */
+static char *join_command(int argc, char **argv)
+{
+	size_t room = 1, length = 0;
+	for (int i = 0; i < argc; i++)
+		room += strlen(argv[i]) + 1;
+	char *text = calloc(1, room);
+	for (int i = 0; text && i < argc; i++)
+		length += (size_t)snprintf(text + length, room - length, "%s%s", i ? " " : "", argv[i]);
+	return text;
 }
 
 /* nccl-tests takes `-c 0`; to argp an optional value is part of the same word. */
@@ -344,6 +422,7 @@ int main(int argc, char **argv)
 	        "  ferry-perf allreduce\n"
 	        "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
 	        "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
+	        "  ferry-perf allgather -b 1M -e 1G --vs nccl --cpu\n"
 	        "  ferry-perf reduce --help\n"
 	        "Exit code: 0, or 1 if a call failed or a result was wrong.",
 	        NULL,
@@ -357,7 +436,7 @@ int main(int argc, char **argv)
 	                              .op = ferrySum,
 	                              .warmups = 3,
 	                              .check = true,
-	                              .ranks = 4};
+	                              .sweep = true};
 	struct ferry_launch launch;
 	argp_program_version = "ferry-perf 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
@@ -372,10 +451,18 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
 		return 1;
 	}
-	if (launch.rank >= 0) {
-		int code = run_ranks(&parsed);
+	const char *refused = refuse_nccl(&parsed);
+	if (refused) {
+		fprintf(stderr, "ferry-perf: --vs nccl needs a CUDA device: %s\n", refused);
 		free(parsed.program);
-		return code;
+		return 1;
 	}
-	return relaunch(&parsed, argc, argv);
+	if (launch.rank < 0)
+		return relaunch(&parsed, argc, argv);
+	char *command = join_command(argc, argv);
+	parsed.command = command;
+	int code = run_ranks(&parsed, launch.local_rank);
+	free(command);
+	free(parsed.program);
+	return code;
 }

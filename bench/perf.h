@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The parts of ferry-perf: options, one row's measurement, its output, and the peer to compare with. One thread per process.
+ * The parts of ferry-perf: options, one row's measurement, its output, and what to compare with: MPI, or NCCL in one or many
+ * settings. One thread per process.
  */
 #ifndef FERRY_BENCH_PERF_H
 #define FERRY_BENCH_PERF_H
 
+#include "bench/perf_cpu.h"
+#include "bench/perf_memory.h"
 #include "bench/trial.h"
 
 #include <stdio.h>
+
+#define PERF_MOST_SETTINGS 16
 
 struct perf_options {
 	enum ferry_collective collective;
@@ -16,13 +21,16 @@ struct perf_options {
 	ferryDataType_t type;
 	ferryRedOp_t op;
 	int root;
-	uint32_t iterations; /* 0: as many as fit about half a second, 5 to 200 */
+	uint32_t iterations; /* samples per row; 0: as many as fit about a quarter of a second */
 	uint32_t warmups;
 	bool check;
+	bool cpu;            /* print the cores used */
 	char *program;       /* text, or NULL */
 	const char *json;    /* file name, or NULL */
-	const char *peer;    /* "mpi", or NULL */
-	int ranks, domains;  /* without a launcher; 0: ferryrun's default */
+	const char *peer;    /* "mpi", "nccl" or NULL */
+	bool sweep;          /* NCCL's settings, as HyLink swept them; else its defaults alone */
+	int ranks, domains;  /* without a launcher; 0: one per GPU or 4; ferryrun's default */
+	const char *command; /* the command line, for the record */
 };
 
 /** What one collective call needs, in elements of the type. */
@@ -48,29 +56,47 @@ struct perf_peer {
 };
 
 struct perf_timing {
-	double median_us, low_us, high_us; /* quartiles */
+	double median_us, low_us, high_us; /* quartiles; all 0: not measured */
 };
 
 struct perf_row {
 	uint64_t bytes, count; /* what nccl-tests prints: bytes of the larger buffer, elements as the API counts */
 	bool in_place;
-	struct perf_timing time, peer_time;
-	double algbw, busbw; /* GB/s = 1e9 bytes/s */
-	long long wrong;     /* elements; -1: not checked */
+	uint32_t calls, samples; /* calls per sample, samples of Ferry */
+	struct perf_timing time;
+	struct perf_timing others[PERF_MOST_SETTINGS]; /* the other library's, a setting each */
+	uint32_t other_samples[PERF_MOST_SETTINGS];
+	int best;                   /* of the others; -1: none */
+	double algbw, busbw;        /* GB/s = 1e9 bytes/s */
+	double limit_algbw;         /* 0: unknown */
+	double cores, engine_cores; /* busy during Ferry's samples; the second without the ranks' calling threads */
+	long long wrong;            /* elements; -1: not checked */
 };
+
+struct perf_nccl;
 
 struct perf_run {
 	const struct perf_options *options;
-	ferryComm_t comm;
+	ferryComm_t comm;    /* what is measured */
+	ferryComm_t control; /* of the same ranks, on the host: meetings, and figures over the ranks */
 	int rank, nranks, ndomains;
 	ferryRedOp_t op; /* options->op, or the reduction created for premulsum */
-	const struct perf_peer *peer;
+	struct perf_memory memory;
+	const struct perf_peer *peer; /* MPI, or NULL */
+	struct perf_nccl *nccl;       /* NCCL, or NULL */
+	struct perf_routers routers;
 	char *send, *receive; /* room for the largest size of any collective */
+	size_t room;
 };
 
 /** perf_measure.c: one row of about so many bytes; false (with a message printed) if a call failed. */
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row);
-/** Bytes that either buffer may need. */
+/** Element-wise maximum or sum over the ranks; with one element also a barrier. */
+bool perf_over_ranks(struct perf_run *run, double *values, size_t count, ferryRedOp_t op);
+/** How many settings of another library are measured beside Ferry. */
+unsigned perf_others(const struct perf_run *run);
+
+/** perf_work.c: bytes that either buffer may need. */
 size_t perf_room(const struct perf_options *options, int nranks);
 /** Why the peer cannot do this row's work; NULL if it can. */
 const char *perf_peer_refuses(const struct perf_run *run);
@@ -78,8 +104,11 @@ const char *perf_peer_refuses(const struct perf_run *run);
 /** perf_output.c */
 void perf_print_head(const struct perf_run *run);
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place);
+void perf_print_refusals(const struct perf_run *run);
+void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all);
+
+/** perf_json.c */
 bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count);
-void perf_progress(const struct perf_run *run, uint64_t bytes, uint32_t done, uint32_t all);
 
 /** reduce_bench.c: `ferry-perf reduce`. Returns the exit code. */
 int ferry_bench_reduce(int argc, char **argv);

@@ -1,26 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One row: a checked call, warm-up, then timed calls. Before each the ranks meet in a small AllReduce of Ferry's, which
- * sleeps while it waits, so that neither side is timed beside the other's busy waiting. A call's time is that of its slowest
- * rank.
+ * One row: a checked call, warm-up, then rounds of samples: Ferry's, then one of each setting of the other library. Before
+ * each sample the ranks meet in a small AllReduce of Ferry's in host memory, which sleeps while it waits, so that no side is
+ * timed beside another's busy waiting. A sample's time is that of its slowest rank.
+ *
+ * On GPUs a sample is as many calls as take about 2 ms, put into the stream back to back and waited for once; before it go
+ * calls that are not timed, because the GPU has just worked for another process, and because ranks that a meeting has woken
+ * start unevenly. On the host a sample is one call, as the peer's calls block.
  */
-#include "bench/perf.h"
+#include "bench/limits.h"
+#include "bench/perf_nccl.h"
+#include "bench/perf_work.h"
 
-#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define MOST_ITERATIONS 1000
-#define SIDE_US         250000.0 /* how long the timed calls of one side take in a row's half, about */
+#define MOST_CALLS      1000
+#define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
+#define SAMPLE_US       2000.0   /* on GPUs */
+#define LEAD_US         10000.0  /* calls longer than this need none before them */
+#define TRIAL_ROUNDS    3        /* after so many rounds, settings slower than twice the best are left out */
 
-/* One row's work, as the trial that checks it and as the peer sees it. */
-struct work {
-	struct ferry_trial trial;
-	struct ferry_trial_counts counts;
-	struct perf_call call;
-	char *send, *receive;
+/* How a row is sampled; the same on all ranks. */
+struct sampling {
+	uint32_t rounds, calls, lead;
 };
+
+/* A row's samples: of Ferry, then of each of the other library's settings. Microseconds per call, of the slowest rank. */
+static double samples[1 + PERF_MOST_SETTINGS][MOST_ITERATIONS];
+/* Of Ferry's samples: CPU time per call over all ranks, with and without the calling threads. */
+static double cpu_us[MOST_ITERATIONS], engine_us[MOST_ITERATIONS];
 
 double perf_now_us(void)
 {
@@ -41,217 +53,243 @@ struct perf_timing perf_summarize(double *values, size_t count)
 	return (struct perf_timing){values[count / 2], values[count / 4], values[count * 3 / 4]};
 }
 
-static bool good(ferryResult_t result, const struct perf_run *run, const char *what)
+unsigned perf_others(const struct perf_run *run)
 {
-	if (result)
-		fprintf(stderr, "ferry-perf: rank %d: %s: %s: %s\n", run->rank, what, ferryGetErrorString(result),
-		        ferryGetLastError(run->comm));
-	return result == ferrySuccess;
+	return run->nccl ? run->nccl->count : run->peer ? 1 : 0;
 }
 
-/* Element-wise maximum or sum over the ranks; with one element also a barrier. */
-static bool over_ranks(struct perf_run *run, double *values, size_t count, ferryRedOp_t op)
+bool perf_over_ranks(struct perf_run *run, double *values, size_t count, ferryRedOp_t op)
 {
-	return good(ferryAllReduce(values, values, count, ferryFloat64, op, run->comm, NULL), run,
-	            "meeting the other ranks") &&
-	       good(ferryStreamSynchronize(NULL), run, "meeting the other ranks");
+	ferryResult_t result = ferryAllReduce(values, values, count, ferryFloat64, op, run->control, NULL);
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	if (result)
+		fprintf(stderr, "ferry-perf: rank %d: meeting the other ranks: %s: %s\n", run->rank, ferryGetErrorString(result),
+		        ferryGetLastError(run->control));
+	return result == ferrySuccess;
 }
 
 static bool meet(struct perf_run *run)
 {
 	double nothing = 0;
-	return over_ranks(run, &nothing, 1, ferryMax);
+	return perf_over_ranks(run, &nothing, 1, ferryMax);
 }
 
-static ferryResult_t start(const struct perf_run *run, const struct work *work)
+/* Whether the setting is still in the run; the same on all ranks. */
+static bool runs(const struct perf_run *run, unsigned other)
 {
-	const struct ferry_trial *trial = &work->trial;
-	if (run->options->program)
-		return ferryRunProgram(run->options->program, work->send, work->receive, trial->count, trial->type, run->op,
-		                       run->comm, NULL);
-	return ferry_trial_start(trial, run->rank, work->send, work->receive, run->op, run->comm, NULL);
+	return !run->nccl || !*run->nccl->settings[other].refused;
 }
 
-static bool run_ferry(struct perf_run *run, const struct work *work, double *us)
+/* ---- one sample ---- */
+
+static bool sample_ferry(struct perf_run *run, const struct perf_work *work, const struct sampling *how, uint32_t round)
 {
-	double before = perf_now_us();
-	if (!good(start(run, work), run, "call") || !good(ferryStreamSynchronize(NULL), run, "call"))
+	struct perf_cpu before, after;
+	double us;
+	if (!meet(run) || (how->lead && !perf_work_run(run, work, how->lead, &us)))
 		return false;
+	perf_cpu_read(&run->routers, &before);
+	if (!perf_work_run(run, work, how->calls, &samples[0][round]))
+		return false;
+	perf_cpu_read(&run->routers, &after);
+	double process = after.process_us - before.process_us, caller = after.caller_us - before.caller_us;
+	double routers = run->rank ? 0 : after.routers_us - before.routers_us; /* one rank counts what all share */
+	cpu_us[round] = (process + routers) / how->calls;
+	engine_us[round] = (process - caller + routers) / how->calls;
+	return true;
+}
+
+static bool sample_other(struct perf_run *run, const struct perf_work *work, unsigned other, const struct sampling *how,
+                         double *us, enum perf_nccl_result *result)
+{
+	*result = PERF_NCCL_DONE;
+	if (!meet(run))
+		return false;
+	if (run->nccl) {
+		*result = perf_nccl_run(run, other, &work->call, how->lead, how->calls, us);
+		return *result != PERF_NCCL_BROKEN;
+	}
+	double before = perf_now_us();
+	run->peer->run(&work->call);
 	*us = perf_now_us() - before;
 	return true;
 }
 
-static void run_peer(const struct perf_run *run, const struct work *work, double *us)
+/* In the rounds a refusal is a failure: the setting has done this very work in the warm-up. */
+static bool sample_all(struct perf_run *run, const struct perf_work *work, const struct sampling *how, uint32_t round,
+                       const bool *left_out)
 {
-	double before = perf_now_us();
-	run->peer->run(&work->call);
-	*us = perf_now_us() - before;
-}
-
-/* ---- shapes ---- */
-
-size_t perf_room(const struct perf_options *options, int nranks)
-{
-	return options->most + (size_t)nranks * 4096;
-}
-
-static bool divided(enum ferry_collective collective)
-{
-	return collective != FERRY_ALLREDUCE && collective != FERRY_BROADCAST && collective != FERRY_REDUCE_TO_ROOT &&
-	       collective != FERRY_SENDRECV;
-}
-
-/* Elements as the API counts them. nccl-tests keeps the blocks of most divided collectives aligned to 16 bytes. */
-static size_t count_of(const struct perf_options *options, uint64_t bytes, size_t nranks)
-{
-	size_t element = ferry_type_size(options->type), whole = bytes / element;
-	if (!divided(options->collective))
-		return whole;
-	if (options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER)
-		return whole / nranks;
-	return whole / nranks & ~(16 / element - 1);
-}
-
-/* The size that nccl-tests prints: of the larger buffer. Of alltoallv's uneven ones, what a rank sends on average. */
-static uint64_t bytes_of(const struct ferry_trial *trial)
-{
-	size_t element = ferry_type_size(trial->type), sent = 0, n = (size_t)trial->nranks;
-	struct ferry_trial_counts counts;
-	if (trial->collective != FERRY_ALLTOALLV)
-		return trial->count * element * (divided(trial->collective) ? n : 1);
-	for (int rank = 0; rank < trial->nranks; rank++) {
-		ferry_trial_counts(trial, rank, &counts);
-		for (size_t peer = 0; peer < n; peer++)
-			sent += counts.sendcounts[peer];
+	enum perf_nccl_result result;
+	if (!sample_ferry(run, work, how, round))
+		return false;
+	for (unsigned other = 0; other < perf_others(run); other++) {
+		if (left_out[other] || !runs(run, other))
+			continue;
+		if (!sample_other(run, work, other, how, &samples[1 + other][round], &result))
+			return false;
+		if (result == PERF_NCCL_REFUSED) {
+			fprintf(stderr, "ferry-perf: rank %d: NCCL (%s) failed: %s\n", run->rank, run->nccl->settings[other].name,
+			        run->nccl->settings[other].refused);
+			return false;
+		}
 	}
-	return sent * element / n;
+	return true;
 }
 
-static void describe(const struct perf_run *run, uint64_t bytes, bool in_place, struct work *work)
+/* ---- warm-up ---- */
+
+/* One call of every side; settings that refuse are taken out. us: per side, of the slowest rank; 0: it does not run. */
+static bool warm_up(struct perf_run *run, const struct perf_work *work, const struct sampling *how, double *us)
 {
-	const struct perf_options *options = run->options;
-	work->trial = (struct ferry_trial){.collective = options->collective,
-	                                   .type = options->type,
-	                                   .op = options->op,
-	                                   .count = count_of(options, bytes, (size_t)run->nranks),
-	                                   .root = options->root,
-	                                   .nranks = run->nranks,
-	                                   .ndomains = (unsigned)run->ndomains,
-	                                   .in_place = in_place,
-	                                   .seed = bytes};
-	work->send = run->send;
-	work->receive = run->receive;
-	ferry_trial_place(&work->trial, run->rank, &work->send, &work->receive);
-	ferry_trial_counts(&work->trial, run->rank, &work->counts);
-	work->call = (struct perf_call){.collective = options->collective,
-	                                .send = work->send,
-	                                .receive = work->receive,
-	                                .count = work->trial.count,
-	                                .sendcounts = work->counts.sendcounts,
-	                                .senddispls = work->counts.senddispls,
-	                                .recvcounts = work->counts.recvcounts,
-	                                .recvdispls = work->counts.recvdispls,
-	                                .type = options->type,
-	                                .op = options->op,
-	                                .root = options->root,
-	                                .rank = run->rank,
-	                                .nranks = run->nranks};
+	unsigned others = perf_others(run);
+	double refused[PERF_MOST_SETTINGS] = {0};
+	memset(us, 0, (1 + others) * sizeof *us);
+	if (!sample_ferry(run, work, how, 0))
+		return false;
+	us[0] = samples[0][0];
+	for (unsigned other = 0; other < others; other++) {
+		enum perf_nccl_result result;
+		if (!runs(run, other))
+			continue;
+		if (!sample_other(run, work, other, how, &us[1 + other], &result))
+			return false;
+		refused[other] = result == PERF_NCCL_REFUSED;
+		/* At once: the other ranks' children may hang in the call, and their ranks in waiting for them. */
+		if (run->nccl && !perf_over_ranks(run, &refused[other], 1, ferryMax))
+			return false;
+		if (refused[other] > 0) {
+			perf_nccl_drop(run, other);
+			us[1 + other] = 0;
+		}
+	}
+	return perf_over_ranks(run, us, 1 + others, ferryMax);
 }
 
-const char *perf_peer_refuses(const struct perf_run *run)
+static double fastest_of(const double *us, unsigned sides)
 {
-	struct work work;
-	describe(run, run->options->most, false, &work);
-	if (bytes_of(&work.trial) > INT_MAX)
-		return "its counts are 32-bit: -e 2047M at most";
-	return run->peer->supports(&work.call);
+	double fastest = INFINITY;
+	for (unsigned side = 0; side < sides; side++)
+		if (us[side] > 0 && us[side] < fastest)
+			fastest = us[side];
+	return fastest < 0.1 ? 0.1 : fastest;
+}
+
+static uint32_t between(double value, double least, double most)
+{
+	return (uint32_t)(value < least ? least : value > most ? most : ceil(value));
+}
+
+/* Enough samples for a good median, few enough for a row to take about half a second; how many calls make one. */
+static bool choose_sampling(struct perf_run *run, const struct perf_work *work, struct sampling *chosen)
+{
+	double us[1 + PERF_MOST_SETTINGS], slowest = 1;
+	unsigned sides = 1 + perf_others(run);
+	bool gpu = !strcmp(run->memory.kind, "cuda");
+	*chosen = (struct sampling){.calls = 1};
+	for (uint32_t i = 0; i < run->options->warmups; i++)
+		if (!warm_up(run, work, chosen, us))
+			return false;
+	if (gpu) { /* single calls are longer than calls back to back: guess by the former, then measure the latter */
+		chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
+		if (chosen->calls > 1) {
+			if (!warm_up(run, work, chosen, us))
+				return false;
+			chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
+		}
+		chosen->lead = us[0] < LEAD_US;
+	}
+	for (unsigned side = 0; side < sides; side++) {
+		bool stays = side == 0 || !run->nccl || us[side] <= 2 * us[0]; /* about: slow settings are left out soon */
+		slowest = stays && us[side] > slowest ? us[side] : slowest;
+	}
+	chosen->rounds = run->options->iterations ? run->options->iterations
+	                                          : between(floor(SIDE_US / (slowest * chosen->calls)), gpu ? 20 : 7, gpu ? 50 : 200);
+	return true;
 }
 
 /* ---- the row ---- */
 
-static bool check(struct perf_run *run, struct work *work, long long *wrong)
+/* After the trial rounds: marks the settings that cannot be the best. Works on maxima over ranks, so all ranks agree. */
+static bool leave_out(struct perf_run *run, bool *left_out)
 {
-	struct ferry_trial *trial = &work->trial;
-	size_t room = ferry_trial_room(trial, run->rank) * ferry_type_size(trial->type);
-	double us, total = 0;
-	memset(run->receive, 0x5a, room);
-	if (!ferry_trial_open(trial)) {
-		fprintf(stderr, "ferry-perf: no memory to check %zu elements\n", trial->count);
-		ferry_trial_close(trial);
-		return false;
-	}
-	ferry_trial_fill(trial, run->rank, work->send);
-	bool fine = run_ferry(run, work, &us);
-	if (fine && work->receive)
-		total = (double)ferry_trial_wrong(trial, run->rank, work->receive, 0x5a);
-	ferry_trial_close(trial);
-	/* Timed calls in place feed on their own results; zeros stay zeros, where others would run into infinities or
-	 * subnormals. */
-	if (trial->in_place && ferry_collective_reduces(trial->collective))
-		memset(run->receive, 0, room);
-	fine = fine && over_ranks(run, &total, 1, ferrySum);
-	*wrong = (long long)total;
-	return fine;
-}
-
-/* Enough calls for a good median, few enough for a row to take about half a second. The same on every rank. */
-static bool choose_iterations(struct perf_run *run, const struct work *work, uint32_t *iterations)
-{
-	double us = 0, slowest = 1;
-	for (uint32_t i = 0; i < run->options->warmups; i++) {
-		if (!meet(run) || !run_ferry(run, work, &us))
+	double medians[PERF_MOST_SETTINGS] = {0};
+	unsigned others = perf_others(run);
+	for (unsigned other = 0; other < others; other++) {
+		double copy[TRIAL_ROUNDS];
+		if (!runs(run, other))
+			continue;
+		memcpy(copy, samples[1 + other], sizeof copy);
+		if (!perf_over_ranks(run, copy, TRIAL_ROUNDS, ferryMax))
 			return false;
-		slowest = us;
-		if (run->peer) {
-			if (!meet(run))
-				return false;
-			run_peer(run, work, &us);
-			slowest = us > slowest ? us : slowest;
-		}
+		medians[other] = perf_summarize(copy, TRIAL_ROUNDS).median_us;
 	}
-	if (!over_ranks(run, &slowest, 1, ferryMax))
-		return false;
-	double fit = SIDE_US / slowest;
-	*iterations = run->options->iterations ? run->options->iterations : fit < 7 ? 7 : fit > 200 ? 200 : (uint32_t)fit;
+	double best = fastest_of(medians, others);
+	for (unsigned other = 0; other < others; other++)
+		left_out[other] = medians[other] > 2 * best;
 	return true;
 }
 
-static double bus_factor(enum ferry_collective collective, double n)
+static bool sample_rounds(struct perf_run *run, const struct perf_work *work, const struct sampling *how, struct perf_row *row)
 {
-	if (collective == FERRY_ALLREDUCE)
-		return 2 * (n - 1) / n;
-	return divided(collective) ? (n - 1) / n : 1;
+	bool left_out[PERF_MOST_SETTINGS] = {false};
+	for (uint32_t round = 0; round < how->rounds; round++) {
+		if (run->nccl && round == TRIAL_ROUNDS && !leave_out(run, left_out))
+			return false;
+		if (!sample_all(run, work, how, round, left_out))
+			return false;
+		for (unsigned other = 0; other < perf_others(run); other++)
+			row->other_samples[other] += runs(run, other) && !left_out[other];
+		perf_progress(run, row->bytes, "samples", round + 1, how->rounds);
+	}
+	row->samples = how->rounds;
+	row->calls = how->calls;
+	return true;
+}
+
+/* Turns the samples into the row's figures. */
+static bool summarize(struct perf_run *run, struct perf_row *row)
+{
+	uint32_t rounds = row->samples;
+	if (!perf_over_ranks(run, samples[0], rounds, ferryMax) || !perf_over_ranks(run, cpu_us, rounds, ferrySum) ||
+	    !perf_over_ranks(run, engine_us, rounds, ferrySum))
+		return false;
+	for (uint32_t i = 0; i < rounds; i++) {
+		cpu_us[i] /= samples[0][i];
+		engine_us[i] /= samples[0][i];
+	}
+	row->cores = perf_summarize(cpu_us, rounds).median_us;
+	row->engine_cores = perf_summarize(engine_us, rounds).median_us;
+	row->time = perf_summarize(samples[0], rounds);
+	for (unsigned other = 0; other < perf_others(run); other++) {
+		if (!row->other_samples[other])
+			continue;
+		if (!perf_over_ranks(run, samples[1 + other], row->other_samples[other], ferryMax))
+			return false;
+		row->others[other] = perf_summarize(samples[1 + other], row->other_samples[other]);
+		if (row->best < 0 || row->others[other].median_us < row->others[row->best].median_us)
+			row->best = (int)other;
+	}
+	return true;
 }
 
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row)
 {
-	static double ferry_us[MOST_ITERATIONS], peer_us[MOST_ITERATIONS];
-	struct work work;
-	uint32_t iterations;
-	describe(run, bytes, in_place, &work);
+	static struct perf_work work;
+	struct sampling how;
+	perf_work_describe(run, bytes, in_place, &work);
 	*row = (struct perf_row){
-	        .bytes = bytes_of(&work.trial), .count = work.trial.count, .in_place = in_place, .wrong = -1};
-	if (run->options->check && !check(run, &work, &row->wrong))
-		return false;
-	if (!choose_iterations(run, &work, &iterations))
-		return false;
-	for (uint32_t i = 0; i < iterations; i++) {
-		if (!meet(run) || !run_ferry(run, &work, &ferry_us[i]))
+	        .bytes = perf_work_bytes(&work.trial), .count = work.trial.count, .in_place = in_place, .best = -1, .wrong = -1};
+	if (run->options->check) {
+		perf_progress(run, row->bytes, "checked calls", 0, 1);
+		if (!perf_work_check(run, &work, &row->wrong))
 			return false;
-		if (run->peer) {
-			if (!meet(run))
-				return false;
-			run_peer(run, &work, &peer_us[i]);
-		}
-		perf_progress(run, bytes, i + 1, iterations);
 	}
-	if (!over_ranks(run, ferry_us, iterations, ferryMax) ||
-	    (run->peer && !over_ranks(run, peer_us, iterations, ferryMax)))
+	if (!choose_sampling(run, &work, &how) || !sample_rounds(run, &work, &how, row) || !summarize(run, row))
 		return false;
-	row->time = perf_summarize(ferry_us, iterations);
-	if (run->peer)
-		row->peer_time = perf_summarize(peer_us, iterations);
 	row->algbw = (double)row->bytes / row->time.median_us / 1e3;
-	row->busbw = row->algbw * bus_factor(work.trial.collective, run->nranks);
+	row->busbw = row->algbw * perf_bus_factor(work.trial.collective, run->nranks);
+	if (!strcmp(run->memory.kind, "cuda"))
+		row->limit_algbw = perf_limit_algbw(work.trial.collective, run->nranks, row->bytes);
 	return true;
 }

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl-tests' columns, a progress line, and JSON. */
-#include "bench/perf.h"
+/* nccl-tests' columns, and a progress line. */
+#include "bench/limits.h"
+#include "bench/perf_nccl.h"
 
-#include <cjson/cJSON.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Columns of one half of a row: in or out of place. */
-#define HALF_WIDTH 36
-#define PEER_WIDTH 17
+#define HALF_WIDTH  36
+#define PEER_WIDTH  17
+#define NCCL_WIDTH  42
+#define LIMIT_WIDTH 6
+#define CPU_WIDTH   13
 
 static bool progress_shown;
 static double progress_at;
 
-void perf_progress(const struct perf_run *run, uint64_t bytes, uint32_t done, uint32_t all)
+void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all)
 {
 	bool terminal = isatty(STDERR_FILENO);
 	double now = perf_now_us(), pause = terminal ? 2e5 : 1e7;
@@ -28,57 +29,122 @@ void perf_progress(const struct perf_run *run, uint64_t bytes, uint32_t done, ui
 	}
 	progress_at = now;
 	progress_shown = terminal;
-	fprintf(stderr, terminal ? "\r%12llu bytes: %u of %u calls " : "ferry-perf: %llu bytes: %u of %u calls\n",
-	        (unsigned long long)bytes, done, all);
+	fprintf(stderr, terminal ? "\r%12llu bytes: %u of %u %s " : "ferry-perf: %llu bytes: %u of %u %s\n",
+	        (unsigned long long)bytes, done, all, what);
 	fflush(stderr);
 }
 
 static void clear_progress(void)
 {
 	if (progress_shown)
-		fprintf(stderr, "\r%48s\r", "");
+		fprintf(stderr, "\r%56s\r", "");
 	progress_shown = false;
+}
+
+/* Whether anything is known of what the machine could do at most. */
+static bool has_limit(const struct perf_run *run)
+{
+	const struct perf_options *options = run->options;
+	return !strcmp(run->memory.kind, "cuda") && perf_limit_algbw(options->collective, run->nranks, options->most) > 0;
+}
+
+static int half_width(const struct perf_run *run)
+{
+	return HALF_WIDTH + (run->peer ? PEER_WIDTH : 0) + (run->nccl ? NCCL_WIDTH : 0) + (has_limit(run) ? LIMIT_WIDTH : 0) +
+	       (run->options->cpu ? CPU_WIDTH : 0);
+}
+
+static void print_columns(const struct perf_run *run, bool units)
+{
+	printf("%s", units ? "      (us)  (%) (GB/s) (GB/s)       " : "      time   +-  algbw  busbw #wrong");
+	if (has_limit(run))
+		printf(" %5s", units ? "(%)" : "limit");
+	if (run->peer)
+		printf(" %9s %6s", units ? "(us)" : run->peer->name, units ? "" : "ratio");
+	if (run->nccl)
+		printf(" %9s %6s %6s %-17s", units ? "(us)" : "nccl", units ? "(GB/s)" : "algbw", units ? "" : "ratio",
+		       units ? "" : "its setting");
+	if (run->options->cpu)
+		printf(" %5s %6s", units ? "(all)" : "cores", units ? "(eng.)" : "cores");
+}
+
+static void print_legend(const struct perf_run *run)
+{
+	if (!strcmp(run->memory.kind, "cuda"))
+		printf("# on GPUs; a sample is as many calls back to back as take about 2 ms, waited for once, after a call that "
+		       "is not timed\n");
+	if (run->peer)
+		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / "
+		       "Ferry's\n",
+		       run->peer->name);
+	if (run->nccl)
+		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, interleaved sample by "
+		       "sample; ratio = its time / Ferry's\n",
+		       run->nccl->version / 10000, run->nccl->version / 100 % 100, run->nccl->version % 100, run->nccl->count);
+	if (run->options->cpu)
+		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling threads, which "
+		       "mostly wait\n");
 }
 
 void perf_print_head(const struct perf_run *run)
 {
 	if (run->rank)
 		return;
-	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over calls of the slowest rank, +- half the "
+	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over samples of the slowest rank, +- half the "
 	       "quartile range\n",
 	       ferry_collective_name(run->options->collective), run->nranks, run->ndomains);
-	if (run->peer)
-		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / "
-		       "Ferry's\n",
-		       run->peer->name);
+	print_legend(run);
 	bool in_place = ferry_trial_can_be_in_place(run->options->collective);
-	int half = run->peer ? HALF_WIDTH + PEER_WIDTH : HALF_WIDTH;
+	int half = half_width(run);
 	printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", in_place ? "  " : "",
 	       in_place ? half : 0, in_place ? "in place" : "");
-	printf("#%12s %12s %7s %9s ", "size", "count", "type", "redop");
-	for (int i = 0; i <= in_place; i++) {
-		printf("%s %9s %4s %6s %6s %6s", i ? "  " : "", "time", "+-", "algbw", "busbw", "#wrong");
-		if (run->peer)
-			printf(" %9s %6s", run->peer->name, "ratio");
+	for (int units = 0; units <= 1; units++) {
+		printf("#%12s %12s %7s %9s ", units ? "(B)" : "size", units ? "(elements)" : "count", units ? "" : "type",
+		       units ? "" : "redop");
+		for (int i = 0; i <= in_place; i++) {
+			printf("%s", i ? "  " : "");
+			print_columns(run, units);
+		}
+		printf("\n");
 	}
-	printf("\n#%12s %12s %7s %9s ", "(B)", "(elements)", "", "");
-	for (int i = 0; i <= in_place; i++) {
-		printf("%s %9s %4s %6s %6s %6s", i ? "  " : "", "(us)", "(%)", "(GB/s)", "(GB/s)", "");
-		if (run->peer)
-			printf(" %9s %6s", "(us)", "");
+	fflush(stdout);
+}
+
+static void print_nccl(const struct perf_run *run, const struct perf_row *row)
+{
+	if (row->best < 0) {
+		printf(" %9s %6s %6s %-17s", "-", "-", "-", "refused");
+		return;
 	}
-	printf("\n");
+	double us = row->others[row->best].median_us;
+	printf(" %9.1f %6.2f %6.2f %-17s", us, (double)row->bytes / us / 1e3, us / row->time.median_us,
+	       run->nccl->settings[row->best].brief);
 }
 
 static void print_half(const struct perf_run *run, const struct perf_row *row)
 {
-	char wrong[24] = "N/A";
+	char wrong[24] = "N/A", limit[24] = "-";
 	double spread = (row->time.high_us - row->time.low_us) / 2 / row->time.median_us * 100;
 	if (row->wrong >= 0)
 		snprintf(wrong, sizeof wrong, "%lld", row->wrong);
+	if (row->limit_algbw > 0)
+		snprintf(limit, sizeof limit, "%.0f", row->algbw / row->limit_algbw * 100);
 	printf(" %9.1f %4.0f %6.2f %6.2f %6s", row->time.median_us, spread, row->algbw, row->busbw, wrong);
+	if (has_limit(run))
+		printf(" %5s", limit);
 	if (run->peer)
-		printf(" %9.1f %6.2f", row->peer_time.median_us, row->peer_time.median_us / row->time.median_us);
+		printf(" %9.1f %6.2f", row->others[0].median_us, row->others[0].median_us / row->time.median_us);
+	if (run->nccl)
+		print_nccl(run, row);
+	if (run->options->cpu)
+		printf(" %5.1f %6.1f", row->cores, row->engine_cores);
+}
+
+void perf_print_refusals(const struct perf_run *run)
+{
+	for (unsigned i = 0; !run->rank && run->nccl && i < run->nccl->count; i++)
+		if (*run->nccl->settings[i].refused)
+			printf("# NCCL with %s: unsupported: %s\n", run->nccl->settings[i].name, run->nccl->settings[i].refused);
 }
 
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
@@ -97,49 +163,4 @@ void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_p
 	}
 	printf("\n");
 	fflush(stdout);
-}
-
-static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
-{
-	const struct perf_options *options = run->options;
-	cJSON *object = cJSON_CreateObject();
-	cJSON_AddStringToObject(object, "collective", ferry_collective_name(options->collective));
-	cJSON_AddStringToObject(object, "type", ferry_type_name(options->type));
-	cJSON_AddStringToObject(object, "op",
-	                        ferry_collective_reduces(options->collective) ? ferry_redop_name(options->op) : "none");
-	cJSON_AddNumberToObject(object, "ranks", run->nranks);
-	cJSON_AddNumberToObject(object, "bytes", (double)row->bytes);
-	cJSON_AddBoolToObject(object, "in_place", row->in_place);
-	cJSON_AddNumberToObject(object, "time_us", row->time.median_us);
-	cJSON_AddNumberToObject(object, "time_us_low_quartile", row->time.low_us);
-	cJSON_AddNumberToObject(object, "time_us_high_quartile", row->time.high_us);
-	cJSON_AddNumberToObject(object, "algbw", row->algbw);
-	cJSON_AddNumberToObject(object, "busbw", row->busbw);
-	if (row->wrong >= 0)
-		cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
-	else
-		cJSON_AddNullToObject(object, "wrong");
-	if (run->peer) {
-		cJSON_AddStringToObject(object, "peer", run->peer->name);
-		cJSON_AddNumberToObject(object, "peer_time_us", row->peer_time.median_us);
-		cJSON_AddNumberToObject(object, "ratio", row->peer_time.median_us / row->time.median_us);
-	}
-	return object;
-}
-
-bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count)
-{
-	cJSON *array = cJSON_CreateArray();
-	for (size_t i = 0; i < count; i++)
-		cJSON_AddItemToArray(array, row_object(run, &rows[i]));
-	char *text = cJSON_Print(array);
-	FILE *file = text ? fopen(run->options->json, "w") : NULL;
-	bool written = file && fprintf(file, "%s\n", text) > 0;
-	if (file && fclose(file))
-		written = false;
-	if (!written)
-		fprintf(stderr, "ferry-perf: writing %s: %s\n", run->options->json, strerror(errno));
-	free(text);
-	cJSON_Delete(array);
-	return written;
 }

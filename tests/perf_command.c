@@ -47,8 +47,11 @@ static cJSON *rows_of(const char *arguments)
 	assert_non_null(file);
 	text[fread(text, 1, sizeof text - 1, file)] = '\0';
 	fclose(file);
-	cJSON *rows = cJSON_Parse(text);
+	cJSON *whole = cJSON_Parse(text), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
+	assert_true(cJSON_IsObject(about) && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(about, "date")));
+	cJSON *rows = cJSON_DetachItemFromObjectCaseSensitive(whole, "rows");
 	assert_true(cJSON_IsArray(rows));
+	cJSON_Delete(whole);
 	return rows;
 }
 
@@ -162,7 +165,9 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"allreduce -d f12", "\"f12\"", 64},
 	        {"allreduce -o mean", "\"mean\"", 64},
 	        {"allreduce -n 0", "\"0\"", 64},
-	        {"allreduce --vs nccl", "\"nccl\"", 64},
+	        {"allreduce --vs nvshmem", "\"nvshmem\"", 64},
+	        {"allreduce --vs nccl --nccl-sweep all", "\"all\"", 64},
+	        {"allreduce --vs nccl --device host", "CUDA device", 1},
 	        {"allreduce --ranks 65", "\"65\"", 64},
 	        {"allreduce --program /nonexistent", "/nonexistent", 64},
 	        {"broadcast --root 2 --ranks 2", "--root", 1},

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ferry-perf-nccl: the child that makes NCCL's calls for one rank of `ferry-perf --vs nccl`, with one setting of NCCL in its
+ * environment, on the GPU buffers of its parent. Arguments: the socket to the parent, and the parent's process id. It does
+ * what the socket orders, and ends with it.
+ */
+#include "bench/nccl_library.h"
+#include "bench/nccl_order.h"
+#include "ipc/error.h"
+#include "rank-lib/device/cuda_driver.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(ncclUniqueId) == sizeof((struct nccl_order *)0)->id, "ids travel as bytes");
+_Static_assert(sizeof(CUipcMemHandle) == sizeof((struct nccl_order *)0)->send_handle, "handles travel as bytes");
+_Static_assert((int)ncclFloat32 == (int)ferryFloat32 && (int)ncclBfloat16 == (int)ferryBfloat16 &&
+                       (int)ncclFloat8e5m2 == (int)ferryFloat8e5m2 && (int)ncclAvg == (int)ferryAvg,
+               "Ferry's types and reductions have NCCL's values");
+
+struct peer {
+	const struct ferry_cuda_driver *cuda;
+	struct nccl_library nccl;
+	ncclComm_t comm;
+	CUstream stream;
+	CUdeviceptr send, receive;
+	int rank, nranks;
+	ncclRedOp_t scaled; /* premulsum, once made */
+	bool has_scaled;
+};
+
+__attribute__((format(printf, 2, 3))) static bool fail(struct nccl_answer *answer, const char *format, ...)
+{
+	va_list values;
+	va_start(values, format);
+	vsnprintf(answer->message, sizeof answer->message, format, values);
+	va_end(values);
+	answer->failed = 1;
+	return false;
+}
+
+static bool cuda_good(const struct peer *peer, CUresult result, const char *tried, struct nccl_answer *answer)
+{
+	if (!result)
+		return true;
+	ferry_cuda_failed(peer->cuda, result, tried);
+	return fail(answer, "%s", ferry_last_message());
+}
+
+static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *tried, struct nccl_answer *answer)
+{
+	if (!result)
+		return true;
+	return fail(answer, "%s: %s (NCCL result %d): %s", tried, peer->nccl.GetErrorString(result), (int)result,
+	            peer->nccl.GetLastError(peer->comm));
+}
+
+/* ---- start ---- */
+
+static bool open_buffer(const struct peer *peer, const unsigned char *handle, CUdeviceptr *buffer, struct nccl_answer *answer)
+{
+	CUipcMemHandle named;
+	memcpy(&named, handle, sizeof named);
+	return cuda_good(peer, peer->cuda->IpcOpenMemHandle(buffer, named, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+	                 "opening the rank's buffer (cuIpcOpenMemHandle)", answer);
+}
+
+static bool open_all(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
+{
+	CUdevice device;
+	CUcontext context;
+	const char *refused = nccl_library_open(&peer->nccl);
+	if (refused)
+		return fail(answer, "%s", refused);
+	if (ferry_cuda_driver_open(&peer->cuda))
+		return fail(answer, "%s", ferry_last_message());
+	peer->rank = order->rank;
+	peer->nranks = order->nranks;
+	return cuda_good(peer, peer->cuda->DeviceGet(&device, order->device), "finding the device", answer) &&
+	       cuda_good(peer, peer->cuda->DevicePrimaryCtxRetain(&context, device), "opening the primary context", answer) &&
+	       cuda_good(peer, peer->cuda->CtxSetCurrent(context), "making the primary context current", answer) &&
+	       cuda_good(peer, peer->cuda->StreamCreate(&peer->stream, CU_STREAM_NON_BLOCKING), "making a stream", answer) &&
+	       open_buffer(peer, order->send_handle, &peer->send, answer) &&
+	       open_buffer(peer, order->receive_handle, &peer->receive, answer) &&
+	       nccl_good(peer, peer->nccl.GetVersion(&answer->version), "ncclGetVersion", answer);
+}
+
+static bool make_id(struct peer *peer, struct nccl_answer *answer)
+{
+	ncclUniqueId id;
+	if (!nccl_good(peer, peer->nccl.GetUniqueId(&id), "ncclGetUniqueId", answer))
+		return false;
+	memcpy(answer->id, &id, sizeof id);
+	return true;
+}
+
+static bool join(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
+{
+	ncclUniqueId id;
+	memcpy(&id, order->id, sizeof id);
+	return nccl_good(peer, peer->nccl.CommInitRank(&peer->comm, peer->nranks, id, peer->rank), "ncclCommInitRank", answer);
+}
+
+/* ---- calls ---- */
+
+static char *place_of(const struct peer *peer, const struct nccl_place *place)
+{
+	CUdeviceptr base = place->buffer == NCCL_SEND_BUFFER ? peer->send : peer->receive;
+	return place->buffer == NCCL_NO_BUFFER ? NULL : (char *)(uintptr_t)(base + place->offset);
+}
+
+/* A block to and from every peer, as sends and receives of one group; counts of zero send nothing. */
+static ncclResult_t exchange(const struct peer *peer, const struct nccl_order *order, const char *send, char *receive)
+{
+	const struct nccl_library *nccl = &peer->nccl;
+	ncclDataType_t type = (ncclDataType_t)order->type;
+	size_t size = ferry_type_size((ferryDataType_t)order->type);
+	ncclResult_t result = nccl->GroupStart(), ended;
+	for (int other = 0; other < peer->nranks && !result; other++) {
+		if (order->sendcounts[other])
+			result = nccl->Send(send + order->senddispls[other] * size, order->sendcounts[other], type, other, peer->comm,
+			                    peer->stream);
+		if (!result && order->recvcounts[other])
+			result = nccl->Recv(receive + order->recvdispls[other] * size, order->recvcounts[other], type, other,
+			                    peer->comm, peer->stream);
+	}
+	ended = nccl->GroupEnd();
+	return result ? result : ended;
+}
+
+/* What the collectives without an NCCL function exchange, in the form of alltoallv's counts. */
+static void make_counts(const struct peer *peer, struct nccl_order *order)
+{
+	bool gathers = order->collective == FERRY_GATHER, scatters = order->collective == FERRY_SCATTER;
+	int n = peer->nranks, root = (int)order->root;
+	if (order->collective == FERRY_ALLTOALLV)
+		return;
+	for (int other = 0; other < n; other++) {
+		bool to = true, from = true;
+		if (order->collective == FERRY_SENDRECV) {
+			to = other == (peer->rank + 1) % n;
+			from = other == (peer->rank + n - 1) % n;
+		}
+		if (gathers || scatters) {
+			to = gathers ? other == root : peer->rank == root;
+			from = gathers ? peer->rank == root : other == root;
+		}
+		order->sendcounts[other] = to ? order->count : 0;
+		order->recvcounts[other] = from ? order->count : 0;
+		order->senddispls[other] = scatters || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
+		order->recvdispls[other] = gathers || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
+	}
+}
+
+static ncclResult_t call(const struct peer *peer, const struct nccl_order *order)
+{
+	const struct nccl_library *nccl = &peer->nccl;
+	const char *send = place_of(peer, &order->send);
+	char *receive = place_of(peer, &order->receive);
+	ncclDataType_t type = (ncclDataType_t)order->type;
+	ncclRedOp_t op = order->op < ferryNumOps ? (ncclRedOp_t)order->op : peer->scaled;
+	int root = (int)order->root;
+	ncclComm_t comm = peer->comm;
+	cudaStream_t stream = peer->stream;
+	switch (order->collective) {
+	case FERRY_ALLREDUCE:
+		return nccl->AllReduce(send, receive, order->count, type, op, comm, stream);
+	case FERRY_ALLGATHER:
+		return nccl->AllGather(send, receive, order->count, type, comm, stream);
+	case FERRY_REDUCESCATTER:
+		return nccl->ReduceScatter(send, receive, order->count, type, op, comm, stream);
+	case FERRY_BROADCAST:
+		return nccl->Broadcast(send, receive, order->count, type, root, comm, stream);
+	case FERRY_REDUCE_TO_ROOT:
+		return nccl->Reduce(send, receive, order->count, type, op, root, comm, stream);
+	case FERRY_ALLTOALL:
+		return nccl->AlltoAll ? nccl->AlltoAll(send, receive, order->count, type, comm, stream)
+		                      : exchange(peer, order, send, receive);
+	case FERRY_GATHER:
+		return nccl->Gather ? nccl->Gather(send, receive, order->count, type, root, comm, stream)
+		                    : exchange(peer, order, send, receive);
+	case FERRY_SCATTER:
+		return nccl->Scatter ? nccl->Scatter(send, receive, order->count, type, root, comm, stream)
+		                     : exchange(peer, order, send, receive);
+	default:
+		return exchange(peer, order, send, receive);
+	}
+}
+
+static double now_us(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static bool repeat(const struct peer *peer, const struct nccl_order *order, uint32_t calls, struct nccl_answer *answer)
+{
+	char tried[64];
+	ncclResult_t error = ncclSuccess;
+	snprintf(tried, sizeof tried, "%s of %llu elements", ferry_collective_name((enum ferry_collective)order->collective),
+	         (unsigned long long)order->count);
+	for (uint32_t i = 0; i < calls; i++)
+		if (!nccl_good(peer, call(peer, order), tried, answer))
+			return false;
+	return cuda_good(peer, peer->cuda->StreamSynchronize(peer->stream), tried, answer) &&
+	       nccl_good(peer, peer->nccl.CommGetAsyncError(peer->comm, &error), tried, answer) &&
+	       nccl_good(peer, error, tried, answer);
+}
+
+static bool run(struct peer *peer, struct nccl_order *order, struct nccl_answer *answer)
+{
+	if (!peer->comm)
+		return fail(answer, "ordered to call before it has joined a communicator");
+	if (order->op >= ferryNumOps && !peer->has_scaled) {
+		if (!nccl_good(peer,
+		               peer->nccl.RedOpCreatePreMulSum(&peer->scaled, &order->scalar, (ncclDataType_t)order->type,
+		                                               ncclScalarHostImmediate, peer->comm),
+		               "ncclRedOpCreatePreMulSum", answer))
+			return false;
+		peer->has_scaled = true;
+	}
+	make_counts(peer, order);
+	if (order->lead && !repeat(peer, order, order->lead, answer))
+		return false;
+	double before = now_us();
+	if (!repeat(peer, order, order->calls, answer))
+		return false;
+	answer->us = (now_us() - before) / order->calls;
+	return true;
+}
+
+static bool obey(struct peer *peer, struct nccl_order *order, struct nccl_answer *answer)
+{
+	switch (order->kind) {
+	case NCCL_OPEN:
+		return open_all(peer, order, answer);
+	case NCCL_MAKE_ID:
+		return make_id(peer, answer);
+	case NCCL_JOIN:
+		return join(peer, order, answer);
+	case NCCL_RUN:
+		return run(peer, order, answer);
+	default:
+		return fail(answer, "unknown order %u", order->kind);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static struct nccl_order order;
+	struct peer peer = {0};
+	long parent = argc == 3 ? strtol(argv[2], NULL, 10) : 0;
+	int channel = argc == 3 ? (int)strtol(argv[1], NULL, 10) : -1;
+	ssize_t got;
+	if (parent < 1 || channel < 0) {
+		fprintf(stderr, "ferry-perf-nccl: started by ferry-perf --vs nccl; not a command of its own\n");
+		return 64;
+	}
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) /* it died before the line above */
+		return 1;
+	/* What NCCL prints must not get into ferry-perf's table. */
+	dup2(STDERR_FILENO, STDOUT_FILENO);
+	while ((got = recv(channel, &order, sizeof order, 0)) != 0) {
+		struct nccl_answer answer = {0};
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got != sizeof order) {
+			fprintf(stderr, "ferry-perf-nccl: an order of %zd bytes instead of %zu: %s\n", got, sizeof order,
+			        got < 0 ? strerror(errno) : "another build?");
+			_exit(1);
+		}
+		obey(&peer, &order, &answer);
+		if (send(channel, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
+			break;
+	}
+	/* The other ranks' children may be gone already: NCCL's farewell would wait for them. The kernel frees all. */
+	_exit(0);
+}
