@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What buffers may be, and what becomes of the memory around them. */
+#include "tests/gpu/data.cuh"
+
+#include <cuda.h>
+
+#define COUNT 70001
+
+/* The call on buffers that the test has made, in the place's stream; `places` keep their own memory. */
+static int round_on(struct place *places, const struct gang *gang, uint32_t **inputs, uint32_t **outputs, uint32_t round)
+{
+	struct place borrowed[GANG_MOST];
+	for (int i = 0; i < gang->nlocal; i++) {
+		borrowed[i] = places[i];
+		borrowed[i].input = inputs[i];
+		borrowed[i].output = outputs[i];
+	}
+	TRY(places_round(borrowed, gang, round, 0));
+	return places_settle(borrowed, gang, "buffers of another kind");
+}
+
+static int pointers_into_the_middle_of_an_allocation_will_do_and_nothing_around_is_touched(void)
+{
+	enum { GUARD = 1021 };
+	struct gang gang;
+	struct place places[GANG_MOST];
+	uint32_t *blocks[GANG_MOST], *inputs[GANG_MOST], *outputs[GANG_MOST];
+	size_t whole = 2 * COUNT + 3 * GUARD;
+	uint32_t *copy = (uint32_t *)malloc(whole * sizeof *copy);
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMalloc((void **)&blocks[i], whole * sizeof *copy));
+		CUDA(cudaMemset(blocks[i], 0xa5, whole * sizeof *copy));
+		CUDA(cudaDeviceSynchronize());
+		inputs[i] = blocks[i] + GUARD;
+		outputs[i] = inputs[i] + COUNT + GUARD;
+	}
+	TRY(round_on(places, &gang, inputs, outputs, 3));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMemcpy(copy, blocks[i], whole * sizeof *copy, cudaMemcpyDeviceToHost));
+		for (size_t at = 0; at < whole; at++) {
+			bool inside = (at >= GUARD && at < GUARD + COUNT) || (at >= 2 * GUARD + COUNT && at < 2 * GUARD + 2 * COUNT);
+			REQUIRE(inside || copy[at] == 0xa5a5a5a5u, "rank %d: word %zu is %08x", places[i].rank, at, copy[at]);
+		}
+		CUDA(cudaFree(blocks[i]));
+	}
+	free(copy);
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+static int memory_pools_will_do(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	uint32_t *inputs[GANG_MOST], *outputs[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMallocAsync((void **)&inputs[i], COUNT * 4 + 4096, places[i].stream));
+		CUDA(cudaMallocAsync((void **)&outputs[i], COUNT * 4 + 4096, places[i].stream));
+		inputs[i] += 5;
+	}
+	TRY(round_on(places, &gang, inputs, outputs, 4));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaFreeAsync(inputs[i] - 5, places[i].stream));
+		CUDA(cudaFreeAsync(outputs[i], places[i].stream));
+	}
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+typedef CUresult (*create_function)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+typedef CUresult (*reserve_function)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
+typedef CUresult (*map_function)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+typedef CUresult (*access_function)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+typedef CUresult (*granularity_function)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
+
+static int driver(const char *name, void **function)
+{
+	cudaDriverEntryPointQueryResult found;
+	CUDA(cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found));
+	REQUIRE(found == cudaDriverEntryPointSuccess && *function, "the driver has no %s", name);
+	return 0;
+}
+
+/* A range of two mappings, with the buffer across the seam. */
+static int map_two(int device, char **range, size_t *half)
+{
+	void *create, *reserve, *map, *access, *granularity;
+	CUmemAllocationProp property = {};
+	CUmemAccessDesc allowed = {};
+	CUdeviceptr address;
+	TRY(driver("cuMemCreate", &create));
+	TRY(driver("cuMemAddressReserve", &reserve));
+	TRY(driver("cuMemMap", &map));
+	TRY(driver("cuMemSetAccess", &access));
+	TRY(driver("cuMemGetAllocationGranularity", &granularity));
+	property.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+	property.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	property.location.id = device;
+	allowed.location = property.location;
+	allowed.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	REQUIRE(!((granularity_function)granularity)(half, &property, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
+	REQUIRE(!((reserve_function)reserve)(&address, 2 * *half, 0, 0, 0), "reserving %zu bytes", 2 * *half);
+	for (size_t part = 0; part < 2; part++) {
+		CUmemGenericAllocationHandle handle;
+		REQUIRE(!((create_function)create)(&handle, *half, &property, 0), "creating %zu bytes", *half);
+		REQUIRE(!((map_function)map)(address + part * *half, *half, 0, handle, 0), "mapping %zu bytes", *half);
+	}
+	REQUIRE(!((access_function)access)(address, 2 * *half, &allowed, 1), "allowing access");
+	*range = (char *)address;
+	return 0;
+}
+
+static int mapped_memory_will_do_across_two_mappings(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	uint32_t *inputs[GANG_MOST], *outputs[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		char *range;
+		size_t half;
+		CUDA(cudaSetDevice(places[i].device));
+		TRY(map_two(places[i].device, &range, &half));
+		inputs[i] = (uint32_t *)(range + half - COUNT * 2 / 4 * 4); /* half of it on each side of the seam */
+		TRY(map_two(places[i].device, &range, &half));
+		outputs[i] = (uint32_t *)(range + 64);
+	}
+	TRY(round_on(places, &gang, inputs, outputs, 5));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang); /* the mappings end with the process */
+}
+
+static int memory_that_is_not_this_gpus_is_refused_by_name(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		uint32_t ordinary[4] = {}, *pinned, *managed, *good = places[i].input, *foreign = NULL;
+		ferryStream_t stream = (ferryStream_t)places[i].stream;
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMallocHost((void **)&pinned, 4096));
+		CUDA(cudaMallocManaged((void **)&managed, 4096));
+		REFUSED(ferryInvalidArgument, "ordinary host memory",
+		        ferryAllReduce(ordinary, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "recvbuff",
+		        ferryAllReduce(good, ordinary, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "pinned", ferryAllReduce(pinned, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "managed memory",
+		        ferryAllReduce(managed, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "beyond", ferryAllReduce(good, good, (size_t)1 << 36, ferryUint32, ferrySum, gang.comm[i], stream));
+		if (gang_devices() > 1) {
+			CUDA(cudaSetDevice((places[i].device + 1) % gang_devices()));
+			CUDA(cudaMalloc((void **)&foreign, 4096));
+			CUDA(cudaSetDevice(places[i].device));
+			REFUSED(ferryInvalidArgument, "the communicator is on device",
+			        ferryAllReduce(foreign, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+			CUDA(cudaFree(foreign));
+		}
+		CUDA(cudaFreeHost(pinned));
+		CUDA(cudaFree(managed));
+	}
+	TRY(places_round(places, &gang, 6, 0));
+	TRY(places_settle(places, &gang, "after refusals"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+/* In another process: the GPUs in reverse order. The communicator's device is the one that CUDA calls by that number there. */
+static int visible_devices_are_counted_as_cuda_counts_them(void)
+{
+	char order[64] = "", command[4500], self[4096];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	if (check_in_job())
+		SKIP("starts processes of its own");
+	REQUIRE(length > 0, "no name for this program");
+	self[length] = '\0';
+	for (int device = gang_devices() - 1; device >= 0; device--)
+		snprintf(order + strlen(order), sizeof order - strlen(order), "%s%d", order[0] ? "," : "", device);
+	snprintf(command, sizeof command, "CUDA_VISIBLE_DEVICES=%s '%s' memory_pools_will_do", order, self);
+	fflush(stdout);
+	int status = system(command);
+	REQUIRE(!status, "\"%s\" ended with status 0x%x", command, (unsigned)status);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	static const struct check_test tests[] = {
+	        TEST(pointers_into_the_middle_of_an_allocation_will_do_and_nothing_around_is_touched),
+	        TEST(memory_pools_will_do),
+	        TEST(mapped_memory_will_do_across_two_mappings),
+	        TEST(memory_that_is_not_this_gpus_is_refused_by_name),
+	        TEST(visible_devices_are_counted_as_cuda_counts_them),
+	};
+	return check_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
+}
