@@ -27,7 +27,8 @@ static const struct argp_option options[] = {
         {NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
         {NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
         {"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
-        {"device", KEY_DEVICE, "host|cuda", 0, "Kind of device (default: FERRY_DEVICE, else cuda where there is one, else host)", 0},
+        {"device", KEY_DEVICE, "host|cuda", 0,
+         "Kind of device (default: FERRY_DEVICE, else cuda where there is one, else host)", 0},
         {"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
         {"vs", KEY_VS, "mpi|nccl", 0, "The same work by MPI or NCCL too, interleaved, with the ratio", 0},
         {"nccl-sweep", KEY_SWEEP, "none|hylink", 0,
@@ -325,8 +326,8 @@ static bool make_comms(struct perf_run *run)
 /* No rank leaves with its exit code before rank 0 has said why: launchers end the others when one fails. */
 static void meet(const struct perf_run *run)
 {
-	double here = 1;
-	if (ferryAllReduce(&here, &here, 1, ferryFloat64, ferryMax, run->control, NULL) == ferrySuccess)
+	int32_t here = 1; /* not what other meetings are of: ranks that still measure learn that this one does not */
+	if (ferryAllReduce(&here, &here, 1, ferryInt32, ferrySum, run->control, NULL) == ferrySuccess)
 		ferryStreamSynchronize(NULL);
 }
 
@@ -342,10 +343,10 @@ static bool measure(struct perf_run *run, int peer_rank, int peer_nranks)
 	return measure_all(run);
 }
 
-/* Ends what make_comms made. A failure beside NCCL is this rank's alone, and the others may wait for their NCCL: they are told. */
+/* Ends what make_comms made. */
 static bool close_comms(struct perf_run *run, bool fine)
 {
-	bool abort_others = !fine && run->nccl && run->control;
+	bool abort_others = run->failed_alone;
 	if (run->control && !abort_others)
 		meet(run);
 	if (run->control && (abort_others ? ferryCommAbort(run->control) : ferryCommDestroy(run->control)))

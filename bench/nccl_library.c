@@ -13,7 +13,8 @@ static char message[512];
 static void *open_of_python(void)
 {
 	char path[4096] = "";
-	FILE *python = popen("python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + \"/lib/libnccl.so.2\")' 2>/dev/null", "r");
+	FILE *python = popen(
+	        "python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + \"/lib/libnccl.so.2\")' 2>/dev/null", "r");
 	if (!python)
 		return NULL;
 	bool read = fgets(path, sizeof path, python) != NULL;
@@ -32,10 +33,10 @@ const char *nccl_library_open(struct nccl_library *nccl)
 	}
 	if (!library)
 		return message;
-#define NCCL_FIND(function)                                                                                                    \
-	if (!(*(void **)&nccl->function = dlsym(library, "nccl" #function))) {                                                 \
-		snprintf(message, sizeof message, "%s has no nccl" #function, name);                                           \
-		return message;                                                                                                \
+#define NCCL_FIND(function)                                                                                                 \
+	if (!(*(void **)&nccl->function = dlsym(library, "nccl" #function))) {                                              \
+		snprintf(message, sizeof message, "%s has no nccl" #function, name);                                        \
+		return message;                                                                                             \
 	}
 	NCCL_FUNCTIONS(NCCL_FIND)
 #undef NCCL_FIND

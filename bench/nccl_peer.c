@@ -65,7 +65,8 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
 
 /* ---- start ---- */
 
-static bool open_buffer(const struct peer *peer, const unsigned char *handle, CUdeviceptr *buffer, struct nccl_answer *answer)
+static bool open_buffer(const struct peer *peer, const unsigned char *handle, CUdeviceptr *buffer,
+                        struct nccl_answer *answer)
 {
 	CUipcMemHandle named;
 	memcpy(&named, handle, sizeof named);
@@ -85,7 +86,8 @@ static bool open_all(struct peer *peer, const struct nccl_order *order, struct n
 	peer->rank = order->rank;
 	peer->nranks = order->nranks;
 	return cuda_good(peer, peer->cuda->DeviceGet(&device, order->device), "finding the device", answer) &&
-	       cuda_good(peer, peer->cuda->DevicePrimaryCtxRetain(&context, device), "opening the primary context", answer) &&
+	       cuda_good(peer, peer->cuda->DevicePrimaryCtxRetain(&context, device), "opening the primary context",
+	                 answer) &&
 	       cuda_good(peer, peer->cuda->CtxSetCurrent(context), "making the primary context current", answer) &&
 	       cuda_good(peer, peer->cuda->StreamCreate(&peer->stream, CU_STREAM_NON_BLOCKING), "making a stream", answer) &&
 	       open_buffer(peer, order->send_handle, &peer->send, answer) &&
@@ -106,7 +108,8 @@ static bool join(struct peer *peer, const struct nccl_order *order, struct nccl_
 {
 	ncclUniqueId id;
 	memcpy(&id, order->id, sizeof id);
-	return nccl_good(peer, peer->nccl.CommInitRank(&peer->comm, peer->nranks, id, peer->rank), "ncclCommInitRank", answer);
+	return nccl_good(peer, peer->nccl.CommInitRank(&peer->comm, peer->nranks, id, peer->rank), "ncclCommInitRank",
+	                 answer);
 }
 
 /* ---- calls ---- */
@@ -126,8 +129,8 @@ static ncclResult_t exchange(const struct peer *peer, const struct nccl_order *o
 	ncclResult_t result = nccl->GroupStart(), ended;
 	for (int other = 0; other < peer->nranks && !result; other++) {
 		if (order->sendcounts[other])
-			result = nccl->Send(send + order->senddispls[other] * size, order->sendcounts[other], type, other, peer->comm,
-			                    peer->stream);
+			result = nccl->Send(send + order->senddispls[other] * size, order->sendcounts[other], type, other,
+			                    peer->comm, peer->stream);
 		if (!result && order->recvcounts[other])
 			result = nccl->Recv(receive + order->recvdispls[other] * size, order->recvcounts[other], type, other,
 			                    peer->comm, peer->stream);
@@ -155,8 +158,10 @@ static void make_counts(const struct peer *peer, struct nccl_order *order)
 		}
 		order->sendcounts[other] = to ? order->count : 0;
 		order->recvcounts[other] = from ? order->count : 0;
-		order->senddispls[other] = scatters || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
-		order->recvdispls[other] = gathers || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
+		order->senddispls[other] =
+		        scatters || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
+		order->recvdispls[other] =
+		        gathers || order->collective == FERRY_ALLTOALL ? (uint64_t)other * order->count : 0;
 	}
 }
 

@@ -87,6 +87,7 @@ struct perf_run {
 	struct perf_routers routers;
 	char *send, *receive; /* room for the largest size of any collective */
 	size_t room;
+	bool failed_alone; /* the other ranks may be waiting for something else than this rank */
 };
 
 /** perf_measure.c: one row of about so many bytes; false (with a message printed) if a call failed. */

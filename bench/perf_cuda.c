@@ -66,14 +66,16 @@ static void give_back(char *buffer)
 /* The memory of one row's check is ordinary: such copies may return early, and only the synchronization ends them. */
 static bool upload(struct perf_memory *memory, char *buffer, const char *host, size_t bytes)
 {
-	return !bytes || (good(cuda->MemcpyHtoDAsync(at(buffer), host, bytes, stream_of(memory)), "copying input to the GPU") &&
-	                  synchronize(memory));
+	return !bytes ||
+	       (good(cuda->MemcpyHtoDAsync(at(buffer), host, bytes, stream_of(memory)), "copying input to the GPU") &&
+	        synchronize(memory));
 }
 
 static bool download(struct perf_memory *memory, char *host, const char *buffer, size_t bytes)
 {
-	return !bytes || (good(cuda->MemcpyDtoHAsync(host, at(buffer), bytes, stream_of(memory)), "copying a result to the host") &&
-	                  synchronize(memory));
+	return !bytes ||
+	       (good(cuda->MemcpyDtoHAsync(host, at(buffer), bytes, stream_of(memory)), "copying a result to the host") &&
+	        synchronize(memory));
 }
 
 static bool share(const char *buffer, unsigned char handle[PERF_HANDLE_BYTES])

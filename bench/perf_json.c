@@ -51,7 +51,8 @@ static cJSON *environment(void)
 	for (char **variable = environ; *variable; variable++) {
 		const char *equals = strchr(*variable, '=');
 		char name[128];
-		bool ours = !strncmp(*variable, "FERRY_", 6) || !strncmp(*variable, "NCCL_", 5) || !strncmp(*variable, "CUDA_", 5);
+		bool ours = !strncmp(*variable, "FERRY_", 6) || !strncmp(*variable, "NCCL_", 5) ||
+		            !strncmp(*variable, "CUDA_", 5);
 		if (!equals || !ours || !strncmp(*variable, "FERRY_JOB_KEY", 13)) /* the key lets others into the job */
 			continue;
 		snprintf(name, sizeof name, "%.*s", (int)(equals - *variable), *variable);

@@ -21,7 +21,7 @@
 #define MOST_CALLS      1000
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
 #define SAMPLE_US       2000.0   /* on GPUs */
-#define LEAD_US         10000.0  /* calls longer than this need none before them */
+#define LEAD_US         20000.0  /* where no side's calls are shorter than this, none goes before them */
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings slower than twice the best are left out */
 
 /* How a row is sampled; the same on all ranks. */
@@ -64,8 +64,8 @@ bool perf_over_ranks(struct perf_run *run, double *values, size_t count, ferryRe
 	if (!result)
 		result = ferryStreamSynchronize(NULL);
 	if (result)
-		fprintf(stderr, "ferry-perf: rank %d: meeting the other ranks: %s: %s\n", run->rank, ferryGetErrorString(result),
-		        ferryGetLastError(run->control));
+		fprintf(stderr, "ferry-perf: rank %d: meeting the other ranks: %s: %s\n", run->rank,
+		        ferryGetErrorString(result), ferryGetLastError(run->control));
 	return result == ferrySuccess;
 }
 
@@ -100,14 +100,14 @@ static bool sample_ferry(struct perf_run *run, const struct perf_work *work, con
 	return true;
 }
 
-static bool sample_other(struct perf_run *run, const struct perf_work *work, unsigned other, const struct sampling *how,
-                         double *us, enum perf_nccl_result *result)
+static bool sample_other(struct perf_run *run, const struct perf_work *work, unsigned other, bool first,
+                         const struct sampling *how, double *us, enum perf_nccl_result *result)
 {
 	*result = PERF_NCCL_DONE;
 	if (!meet(run))
 		return false;
 	if (run->nccl) {
-		*result = perf_nccl_run(run, other, &work->call, how->lead, how->calls, us);
+		*result = perf_nccl_run(run, other, &work->call, first, how->lead, how->calls, us);
 		return *result != PERF_NCCL_BROKEN;
 	}
 	double before = perf_now_us();
@@ -126,11 +126,12 @@ static bool sample_all(struct perf_run *run, const struct perf_work *work, const
 	for (unsigned other = 0; other < perf_others(run); other++) {
 		if (left_out[other] || !runs(run, other))
 			continue;
-		if (!sample_other(run, work, other, how, &samples[1 + other][round], &result))
+		if (!sample_other(run, work, other, false, how, &samples[1 + other][round], &result))
 			return false;
 		if (result == PERF_NCCL_REFUSED) {
-			fprintf(stderr, "ferry-perf: rank %d: NCCL (%s) failed: %s\n", run->rank, run->nccl->settings[other].name,
-			        run->nccl->settings[other].refused);
+			fprintf(stderr, "ferry-perf: rank %d: NCCL (%s) failed: %s\n", run->rank,
+			        run->nccl->settings[other].name, run->nccl->settings[other].refused);
+			run->failed_alone = true;
 			return false;
 		}
 	}
@@ -152,7 +153,7 @@ static bool warm_up(struct perf_run *run, const struct perf_work *work, const st
 		enum perf_nccl_result result;
 		if (!runs(run, other))
 			continue;
-		if (!sample_other(run, work, other, how, &us[1 + other], &result))
+		if (!sample_other(run, work, other, true, how, &us[1 + other], &result))
 			return false;
 		refused[other] = result == PERF_NCCL_REFUSED;
 		/* At once: the other ranks' children may hang in the call, and their ranks in waiting for them. */
@@ -190,21 +191,23 @@ static bool choose_sampling(struct perf_run *run, const struct perf_work *work, 
 	for (uint32_t i = 0; i < run->options->warmups; i++)
 		if (!warm_up(run, work, chosen, us))
 			return false;
-	if (gpu) { /* single calls are longer than calls back to back: guess by the former, then measure the latter */
+	if (gpu) {
+		chosen->lead = fastest_of(us, sides) < LEAD_US;
+		/* Single calls are longer than calls back to back: guess by the former, then measure the latter. */
 		chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		if (chosen->calls > 1) {
 			if (!warm_up(run, work, chosen, us))
 				return false;
 			chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		}
-		chosen->lead = us[0] < LEAD_US;
 	}
 	for (unsigned side = 0; side < sides; side++) {
 		bool stays = side == 0 || !run->nccl || us[side] <= 2 * us[0]; /* about: slow settings are left out soon */
 		slowest = stays && us[side] > slowest ? us[side] : slowest;
 	}
-	chosen->rounds = run->options->iterations ? run->options->iterations
-	                                          : between(floor(SIDE_US / (slowest * chosen->calls)), gpu ? 20 : 7, gpu ? 50 : 200);
+	chosen->rounds = run->options->iterations
+	                         ? run->options->iterations
+	                         : between(floor(SIDE_US / (slowest * chosen->calls)), gpu ? 20 : 7, gpu ? 50 : 200);
 	return true;
 }
 
@@ -230,7 +233,8 @@ static bool leave_out(struct perf_run *run, bool *left_out)
 	return true;
 }
 
-static bool sample_rounds(struct perf_run *run, const struct perf_work *work, const struct sampling *how, struct perf_row *row)
+static bool sample_rounds(struct perf_run *run, const struct perf_work *work, const struct sampling *how,
+                          struct perf_row *row)
 {
 	bool left_out[PERF_MOST_SETTINGS] = {false};
 	for (uint32_t round = 0; round < how->rounds; round++) {
@@ -278,8 +282,11 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 	static struct perf_work work;
 	struct sampling how;
 	perf_work_describe(run, bytes, in_place, &work);
-	*row = (struct perf_row){
-	        .bytes = perf_work_bytes(&work.trial), .count = work.trial.count, .in_place = in_place, .best = -1, .wrong = -1};
+	*row = (struct perf_row){.bytes = perf_work_bytes(&work.trial),
+	                         .count = work.trial.count,
+	                         .in_place = in_place,
+	                         .best = -1,
+	                         .wrong = -1};
 	if (run->options->check) {
 		perf_progress(run, row->bytes, "checked calls", 0, 1);
 		if (!perf_work_check(run, &work, &row->wrong))

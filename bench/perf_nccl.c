@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 #define PATIENCE_S 300
-#define CHILD_FD   3
+/* A setting that NCCL cannot do may hang instead of being refused, or its child may hang where another rank's has died. */
+#define FIRST_PATIENCE_S 60
+#define CHILD_FD         3
 
 extern char **environ;
 
@@ -50,8 +52,8 @@ static void name_setting(struct perf_nccl_setting *setting)
 	setting->name[0] = '\0';
 	for (unsigned i = 0; i < PERF_NCCL_VARIABLES; i++)
 		if (setting->values[i])
-			length += (size_t)snprintf(setting->name + length, sizeof setting->name - length, "%s%s%s", length ? " " : "",
-			                           names[i], setting->values[i]);
+			length += (size_t)snprintf(setting->name + length, sizeof setting->name - length, "%s%s%s",
+			                           length ? " " : "", names[i], setting->values[i]);
 	snprintf(setting->brief, sizeof setting->brief, "%s%s%s%s%s", proto ? proto : "", proto && algo ? "/" : "",
 	         algo ? algo : "", (proto || algo) && apart ? "/" : "", apart ? "noP2P" : "");
 	if (!length)
@@ -62,7 +64,8 @@ static void name_setting(struct perf_nccl_setting *setting)
 
 static void add_setting(struct perf_nccl *nccl, const char *proto, const char *algo, const char *p2p)
 {
-	if (nccl->count == PERF_MOST_SETTINGS || (nccl->count && !proto && !algo && !p2p)) /* the first is NCCL's own choice */
+	if (nccl->count == PERF_MOST_SETTINGS ||
+	    (nccl->count && !proto && !algo && !p2p)) /* the first is NCCL's own choice */
 		return;
 	struct perf_nccl_setting *setting = &nccl->settings[nccl->count++];
 	*setting = (struct perf_nccl_setting){.values = {proto, algo, p2p}, .socket = -1};
@@ -203,28 +206,44 @@ static void say_how_it_died(struct perf_nccl_setting *setting)
 	setting->child = 0;
 	kill(child, SIGKILL); /* it may have closed the socket alone */
 	if (waitpid(child, &status, 0) == child && WIFSIGNALED(status))
-		snprintf(setting->refused, sizeof setting->refused, "its process was ended by signal %d (%s)", WTERMSIG(status),
-		         strsignal(WTERMSIG(status)));
+		snprintf(setting->refused, sizeof setting->refused, "its process was ended by signal %d (%s)",
+		         WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else
-		snprintf(setting->refused, sizeof setting->refused, "its process ended with exit code %d", WEXITSTATUS(status));
+		snprintf(setting->refused, sizeof setting->refused, "its process ended with exit code %d",
+		         WEXITSTATUS(status));
 }
 
-/* Waits for the answer, and looks every second whether the other ranks are still there. */
-static enum perf_nccl_result hear_child(struct perf_run *run, struct perf_nccl_setting *setting, struct nccl_answer *answer)
+/* The other ranks may not have failed: they are told by an abort, not met. */
+static enum perf_nccl_result broken(struct perf_run *run)
 {
-	double deadline = perf_now_us() + PATIENCE_S * 1e6;
+	run->failed_alone = true;
+	return PERF_NCCL_BROKEN;
+}
+
+/*
+ * Waits for the answer, and looks every second whether the other ranks are still there. first: the child does this for the
+ * first time, and if it does not end, that is a refusal.
+ */
+static enum perf_nccl_result hear_child(struct perf_run *run, struct perf_nccl_setting *setting, bool first,
+                                        struct nccl_answer *answer)
+{
+	int patience = first ? FIRST_PATIENCE_S : PATIENCE_S;
+	double deadline = perf_now_us() + patience * 1e6;
 	struct pollfd waited = {.fd = setting->socket, .events = POLLIN};
 	ferryResult_t others = ferrySuccess;
 	while (poll(&waited, 1, 1000) < 1) {
 		if (ferryCommGetAsyncError(run->control, &others) || others) {
 			fprintf(stderr, "ferry-perf: rank %d: gave up on NCCL (%s): %s\n", run->rank, setting->name,
 			        ferryGetLastError(run->control));
-			return PERF_NCCL_BROKEN;
+			return broken(run);
 		}
 		if (perf_now_us() < deadline)
 			continue;
-		fprintf(stderr, "ferry-perf: rank %d: NCCL (%s) gave no answer in %d seconds\n", run->rank, setting->name, PATIENCE_S);
-		return PERF_NCCL_BROKEN;
+		snprintf(setting->refused, sizeof setting->refused, "no answer in %d seconds", patience);
+		if (first)
+			return PERF_NCCL_REFUSED;
+		fprintf(stderr, "ferry-perf: rank %d: NCCL (%s): %s\n", run->rank, setting->name, setting->refused);
+		return broken(run);
 	}
 	ssize_t got = recv(setting->socket, answer, sizeof *answer, 0);
 	if (got != sizeof *answer) {
@@ -267,7 +286,7 @@ static bool order_all(struct perf_run *run, struct nccl_order *order, char (*ids
 		struct nccl_answer answer = {0};
 		if (*nccl->settings[i].refused)
 			continue;
-		enum perf_nccl_result result = hear_child(run, &nccl->settings[i], &answer);
+		enum perf_nccl_result result = hear_child(run, &nccl->settings[i], true, &answer);
 		if (result == PERF_NCCL_BROKEN)
 			return false;
 		if (result == PERF_NCCL_DONE && order->kind == NCCL_OPEN)
@@ -322,7 +341,8 @@ bool perf_nccl_open(struct perf_run *run)
 		running += !*nccl->settings[i].refused;
 	if (running)
 		return true;
-	fprintf(stderr, "ferry-perf: rank %d: --vs nccl: %s\n", run->rank, nccl->settings[0].refused);
+	if (!run->rank)
+		fprintf(stderr, "ferry-perf: --vs nccl: %s\n", nccl->settings[0].refused);
 	return false;
 }
 
@@ -361,8 +381,8 @@ static void describe(const struct perf_run *run, const struct perf_call *call, s
 	}
 }
 
-enum perf_nccl_result perf_nccl_run(struct perf_run *run, unsigned index, const struct perf_call *call, uint32_t lead,
-                                    uint32_t calls, double *us)
+enum perf_nccl_result perf_nccl_run(struct perf_run *run, unsigned index, const struct perf_call *call, bool first,
+                                    uint32_t lead, uint32_t calls, double *us)
 {
 	static struct nccl_order order;
 	struct nccl_answer answer = {0};
@@ -371,7 +391,7 @@ enum perf_nccl_result perf_nccl_run(struct perf_run *run, unsigned index, const 
 	order.lead = lead;
 	order.calls = calls;
 	order_child(setting, &order);
-	enum perf_nccl_result result = hear_child(run, setting, &answer);
+	enum perf_nccl_result result = hear_child(run, setting, first, &answer);
 	*us = answer.us;
 	return result;
 }

@@ -50,8 +50,8 @@ static bool has_limit(const struct perf_run *run)
 
 static int half_width(const struct perf_run *run)
 {
-	return HALF_WIDTH + (run->peer ? PEER_WIDTH : 0) + (run->nccl ? NCCL_WIDTH : 0) + (has_limit(run) ? LIMIT_WIDTH : 0) +
-	       (run->options->cpu ? CPU_WIDTH : 0);
+	return HALF_WIDTH + (run->peer ? PEER_WIDTH : 0) + (run->nccl ? NCCL_WIDTH : 0) +
+	       (has_limit(run) ? LIMIT_WIDTH : 0) + (run->options->cpu ? CPU_WIDTH : 0);
 }
 
 static void print_columns(const struct perf_run *run, bool units)
@@ -71,18 +71,22 @@ static void print_columns(const struct perf_run *run, bool units)
 static void print_legend(const struct perf_run *run)
 {
 	if (!strcmp(run->memory.kind, "cuda"))
-		printf("# on GPUs; a sample is as many calls back to back as take about 2 ms, waited for once, after a call that "
+		printf("# on GPUs; a sample is as many calls back to back as take about 2 ms, waited for once, after a call "
+		       "that "
 		       "is not timed\n");
 	if (run->peer)
 		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / "
 		       "Ferry's\n",
 		       run->peer->name);
 	if (run->nccl)
-		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, interleaved sample by "
+		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, interleaved "
+		       "sample by "
 		       "sample; ratio = its time / Ferry's\n",
-		       run->nccl->version / 10000, run->nccl->version / 100 % 100, run->nccl->version % 100, run->nccl->count);
+		       run->nccl->version / 10000, run->nccl->version / 100 % 100, run->nccl->version % 100,
+		       run->nccl->count);
 	if (run->options->cpu)
-		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling threads, which "
+		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling "
+		       "threads, which "
 		       "mostly wait\n");
 }
 
@@ -144,7 +148,8 @@ void perf_print_refusals(const struct perf_run *run)
 {
 	for (unsigned i = 0; !run->rank && run->nccl && i < run->nccl->count; i++)
 		if (*run->nccl->settings[i].refused)
-			printf("# NCCL with %s: unsupported: %s\n", run->nccl->settings[i].name, run->nccl->settings[i].refused);
+			printf("# NCCL with %s: unsupported: %s\n", run->nccl->settings[i].name,
+			       run->nccl->settings[i].refused);
 }
 
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
