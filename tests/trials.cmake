@@ -26,3 +26,18 @@ target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-
 add_dependencies(perf_command ferry-perf ferryrun ferry-router)
 add_test(NAME weights_of_four_ranks_are_those_of_one COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
 set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
+
+# ferry-perf's NCCL child, against a fake CUDA driver and a fake NCCL.
+if(TARGET ferry-perf-nccl)
+  add_library(fake_cuda MODULE fake_cuda.c fake_cuda_rest.c)
+  add_library(fake_nccl MODULE fake_nccl.c)
+  foreach(fake fake_cuda fake_nccl)
+    target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_include_directories(${fake} SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
+    set_target_properties(${fake} PROPERTIES C_VISIBILITY_PRESET default)
+  endforeach()
+  ferry_test(perf_nccl_child LIBRARIES ferry_ipc LABELS api)
+  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
+    FERRY_FAKE_CUDA="$<TARGET_FILE:fake_cuda>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+  add_dependencies(perf_nccl_child ferry-perf-nccl fake_cuda fake_nccl)
+endif()
