@@ -98,12 +98,12 @@ static void child_path(char *path, size_t bytes)
 }
 
 /* This process's environment with the setting's variables; the texts of those lie in `own`. */
-static char **environment_of(const struct perf_nccl_setting *setting, char own[PERF_NCCL_VARIABLES + 1][64])
+static char **environment_of(const struct perf_nccl_setting *setting, char own[PERF_NCCL_VARIABLES][64])
 {
 	size_t count = 0, kept = 0;
 	while (environ[count])
 		count++;
-	char **made = calloc(count + PERF_NCCL_VARIABLES + 2, sizeof *made);
+	char **made = calloc(count + PERF_NCCL_VARIABLES + 1, sizeof *made);
 	if (!made)
 		return NULL;
 	memcpy(made, environ, count * sizeof *made);
@@ -113,16 +113,12 @@ static char **environment_of(const struct perf_nccl_setting *setting, char own[P
 			snprintf(own[i], 64, "%s=%s", variables[i], setting->values[i]);
 			made[kept++] = own[i];
 		}
-	if (!getenv("NCCL_NVLS_ENABLE")) { /* NVLink multicast: off unless the caller wants it */
-		snprintf(own[PERF_NCCL_VARIABLES], 64, "NCCL_NVLS_ENABLE=0");
-		made[kept++] = own[PERF_NCCL_VARIABLES];
-	}
 	return made;
 }
 
 static int spawn_child(struct perf_nccl_setting *setting, const char *path, int end)
 {
-	char own[PERF_NCCL_VARIABLES + 1][64], parent[16], fd[16];
+	char own[PERF_NCCL_VARIABLES][64], parent[16], fd[16];
 	char *arguments[] = {(char *)(uintptr_t)path, fd, parent, NULL};
 	char **environment = environment_of(setting, own);
 	posix_spawn_file_actions_t actions;
@@ -331,6 +327,7 @@ bool perf_nccl_open(struct perf_run *run)
 		return false;
 	}
 	run->nccl = nccl;
+	setenv("NCCL_NVLS_ENABLE", "0", 0); /* NVLink multicast: off unless the caller wants it; the record shows it too */
 	make_sweep(run->options, nccl);
 	for (unsigned i = 0; i < nccl->count; i++)
 		if (!start_child(run, &nccl->settings[i]))
