@@ -280,6 +280,8 @@ static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nr
 		return "--root is not below the number of ranks";
 	if (!run->peer)
 		return NULL;
+	if (run->memory.share)
+		return "--vs mpi compares in host memory: --device host";
 	if (peer_rank != run->rank || peer_nranks != run->nranks)
 		return "--vs mpi: MPI does not have the ranks that Ferry has; start it with ferryrun without --fork, or "
 		       "with mpiexec";
@@ -362,7 +364,8 @@ static int run_ranks(const struct perf_options *parsed, int local_rank)
 	int peer_rank = 0, peer_nranks = 0;
 	if (wants(parsed, "mpi") && !(run.peer = open_peer(parsed, &peer_rank, &peer_nranks)))
 		return 1;
-	if (!perf_memory_open(&run.memory, perf_memory_kind(), local_rank))
+	/* MPI gets host memory: few are built for more. */
+	if (!perf_memory_open(&run.memory, run.peer && !ferry_env("FERRY_DEVICE") ? "host" : perf_memory_kind(), local_rank))
 		return 1;
 	bool fine = make_comms(&run) && measure(&run, peer_rank, peer_nranks);
 	fine = close_comms(&run, fine);
