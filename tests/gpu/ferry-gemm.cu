@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU, under
+ * ferryrun. Rounds of: products alone, beside Ferry's AllReduce, alone, beside NCCL's; medians over rounds, worst GPU.
+ * cuBLAS and NCCL are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its column is empty.
+ */
+#include "ferry.h"
+
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define SIZE 8192
+#define BYTES ((size_t)256 << 20)
+
+#define DIE(...)                                                                                                               \
+	do {                                                                                                                       \
+		fprintf(stderr, "ferry-gemm: rank %d: ", rank);                                                                        \
+		fprintf(stderr, __VA_ARGS__);                                                                                          \
+		fprintf(stderr, "\n");                                                                                                 \
+		exit(1);                                                                                                               \
+	} while (0)
+#define CUDA(call)                                                                                                             \
+	do {                                                                                                                       \
+		cudaError_t error_ = (call);                                                                                           \
+		if (error_)                                                                                                            \
+			DIE("%s: %s", #call, cudaGetErrorString(error_));                                                                  \
+	} while (0)
+#define FERRY(call)                                                                                                            \
+	do {                                                                                                                       \
+		ferryResult_t result_ = (call);                                                                                        \
+		if (result_)                                                                                                           \
+			DIE("%s: %s", #call, ferryGetLastError(NULL));                                                                     \
+	} while (0)
+
+static int rank, nranks, rounds = 5;
+static ferryComm_t comm, control; /* on the GPU; on host memory */
+static cudaStream_t products, beside;
+static void *a, *b, *c;
+static float *send_buffer, *receive_buffer;
+
+/* ---- matrix products ---- */
+
+typedef int (*create_function)(void **);
+typedef int (*stream_function)(void *, cudaStream_t);
+typedef int (*product_function)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int,
+                                const void *, void *, int, int, int, int);
+
+static void *cublas;
+static product_function cublas_product;
+
+static __global__ void tiled(const float *x, const float *y, float *z, int n)
+{
+	__shared__ float left[32][33], right[32][33];
+	int row = blockIdx.y * 32 + threadIdx.y, column = blockIdx.x * 32 + threadIdx.x;
+	float sum = 0;
+	for (int tile = 0; tile < n; tile += 32) {
+		left[threadIdx.y][threadIdx.x] = x[(size_t)row * n + tile + threadIdx.x];
+		right[threadIdx.y][threadIdx.x] = y[(size_t)(tile + threadIdx.y) * n + column];
+		__syncthreads();
+		for (int k = 0; k < 32; k++)
+			sum += left[threadIdx.y][k] * right[k][threadIdx.x];
+		__syncthreads();
+	}
+	z[(size_t)row * n + column] = sum;
+}
+
+static void open_cublas(void)
+{
+	static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
+	void *library = getenv("FERRY_CUBLAS_LIBRARY") ? dlopen(getenv("FERRY_CUBLAS_LIBRARY"), RTLD_NOW) : NULL;
+	for (int i = 0; i < 3 && !library; i++)
+		library = dlopen(names[i], RTLD_NOW);
+	if (!library)
+		return;
+	create_function create = (create_function)dlsym(library, "cublasCreate_v2");
+	stream_function set_stream = (stream_function)dlsym(library, "cublasSetStream_v2");
+	cublas_product = (product_function)dlsym(library, "cublasGemmEx");
+	if (!create || !set_stream || !cublas_product || create(&cublas) || set_stream(cublas, products))
+		cublas = NULL;
+}
+
+static void product(void)
+{
+	const float one = 1, zero = 0;
+	enum { BF16 = 14, COMPUTE_F32 = 68, DEFAULT = -1 };
+	if (!cublas) {
+		tiled<<<dim3(SIZE / 4 / 32, SIZE / 4 / 32), dim3(32, 32), 0, products>>>((float *)a, (float *)b, (float *)c, SIZE / 4);
+		CUDA(cudaGetLastError());
+	} else if (cublas_product(cublas, 0, 0, SIZE, SIZE, SIZE, &one, a, BF16, SIZE, b, BF16, SIZE, &zero, c, BF16, SIZE, COMPUTE_F32,
+	                          DEFAULT)) {
+		DIE("cublasGemmEx failed");
+	}
+}
+
+static __global__ void randomize(unsigned short *values, size_t count, unsigned seed)
+{
+	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+		unsigned x = (unsigned)i * 2654435761u + seed;
+		values[i] = (unsigned short)(0x3c00 | ((x ^ x >> 13) & 0x83ff)); /* bf16 of about 0.01 to 0.03, both signs */
+	}
+}
+
+/* ---- NCCL ---- */
+
+struct nccl_id {
+	char bytes[128];
+};
+typedef int (*id_function)(struct nccl_id *);
+typedef int (*init_function)(void **, int, struct nccl_id, int);
+typedef int (*allreduce_function)(const void *, void *, size_t, int, int, void *, cudaStream_t);
+static void *nccl_comm;
+static allreduce_function nccl_allreduce;
+
+static void open_nccl(void)
+{
+	const char *name = getenv("FERRY_NCCL_LIBRARY") ? getenv("FERRY_NCCL_LIBRARY") : "libnccl.so.2";
+	void *library = dlopen(name, RTLD_NOW);
+	struct nccl_id id = {};
+	setenv("NCCL_NVLS_ENABLE", "0", 0); /* multicast can put a server's GPUs out of service */
+	if (!library)
+		return;
+	id_function get_id = (id_function)dlsym(library, "ncclGetUniqueId");
+	init_function init = (init_function)dlsym(library, "ncclCommInitRank");
+	nccl_allreduce = (allreduce_function)dlsym(library, "ncclAllReduce");
+	if (!get_id || !init || !nccl_allreduce || (rank == 0 && get_id(&id)))
+		DIE("%s: not NCCL", name);
+	FERRY(ferryBroadcast(&id, &id, sizeof id, ferryUint8, 0, control, NULL));
+	FERRY(ferryStreamSynchronize(NULL));
+	if (init(&nccl_comm, nranks, id, rank))
+		DIE("ncclCommInitRank failed");
+}
+
+/* ---- measuring ---- */
+
+enum company { ALONE, WITH_FERRY, WITH_NCCL };
+
+static double maximum(double value)
+{
+	FERRY(ferryAllReduce(&value, &value, 1, ferryFloat64, ferryMax, control, NULL));
+	FERRY(ferryStreamSynchronize(NULL));
+	return value;
+}
+
+static void reduce_once(enum company company)
+{
+	if (company == WITH_FERRY)
+		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm, (ferryStream_t)beside));
+	else if (nccl_allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl_comm, beside))
+		DIE("ncclAllReduce failed");
+}
+
+/* Microseconds per product; the collectives go on for longer than the products. *collective_us: per AllReduce. */
+static double measure(enum company company, int count, int collectives, double *collective_us)
+{
+	cudaEvent_t marks[4];
+	float ms, other_ms = 0;
+	for (int i = 0; i < 4; i++)
+		CUDA(cudaEventCreate(&marks[i]));
+	maximum(0);
+	if (company != ALONE) {
+		reduce_once(company); /* under way before the products start */
+		CUDA(cudaEventRecord(marks[2], beside));
+		for (int i = 0; i < collectives; i++)
+			reduce_once(company);
+		CUDA(cudaEventRecord(marks[3], beside));
+	}
+	CUDA(cudaEventRecord(marks[0], products));
+	for (int i = 0; i < count; i++)
+		product();
+	CUDA(cudaEventRecord(marks[1], products));
+	CUDA(cudaEventSynchronize(marks[1]));
+	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
+	CUDA(cudaStreamSynchronize(beside));
+	if (company != ALONE)
+		CUDA(cudaEventElapsedTime(&other_ms, marks[2], marks[3]));
+	*collective_us = collectives ? other_ms * 1e3 / collectives : 0;
+	for (int i = 0; i < 4; i++)
+		CUDA(cudaEventDestroy(marks[i]));
+	return ms * 1e3 / count;
+}
+
+static double median(std::vector<double> values)
+{
+	std::sort(values.begin(), values.end());
+	return values[values.size() / 2];
+}
+
+static void report(const char *name, enum company company, int count)
+{
+	std::vector<double> losses, rates;
+	double unused, probe, with_us;
+	int collectives = 1;
+	measure(company, 4, 4, &probe);
+	double alone_us = maximum(measure(ALONE, count, 0, &unused));
+	collectives = (int)(alone_us * count / maximum(probe) * 1.3) + 2;
+	for (int round = 0; round < rounds; round++) {
+		alone_us = measure(ALONE, count, 0, &unused);
+		with_us = measure(company, count, collectives, &probe);
+		losses.push_back(maximum((1 - alone_us / with_us) * 100));
+		rates.push_back((double)BYTES / maximum(probe) / 1e3);
+	}
+	if (rank == 0)
+		printf("%-8s %6.2f %%   AllReduce of 256 MiB meanwhile %6.2f GB/s\n", name, median(losses), median(rates));
+}
+
+int main(int argc, char **argv)
+{
+	int devices = 0;
+	ferryConfig_t host = FERRY_CONFIG_INITIALIZER, cuda = FERRY_CONFIG_INITIALIZER;
+	if (argc > 1 && (!strcmp(argv[1], "--help") || atoi(argv[1]) < 1)) {
+		printf("Usage: ferryrun -n GPUS -- ferry-gemm [ROUNDS]\nWhat matrix products lose beside Ferry's and NCCL's AllReduce (NCCL's "
+		       "environment applies).\n");
+		return strcmp(argv[1], "--help") ? 64 : 0;
+	}
+	rounds = argc > 1 ? atoi(argv[1]) : rounds;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	host.device = "host";
+	cuda.device = "cuda";
+	if (cudaGetDeviceCount(&devices) || !devices) {
+		printf("skipped: no CUDA device\n");
+		return 77;
+	}
+	FERRY(ferryCommInitEnv(&control, &host));
+	FERRY(ferryCommUserRank(control, &rank));
+	FERRY(ferryCommCount(control, &nranks));
+	CUDA(cudaSetDevice(rank % devices));
+	CUDA(cudaFree(0));
+	FERRY(ferryCommInitEnv(&comm, &cuda));
+	CUDA(cudaStreamCreateWithFlags(&products, cudaStreamNonBlocking));
+	CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+	for (void **matrix : {&a, &b, &c}) {
+		CUDA(cudaMalloc(matrix, (size_t)SIZE * SIZE * 2));
+		randomize<<<1024, 256>>>((unsigned short *)*matrix, (size_t)SIZE * SIZE, 1u + (unsigned)rank);
+	}
+	CUDA(cudaMalloc((void **)&send_buffer, BYTES));
+	CUDA(cudaMalloc((void **)&receive_buffer, BYTES));
+	CUDA(cudaMemset(send_buffer, 0, BYTES));
+	CUDA(cudaDeviceSynchronize());
+	open_cublas();
+	open_nccl();
+	for (int i = 0; i < 10; i++)
+		product();
+	CUDA(cudaDeviceSynchronize());
+	double unused, once = maximum(measure(ALONE, 20, 0, &unused));
+	int count = (int)(200000 / once) + 1;
+	if (rank == 0)
+		printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; loss of the GPU that loses most, median:\n", nranks,
+		       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", once, count, rounds);
+	report("Ferry", WITH_FERRY, count);
+	if (nccl_comm)
+		report("NCCL", WITH_NCCL, count);
+	else if (rank == 0)
+		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
+	FERRY(ferryCommDestroy(comm));
+	FERRY(ferryCommDestroy(control));
+	return 0;
+}
