@@ -231,6 +231,7 @@ static ferryResult_t set_job(const struct arguments *arguments)
 		unsetenv(outer[i]);
 	/* For ranks that start CUDA before they load libferry, which asks for this itself. */
 	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	return result ? result : set("FERRY_ROUTER", arguments->embedded ? "embedded" : "required");
 }
 

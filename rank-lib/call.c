@@ -261,6 +261,7 @@ static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, 
 	atomic_store(&call->ticket.holders, 2); /* the lanes, and this thread until it has enqueued */
 	atomic_store(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0));
 	atomic_fetch_add(&comm->inflight, 1);
+	atomic_fetch_add(&comm->device->inflight, 1);
 	ferry_lanes_submit(comm, call);
 	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
 	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */

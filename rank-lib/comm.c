@@ -10,6 +10,9 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define OTHER_CALLS_NS 5000000000ull
 
 static const char id_magic[8] = "ferryid";
 
@@ -251,9 +254,22 @@ static ferryResult_t open_device(struct ferryComm *comm)
 	return result;
 }
 
+/*
+ * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other communicators
+ * need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the caller does next.
+ */
+static void wait_for_other_calls(struct ferry_device *device)
+{
+	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
+	while (device->ops->direct_memory_access && atomic_load_explicit(&device->inflight, memory_order_acquire) &&
+	       ferry_now_ns() < until)
+		usleep(100);
+}
+
 /* While the caller still is an ordinary thread: the last hold on the communicator may be let go where CUDA takes no calls. */
 static void close_device(struct ferryComm *comm)
 {
+	wait_for_other_calls(comm->device);
 	if (comm->gate)
 		comm->device->ops->gate_close(comm->device, comm->gate);
 	comm->gate = NULL;

@@ -57,6 +57,7 @@ static void end_call(struct ferry_call *call)
 	if (repeats) /* before the stream goes on: the next replay may reach it at once */
 		atomic_store_explicit(&call->seq, 0, memory_order_release);
 	ferry_ticket_finish(&call->ticket, result, comm->error_message);
+	atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_release);
 	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
 		ferry_futex_wake(&comm->inflight, -1, false);
 	if (!repeats)
@@ -241,6 +242,7 @@ static bool begin(struct ferry_lane *lane, struct ferry_call *call)
 		atomic_store_explicit(call->ticket.started, 0, memory_order_relaxed);
 		atomic_store_explicit(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0), memory_order_relaxed);
 		atomic_fetch_add_explicit(&comm->inflight, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&comm->device->inflight, 1, memory_order_relaxed);
 	}
 	atomic_store_explicit(&call->seq, seq, memory_order_release);
 	return true;

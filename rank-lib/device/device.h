@@ -118,6 +118,7 @@ struct ferry_device_ops {
 struct ferry_device {
 	const struct ferry_device_ops *ops;
 	int ordinal;
+	_Atomic uint32_t inflight; /* calls of all communicators on it; whoever makes one adds, the lane that ends it takes away */
 };
 
 /**

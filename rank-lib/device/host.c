@@ -186,7 +186,8 @@ ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 		}
 	}
 	if (device) {
-		device->base = (struct ferry_device){&host_ops, ordinal};
+		device->base.ops = &host_ops;
+		device->base.ordinal = ordinal;
 		device->stream = stream;
 		device->users++;
 		devices[ordinal] = device;
