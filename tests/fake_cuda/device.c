@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, their primary contexts, each thread's stack of contexts, and the words for errors. */
+#include "tests/fake_cuda/fake.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
+int fake_device_count, fake_connections;
+struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
+_Atomic unsigned fake_misuse_count;
+_Thread_local bool fake_in_destructor;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Atomic int initialized;
+
+#define STACK 32
+static _Thread_local CUcontext stack[STACK];
+static _Thread_local int depth;
+
+static int number_from(const char *name, int otherwise)
+{
+	const char *text = getenv(name);
+	return text && *text ? atoi(text) : otherwise;
+}
+
+static void initialize(void)
+{
+	int physical = number_from("FAKE_CUDA_DEVICES", 4);
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+	if (physical > FAKE_MOST_DEVICES)
+		physical = FAKE_MOST_DEVICES;
+	fake_connections = number_from("FAKE_CUDA_CONNECTIONS", 0);
+	if (fake_connections > FAKE_QUEUES)
+		fake_connections = FAKE_QUEUES;
+	for (int i = 0; !visible && i < physical; i++)
+		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
+	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {
+		char *end;
+		long number = strtol(visible, &end, 10);
+		if (end == visible || number < 0 || number >= physical) /* as the driver: what follows is not seen */
+			break;
+		fake_contexts[fake_device_count] = (struct CUctx_st){.ordinal = fake_device_count, .physical = (int)number};
+		fake_device_count++;
+		visible = *end == ',' ? end + 1 : "";
+	}
+	atomic_store_explicit(&initialized, 1, memory_order_release);
+}
+
+CUresult fake_enter(void)
+{
+	if (fake_in_destructor) {
+		atomic_fetch_add_explicit(&fake_misuse_count, 1, memory_order_relaxed);
+		return CUDA_ERROR_NOT_PERMITTED;
+	}
+	return atomic_load_explicit(&initialized, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult fake_enter_context(CUcontext *context)
+{
+	CUresult refused = fake_enter();
+	if (refused)
+		return refused;
+	if (!depth || !stack[depth - 1])
+		return CUDA_ERROR_INVALID_CONTEXT;
+	*context = stack[depth - 1];
+	return (CUresult)atomic_load_explicit(&(*context)->error, memory_order_relaxed);
+}
+
+void fake_pause(unsigned *turn)
+{
+	long ns = 2000l << (*turn < 8 ? *turn : 8);
+	(*turn)++;
+	nanosleep(&(struct timespec){0, ns}, NULL);
+}
+
+unsigned fake_cuda_misuses(void)
+{
+	return atomic_load_explicit(&fake_misuse_count, memory_order_relaxed);
+}
+
+CUresult fake_cuda_break(CUdevice device, CUresult error)
+{
+	if (device < 0 || device >= fake_device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	atomic_store_explicit(&fake_contexts[device].error, (int)error, memory_order_relaxed);
+	return CUDA_SUCCESS;
+}
+
+/* ---- the driver's names ---- */
+
+CUresult CUDAAPI cuInit(unsigned int flags)
+{
+	if (flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_once(&once, initialize);
+	return fake_device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int *version)
+{
+	if (!version)
+		return CUDA_ERROR_INVALID_VALUE;
+	*version = CUDA_VERSION;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuGetErrorString(CUresult error, const char **words)
+{
+	static const struct {
+		CUresult error;
+		const char *words;
+	} known[] = {{CUDA_SUCCESS, "no error"},
+	             {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+	             {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
+	             {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+	             {CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
+	             {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
+	             {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+	             {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+	             {CUDA_ERROR_NOT_READY, "device not ready"},
+	             {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+	             {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"},
+	             {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"},
+	             {CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
+	             {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
+	             {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"},
+	             {CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"},
+	             {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"},
+	             {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"},
+	             {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"},
+	             {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"},
+	             {CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"},
+	             {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"}};
+	if (!words)
+		return CUDA_ERROR_INVALID_VALUE;
+	*words = NULL;
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+		if (known[i].error == error)
+			*words = known[i].words;
+	return *words ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult find_device(CUdevice device, CUcontext *context)
+{
+	CUresult refused = fake_enter();
+	if (refused)
+		return refused;
+	if (device < 0 || device >= fake_device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	*context = &fake_contexts[device];
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
+{
+	CUcontext context;
+	CUresult refused = find_device(ordinal, &context);
+	if (refused || !device)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int *count)
+{
+	CUresult refused = fake_enter();
+	if (refused || !count)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*count = fake_device_count;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused || !name || length <= 0)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	snprintf(name, (size_t)length, "fake GPU %d", context->physical);
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused || !bus || length < 13)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	snprintf(bus, (size_t)length, "FACE:%02X:00.0", (unsigned)context->physical & 0xff);
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused || !value || (int)attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	switch (attribute) {
+	case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+	case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+	case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
+	case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+		*value = 1;
+		break;
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+		*value = 9;
+		break;
+	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+		*value = 132;
+		break;
+	case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+		*value = 3;
+		break;
+	case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
+		*value = context->physical % 2 ? -1 : 0; /* both answers occur */
+		break;
+	default:
+		*value = 0;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused || !retained)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	atomic_fetch_add_explicit(&context->retained, 1, memory_order_relaxed);
+	*retained = context;
+	return CUDA_SUCCESS;
+}
+
+/* The context lives on when nobody retains it: destroying what is in it is nothing that Ferry does. */
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused)
+		return refused;
+	if (atomic_fetch_sub_explicit(&context->retained, 1, memory_order_relaxed) > 0)
+		return CUDA_SUCCESS;
+	atomic_fetch_add_explicit(&context->retained, 1, memory_order_relaxed);
+	return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+static bool is_context(CUcontext context)
+{
+	for (int i = 0; i < fake_device_count; i++)
+		if (context == &fake_contexts[i])
+			return atomic_load_explicit(&context->retained, memory_order_relaxed) > 0;
+	return false;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext *context)
+{
+	CUresult refused = fake_enter();
+	if (refused || !context)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*context = depth ? stack[depth - 1] : NULL;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
+{
+	CUresult refused = fake_enter();
+	if (refused || (context && !is_context(context)))
+		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
+	if (!depth && context)
+		depth = 1;
+	if (depth)
+		stack[depth - 1] = context;
+	if (depth == 1 && !context)
+		depth = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext context)
+{
+	CUresult refused = fake_enter();
+	if (refused || !is_context(context) || depth == STACK)
+		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
+	stack[depth++] = context;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context)
+{
+	CUresult refused = fake_enter();
+	if (refused || !depth)
+		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
+	depth--;
+	if (context)
+		*context = stack[depth];
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (refused || !device)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*device = context->ordinal;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (refused)
+		return refused;
+	if (least)
+		*least = 0;
+	if (greatest)
+		*greatest = 1 - FAKE_PRIORITIES;
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (!refused)
+		refused = fake_unsafe_call();
+	if (refused)
+		return refused;
+	fake_drain_context(context);
+	return (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
+}

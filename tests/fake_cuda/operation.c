@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What streams do: copies, fills, words written and waited for, kernels; checked when asked for and again when run. */
+#include "tests/fake_cuda/fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Flags of a copy: what each side must be. */
+enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16 /* unknown memory is the process's own */ };
+
+/* ---- running ---- */
+
+static void fail_context(CUcontext context)
+{
+	int none = 0;
+	atomic_fetch_add_explicit(&fake_misuse_count, 1, memory_order_relaxed);
+	atomic_compare_exchange_strong_explicit(&context->error, &none, CUDA_ERROR_ILLEGAL_ADDRESS, memory_order_relaxed,
+	                                        memory_order_relaxed);
+}
+
+static void run_copy(CUcontext context, const struct fake_operation *copy)
+{
+	struct fake_region *to = fake_pin(copy->to, copy->bytes), *from = fake_pin(copy->from, copy->bytes);
+	bool pageable = copy->flags & PAGEABLE;
+	if ((!to || !from) && !pageable)
+		fail_context(context);
+	else
+		memmove(to ? fake_at(to, copy->to) : (char *)copy->to, from ? fake_at(from, copy->from) : (char *)copy->from, copy->bytes);
+	fake_unpin(to);
+	fake_unpin(from);
+}
+
+static bool word_fits(const struct fake_operation *wait, const void *word)
+{
+	uint64_t value = wait->bytes == 8 ? __atomic_load_n((const uint64_t *)word, __ATOMIC_ACQUIRE)
+	                                  : __atomic_load_n((const uint32_t *)word, __ATOMIC_ACQUIRE);
+	switch (wait->flags & 3) {
+	case CU_STREAM_WAIT_VALUE_GEQ:
+		return wait->bytes == 8 ? (int64_t)(value - wait->value) >= 0 : (int32_t)((uint32_t)value - (uint32_t)wait->value) >= 0;
+	case CU_STREAM_WAIT_VALUE_EQ:
+		return value == wait->value;
+	case CU_STREAM_WAIT_VALUE_AND:
+		return (value & wait->value) != 0;
+	default:
+		return (wait->bytes == 8 ? ~(value | wait->value) : (uint32_t)~(value | wait->value)) != 0;
+	}
+}
+
+static void run_word(CUcontext context, const struct fake_operation *operation)
+{
+	struct fake_region *region = fake_pin(operation->to, operation->bytes);
+	unsigned turn = 0;
+	if (!region) {
+		fail_context(context);
+		return;
+	}
+	void *word = fake_at(region, operation->to);
+	int order = operation->flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? __ATOMIC_RELAXED : __ATOMIC_RELEASE;
+	if (operation->kind == FAKE_WAIT)
+		while (!word_fits(operation, word) && !atomic_load_explicit(&context->error, memory_order_relaxed))
+			fake_pause(&turn);
+	else if (operation->bytes == 8)
+		__atomic_store_n((uint64_t *)word, operation->value, order);
+	else
+		__atomic_store_n((uint32_t *)word, (uint32_t)operation->value, order);
+	fake_unpin(region);
+}
+
+static void run_set(CUcontext context, const struct fake_operation *set)
+{
+	struct fake_region *to = fake_pin(set->to, set->bytes);
+	if (to)
+		memset(fake_at(to, set->to), (int)set->value, set->bytes);
+	else
+		fail_context(context);
+	fake_unpin(to);
+}
+
+static void reach_mark(struct fake_mark *mark)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	mark->ns = now.tv_sec * 1000000000ll + now.tv_nsec;
+	atomic_store_explicit(&mark->reached, 1, memory_order_release);
+}
+
+/* Marks and places in streams are reached even where the device has failed: whoever waits shall be told, not hang. */
+static void run_order(const struct fake_operation *operation)
+{
+	unsigned turn = 0;
+	if (operation->kind == FAKE_MARK)
+		reach_mark(operation->mark);
+	else if (operation->kind == FAKE_AWAIT_MARK)
+		while (!atomic_load_explicit(&operation->mark->reached, memory_order_acquire))
+			fake_pause(&turn);
+	else
+		while (atomic_load_explicit(&operation->stream->completed, memory_order_acquire) < operation->value)
+			fake_pause(&turn);
+}
+
+void fake_execute(CUcontext context, const struct fake_operation *operation)
+{
+	bool failed = atomic_load_explicit(&context->error, memory_order_relaxed);
+	switch (operation->kind) {
+	case FAKE_MARK:
+	case FAKE_AWAIT_MARK:
+	case FAKE_AWAIT_STREAM:
+		run_order(operation);
+		break;
+	case FAKE_GRAPH: /* also counts the launch as over */
+		fake_launch_run(context, operation);
+		break;
+	case FAKE_FREE:
+		fake_memory_free(operation->to, 1u << FAKE_POOL);
+		break;
+	case FAKE_COPY:
+		if (!failed)
+			run_copy(context, operation);
+		break;
+	case FAKE_SET:
+		if (!failed)
+			run_set(context, operation);
+		break;
+	case FAKE_WRITE:
+	case FAKE_WAIT:
+		if (!failed)
+			run_word(context, operation);
+		break;
+	case FAKE_KERNEL:
+		if (!failed)
+			operation->kernel(operation->argument);
+		break;
+	case FAKE_AWAIT_BRANCH: /* the launch's own */
+		break;
+	}
+	if (operation->mark)
+		fake_mark_drop(operation->mark);
+}
+
+void fake_mark_drop(struct fake_mark *mark)
+{
+	if (mark && atomic_fetch_sub_explicit(&mark->holders, 1, memory_order_acq_rel) == 1)
+		free(mark);
+}
+
+/* ---- checks ---- */
+
+/* One side of a copy: known, whole, host or device memory as asked, and of this device if the copy crosses the link. */
+static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool host, bool device, bool crosses, bool pageable)
+{
+	struct fake_region *region = fake_pin(address, bytes), *start = fake_pin(address, 1);
+	bool fits = region != NULL;
+	if (!start) /* not the driver's; but a range that begins in known memory must end in it */
+		fits = pageable && !device;
+	else if (region && region->kind != FAKE_MANAGED)
+		fits = !(host && fake_on_device(region)) && !(device && !fake_on_device(region)) &&
+		       !(crosses && fake_on_device(region) && region->ordinal != context->ordinal);
+	fake_unpin(region);
+	fake_unpin(start);
+	return fits;
+}
+
+static CUresult check_copy(CUcontext context, const struct fake_operation *copy)
+{
+	bool pageable = copy->flags & PAGEABLE, crosses = copy->flags & (FROM_HOST | TO_HOST);
+	if (!side_fits(context, copy->to, copy->bytes, copy->flags & TO_HOST, copy->flags & TO_DEVICE, crosses, pageable) ||
+	    !side_fits(context, copy->from, copy->bytes, copy->flags & FROM_HOST, copy->flags & FROM_DEVICE, crosses, pageable))
+		return CUDA_ERROR_INVALID_VALUE;
+	return CUDA_SUCCESS;
+}
+
+CUresult fake_operation_check(CUcontext context, const struct fake_operation *operation)
+{
+	struct fake_region *region;
+	switch (operation->kind) {
+	case FAKE_COPY:
+		return check_copy(context, operation);
+	case FAKE_SET:
+	case FAKE_WRITE:
+	case FAKE_WAIT:
+		region = fake_pin(operation->to, operation->bytes);
+		fake_unpin(region);
+		if (!region || (operation->kind != FAKE_SET && operation->to % operation->bytes))
+			return CUDA_ERROR_INVALID_VALUE;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_SUCCESS;
+	}
+}
+
+/* ---- the driver's names ---- */
+
+static CUresult submit_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, unsigned flags, CUstream stream)
+{
+	struct fake_operation copy = {.kind = FAKE_COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes, .flags = flags};
+	return fake_submit(stream, &copy, bytes ? 1 : 0);
+}
+
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return submit_copy(to, from, bytes, 0, stream);
+}
+
+CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return submit_copy((uintptr_t)to, from, bytes, TO_HOST | FROM_DEVICE, stream);
+}
+
+CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	return submit_copy(to, (uintptr_t)from, bytes, TO_DEVICE | FROM_HOST, stream);
+}
+
+CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	return submit_copy(to, from, bytes, TO_DEVICE | FROM_DEVICE, stream);
+}
+
+CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (!refused)
+		refused = fake_unsafe_call();
+	if (!refused)
+		refused = submit_copy(to, from, bytes, PAGEABLE, CU_STREAM_LEGACY);
+	return refused ? refused : cuStreamSynchronize(CU_STREAM_LEGACY);
+}
+
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+	struct fake_operation set = {.kind = FAKE_SET, .to = (uintptr_t)to, .bytes = bytes, .value = value};
+	return fake_submit(stream, &set, bytes ? 1 : 0);
+}
+
+CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *), void *argument)
+{
+	if (!kernel)
+		return CUDA_ERROR_INVALID_VALUE;
+	return fake_submit(stream, &(struct fake_operation){.kind = FAKE_KERNEL, .kernel = kernel, .argument = argument}, 1);
+}
+
+static CUresult word_operation(const CUstreamBatchMemOpParams *asked, struct fake_operation *operation)
+{
+	*operation = (struct fake_operation){.kind = FAKE_WAIT, .to = (uintptr_t)asked->waitValue.address,
+	                                     .value = asked->waitValue.value64, .bytes = 8, .flags = asked->waitValue.flags};
+	switch (asked->operation) {
+	case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+		operation->bytes = 4;
+		operation->value = asked->waitValue.value;
+		/* fall through */
+	case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+		return operation->flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+		operation->bytes = 4;
+		operation->value = asked->writeValue.value;
+		/* fall through */
+	case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+		operation->kind = FAKE_WRITE;
+		return operation->flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE; /* the others are not called by Ferry */
+	}
+}
+
+#define MOST_IN_A_BATCH 256
+
+CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *asked, unsigned int flags)
+{
+	struct fake_operation operations[MOST_IN_A_BATCH];
+	CUresult refused = CUDA_SUCCESS;
+	if (!count || count > MOST_IN_A_BATCH || !asked || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; !refused && i < count; i++)
+		refused = word_operation(&asked[i], &operations[i]);
+	return refused ? refused : fake_submit(stream, operations, count);
+}
+
+CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
+{
+	CUstreamBatchMemOpParams write = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = address,
+	                                                 .value = value, .flags = flags}};
+	return cuStreamBatchMemOp(stream, 1, &write, 0);
+}
+
+CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
+{
+	CUstreamBatchMemOpParams wait = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32, .address = address,
+	                                               .value = value, .flags = flags}};
+	return cuStreamBatchMemOp(stream, 1, &wait, 0);
+}
