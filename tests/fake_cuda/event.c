@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_EVENTS 65536
+#define MOST_EVENTS (1 << 19)
 
 struct CUevent_st {
+	pthread_mutex_t lock; /* for all but context and timed; taken after fake_lock. All 0, as here, is an open mutex */
 	CUcontext context;
 	bool alive, timed;
 	struct fake_mark *mark; /* NULL: not recorded */
@@ -16,14 +17,27 @@ struct CUevent_st {
 	uint32_t seen[FAKE_MOST_BRANCHES];
 };
 
-/* All under the lock. */
 static struct CUevent_st events[MOST_EVENTS];
-static unsigned nevents;
+static unsigned nevents; /* under fake_lock */
 
-static bool is_event(CUevent event)
+/* Locks the event if it is one. */
+static CUresult lock_event(CUevent event)
 {
 	size_t offset = (size_t)((char *)event - (char *)events);
-	return offset < sizeof events && offset % sizeof *events == 0 && event->alive;
+	if (offset >= sizeof events || offset % sizeof *events)
+		return CUDA_ERROR_INVALID_HANDLE;
+	pthread_mutex_lock(&event->lock);
+	if (event->alive)
+		return CUDA_SUCCESS;
+	pthread_mutex_unlock(&event->lock);
+	return CUDA_ERROR_INVALID_HANDLE;
+}
+
+static struct fake_mark *held(struct fake_mark *mark)
+{
+	if (mark)
+		atomic_fetch_add_explicit(&mark->holders, 1, memory_order_relaxed);
+	return mark;
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent *made, unsigned int flags)
@@ -33,41 +47,44 @@ CUresult CUDAAPI cuEventCreate(CUevent *made, unsigned int flags)
 	if (refused || !made || flags & ~7u)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_wrlock(&fake_lock);
-	if (nevents < MOST_EVENTS) {
-		*made = &events[nevents++];
-		**made = (struct CUevent_st){.context = context, .alive = true, .timed = !(flags & CU_EVENT_DISABLE_TIMING)};
-	} else {
-		refused = CUDA_ERROR_OUT_OF_MEMORY;
-	}
+	CUevent event = nevents < MOST_EVENTS ? &events[nevents++] : NULL;
 	pthread_rwlock_unlock(&fake_lock);
-	return refused;
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&event->lock);
+	event->context = context;
+	event->timed = !(flags & CU_EVENT_DISABLE_TIMING);
+	event->alive = true;
+	pthread_mutex_unlock(&event->lock);
+	*made = event;
+	return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventDestroy(CUevent event)
 {
-	struct fake_mark *mark = NULL;
 	CUresult refused = fake_enter();
+	if (!refused)
+		refused = lock_event(event);
 	if (refused)
 		return refused;
-	pthread_rwlock_wrlock(&fake_lock);
-	if (is_event(event)) {
-		mark = event->mark;
-		event->alive = false;
-	} else {
-		refused = CUDA_ERROR_INVALID_HANDLE;
-	}
-	pthread_rwlock_unlock(&fake_lock);
+	struct fake_mark *mark = event->mark;
+	event->alive = false;
+	pthread_mutex_unlock(&event->lock);
 	fake_mark_drop(mark);
-	return refused;
+	return CUDA_SUCCESS;
 }
 
 /* The event becomes this mark, or a place in the capture that the stream is in. */
 static CUresult place_event(CUevent event, CUstream stream, struct fake_mark *mark, struct fake_mark **old, bool *captured)
 {
 	CUresult refused = CUDA_SUCCESS;
-	pthread_rwlock_wrlock(&fake_lock);
+	pthread_rwlock_rdlock(&fake_lock);
+	if (lock_event(event)) {
+		pthread_rwlock_unlock(&fake_lock);
+		return CUDA_ERROR_INVALID_HANDLE;
+	}
 	*captured = stream->capture != NULL;
-	if (!is_event(event) || event->context != stream->context) {
+	if (event->context != stream->context) {
 		refused = CUDA_ERROR_INVALID_HANDLE;
 	} else if (*captured && stream->capture->invalid) {
 		refused = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -80,6 +97,7 @@ static CUresult place_event(CUevent event, CUstream stream, struct fake_mark *ma
 			fake_capture_look(stream, event->seen);
 		}
 	}
+	pthread_mutex_unlock(&event->lock);
 	pthread_rwlock_unlock(&fake_lock);
 	return refused;
 }
@@ -103,53 +121,87 @@ CUresult CUDAAPI cuEventRecord(CUevent event, CUstream given)
 	return refused;
 }
 
+/* What the event was recorded as: a held mark, or nothing with *capture set. */
+struct recorded {
+	struct fake_mark *mark;
+	CUgraph capture;
+	uint64_t capture_id;
+	uint32_t seen[FAKE_MOST_BRANCHES];
+	CUcontext context;
+};
+
+static CUresult look_at(CUevent event, struct recorded *recorded)
+{
+	CUresult refused = lock_event(event);
+	*recorded = (struct recorded){0};
+	if (refused)
+		return refused;
+	recorded->context = event->context;
+	recorded->mark = held(event->mark);
+	recorded->capture = event->capture;
+	recorded->capture_id = event->capture_id;
+	memcpy(recorded->seen, event->seen, sizeof recorded->seen);
+	pthread_mutex_unlock(&event->lock);
+	return CUDA_SUCCESS;
+}
+
+/* The stream is captured, or the event is part of a capture. */
+static CUresult wait_in_capture(CUstream stream, const struct recorded *recorded)
+{
+	CUresult refused = CUDA_SUCCESS;
+	pthread_rwlock_wrlock(&fake_lock);
+	if (recorded->capture) {
+		refused = fake_capture_join(stream, recorded->capture, recorded->capture_id, recorded->seen);
+	} else if (recorded->mark && stream->capture) {
+		fake_capture_invalidate(stream->capture);
+		refused = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+	}
+	pthread_rwlock_unlock(&fake_lock);
+	return refused;
+}
+
 CUresult CUDAAPI cuStreamWaitEvent(CUstream given, CUevent event, unsigned int flags)
 {
-	struct fake_mark *mark = NULL;
+	struct recorded recorded;
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
 	if (refused || flags & ~1u)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_wrlock(&fake_lock);
-	if (!is_event(event)) {
-		refused = CUDA_ERROR_INVALID_HANDLE;
-	} else if (event->capture) {
-		refused = fake_capture_join(stream, event->capture, event->capture_id, event->seen);
-	} else if (event->mark && stream->capture) {
-		fake_capture_invalidate(stream->capture);
-		refused = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	} else if (event->mark) {
-		mark = event->mark;
-		atomic_fetch_add_explicit(&mark->holders, 1, memory_order_relaxed);
-	}
-	pthread_rwlock_unlock(&fake_lock);
-	if (!mark)
+	if ((refused = look_at(event, &recorded)))
 		return refused;
-	refused = fake_submit(given, &(struct fake_operation){.kind = FAKE_AWAIT_MARK, .mark = mark}, 1);
+	pthread_rwlock_rdlock(&fake_lock);
+	bool captured = stream->capture || recorded.capture;
+	pthread_rwlock_unlock(&fake_lock);
+	if (captured) {
+		refused = wait_in_capture(stream, &recorded);
+		fake_mark_drop(recorded.mark);
+		return refused;
+	}
+	if (!recorded.mark)
+		return CUDA_SUCCESS;
+	refused = fake_submit(given, &(struct fake_operation){.kind = FAKE_AWAIT_MARK, .mark = recorded.mark}, 1);
 	if (refused)
-		fake_mark_drop(mark);
+		fake_mark_drop(recorded.mark);
 	return refused;
 }
 
 /* A held mark of the event, NULL if it was not recorded. */
 static CUresult take_mark(CUevent event, struct fake_mark **mark, CUcontext *context)
 {
+	struct recorded recorded;
 	CUresult refused = fake_enter();
 	*mark = NULL;
 	if (!refused)
 		refused = fake_unsafe_call();
+	if (!refused)
+		refused = look_at(event, &recorded);
 	if (refused)
 		return refused;
-	pthread_rwlock_rdlock(&fake_lock);
-	if (!is_event(event))
-		refused = CUDA_ERROR_INVALID_HANDLE;
-	else if (event->capture)
-		refused = CUDA_ERROR_CAPTURED_EVENT;
-	else if ((*mark = event->mark))
-		atomic_fetch_add_explicit(&event->mark->holders, 1, memory_order_relaxed);
-	*context = refused ? NULL : event->context;
-	pthread_rwlock_unlock(&fake_lock);
-	return refused ? refused : (CUresult)atomic_load_explicit(&(*context)->error, memory_order_relaxed);
+	*mark = recorded.mark;
+	*context = recorded.context;
+	if (recorded.capture)
+		return CUDA_ERROR_CAPTURED_EVENT;
+	return (CUresult)atomic_load_explicit(&recorded.context->error, memory_order_relaxed);
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent event)
@@ -177,17 +229,24 @@ CUresult CUDAAPI cuEventSynchronize(CUevent event)
 
 CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
+	struct recorded from, to;
 	CUresult refused = fake_enter();
 	if (refused || !milliseconds)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_rdlock(&fake_lock);
-	if (!is_event(start) || !is_event(end) || !start->timed || !end->timed || !start->mark || !end->mark)
+	if ((refused = look_at(start, &from)))
+		return refused;
+	if ((refused = look_at(end, &to))) {
+		fake_mark_drop(from.mark);
+		return refused;
+	}
+	if (!start->timed || !end->timed || !from.mark || !to.mark)
 		refused = CUDA_ERROR_INVALID_HANDLE;
-	else if (!atomic_load_explicit(&start->mark->reached, memory_order_acquire) ||
-	         !atomic_load_explicit(&end->mark->reached, memory_order_acquire))
+	else if (!atomic_load_explicit(&from.mark->reached, memory_order_acquire) ||
+	         !atomic_load_explicit(&to.mark->reached, memory_order_acquire))
 		refused = CUDA_ERROR_NOT_READY;
 	else
-		*milliseconds = (float)(end->mark->ns - start->mark->ns) / 1e6f;
-	pthread_rwlock_unlock(&fake_lock);
+		*milliseconds = (float)(to.mark->ns - from.mark->ns) / 1e6f;
+	fake_mark_drop(from.mark);
+	fake_mark_drop(to.mark);
 	return refused;
 }

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/fake_cuda/places.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BEFORE       20 /* bytes of an allocation before a buffer: off every line, on the element */
+#define PATIENCE_MS  60000
+
+static CUcontext contexts[FERRY_MAX_RANKS];
+
+void doze(int milliseconds)
+{
+	nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000l}, NULL);
+}
+
+void fake_is_the_driver(void)
+{
+	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
+	setenv("FERRY_DEVICE", "cuda", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	if (cuInit(0))
+		exit(1);
+}
+
+int no_misuse(void **state)
+{
+	(void)state;
+	assert_int_equal(fake_cuda_misuses(), 0);
+	return 0;
+}
+
+/* ---- gangs ---- */
+
+void gang_open(struct gang *gang, int nranks, const int *devices, int domains)
+{
+	char text[8];
+	snprintf(text, sizeof text, "%d", domains);
+	setenv("FERRY_DOMAINS", text, 1);
+	*gang = (struct gang){nranks, devices, {NULL}};
+	OK(ferryCommInitAll(gang->comms, nranks, devices));
+}
+
+void gang_close(struct gang *gang)
+{
+	for (int rank = 0; rank < gang->nranks; rank++)
+		OK(ferryCommDestroy(gang->comms[rank]));
+}
+
+void place_enter(const struct place *place)
+{
+	CUdevice device;
+	CU(cuDeviceGet(&device, place->device));
+	if (!contexts[place->device])
+		CU(cuDevicePrimaryCtxRetain(&contexts[place->device], device));
+	CU(cuCtxSetCurrent(contexts[place->device]));
+}
+
+static CUdeviceptr open_buffer(CUdeviceptr *memory, size_t bytes)
+{
+	CU(cuMemAlloc(memory, bytes + 2 * BEFORE));
+	memset(fake_cuda_reach(*memory), 0xa5, bytes + 2 * BEFORE);
+	return *memory + BEFORE;
+}
+
+/* The bytes around a buffer are what they were. */
+static void close_buffer(CUdeviceptr memory, size_t bytes)
+{
+	const unsigned char *all = fake_cuda_reach(memory);
+	for (size_t i = 0; i < BEFORE; i++)
+		if (all[i] != 0xa5 || all[BEFORE + bytes + i] != 0xa5)
+			fail_msg("byte %zu before or behind a buffer was written", i);
+	CU(cuMemFree(memory));
+}
+
+void places_open(struct place *places, const struct gang *gang, size_t count)
+{
+	for (int rank = 0; rank < gang->nranks; rank++) {
+		struct place *place = &places[rank];
+		*place = (struct place){.device = gang->devices[rank], .rank = rank, .nranks = gang->nranks, .count = count};
+		place_enter(place);
+		CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
+		place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
+		place->output = open_buffer(&place->memory[1], count * sizeof(uint32_t));
+	}
+}
+
+void places_close(struct place *places, const struct gang *gang)
+{
+	for (int rank = 0; rank < gang->nranks; rank++) {
+		place_enter(&places[rank]);
+		if (places[rank].stream && places[rank].stream != CU_STREAM_PER_THREAD)
+			CU(cuStreamDestroy(places[rank].stream));
+		for (int which = 0; which < 2; which++)
+			close_buffer(places[rank].memory[which], places[rank].count * sizeof(uint32_t));
+	}
+}
+
+/* ---- rounds ---- */
+
+static uint32_t element(uint32_t rank, uint32_t round, size_t i)
+{
+	return (rank + 1) * 2654435761u + (round + 3) * (uint32_t)(i + 1) * 40503u;
+}
+
+static void write_input(void *argument)
+{
+	struct place *place = argument;
+	uint32_t *input = fake_cuda_reach(place->input);
+	if (place->wait_ms)
+		doze(place->wait_ms);
+	for (size_t i = 0; i < place->count; i++)
+		input[i] = element((uint32_t)place->rank, place->round, i);
+}
+
+static void judge_output(void *argument)
+{
+	struct place *place = argument;
+	uint32_t *output = fake_cuda_reach(place->output);
+	for (size_t i = 0; i < place->count; i++) {
+		uint32_t sum = 0;
+		for (int rank = 0; rank < place->nranks; rank++)
+			sum += element((uint32_t)rank, place->round, i);
+		place->wrong += output[i] != sum;
+		output[i] = 0;
+	}
+	place->round++;
+}
+
+void place_write(struct place *place)
+{
+	CU(fake_cuda_launch(place->stream, write_input, place));
+}
+
+void place_call(struct place *place, ferryComm_t comm)
+{
+	OK(ferryAllReduce((void *)(uintptr_t)place->input, (void *)(uintptr_t)place->output, place->count, ferryUint32, ferrySum, comm,
+	                  (ferryStream_t)place->stream));
+}
+
+void place_judge(struct place *place)
+{
+	CU(fake_cuda_launch(place->stream, judge_output, place));
+}
+
+void place_round(struct place *place, ferryComm_t comm)
+{
+	place_enter(place);
+	place_write(place);
+	place_call(place, comm);
+	place_judge(place);
+}
+
+void places_round(struct place *places, const struct gang *gang)
+{
+	for (int rank = 0; rank < gang->nranks; rank++)
+		place_round(&places[rank], gang->comms[rank]);
+}
+
+static void settle(const struct place *place, ferryComm_t comm)
+{
+	CUresult state;
+	place_enter(place);
+	for (int waited = 0; (state = cuStreamQuery(place->stream)) == CUDA_ERROR_NOT_READY && waited < PATIENCE_MS; waited++)
+		doze(1);
+	if (state) {
+		ferryResult_t error = ferrySuccess;
+		ferryCommGetAsyncError(comm, &error);
+		fail_msg("rank %d: its stream has not come to its end in %d s: CUDA error %d; the communicator: %s, \"%s\"", place->rank,
+		         PATIENCE_MS / 1000, (int)state, ferryGetErrorString(error), error ? ferryGetLastError(comm) : "");
+	}
+}
+
+void places_settle(struct place *places, const struct gang *gang, uint32_t rounds)
+{
+	for (int rank = 0; rank < gang->nranks; rank++)
+		settle(&places[rank], gang->comms[rank]);
+	for (int rank = 0; rank < gang->nranks; rank++)
+		if (places[rank].wrong || places[rank].round != rounds)
+			fail_msg("rank %d: %zu of %zu elements wrong, %u of %u rounds", rank, places[rank].wrong,
+			         places[rank].count * places[rank].round, places[rank].round, rounds);
+}

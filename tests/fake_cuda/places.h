@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ranks of one process on fake GPUs, each with a stream and buffers; for suites of the cuda device. A round is: a kernel
+ * writes the input of the round, the collective runs, a kernel judges the output and goes on to the next round. Nothing on
+ * the host stands between the three, so a call that starts early or ends late shows as wrong elements.
+ */
+#ifndef FERRY_TESTS_PLACES_H
+#define FERRY_TESTS_PLACES_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ferry.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+#include <stdint.h>
+
+#define OK(call)                                                                                                               \
+	do {                                                                                                                   \
+		ferryResult_t result_ = (call);                                                                                \
+		if (result_)                                                                                                   \
+			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));                  \
+	} while (0)
+
+#define CU(call)                                                                                                               \
+	do {                                                                                                                   \
+		CUresult refused_ = (call);                                                                                    \
+		const char *words_ = "?";                                                                                      \
+		if (refused_) {                                                                                                \
+			cuGetErrorString(refused_, &words_);                                                                   \
+			fail_msg("%s: %s (CUDA error %d)", #call, words_, (int)refused_);                                      \
+		}                                                                                                              \
+	} while (0)
+
+/** The call fails with this result, and the message holds the words. */
+#define REFUSED(expected, words, call)                                                                                         \
+	do {                                                                                                                   \
+		ferryResult_t result_ = (call);                                                                                \
+		if (result_ != (expected) || !strstr(ferryGetLastError(NULL), words))                                          \
+			fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", #call, ferryGetErrorString(result_),               \
+			         ferryGetLastError(NULL), ferryGetErrorString(expected), words);                               \
+	} while (0)
+
+#define MOST_PLACES 8
+
+struct place {
+	int device, rank, nranks;
+	size_t count;
+	CUstream stream;
+	CUdeviceptr input, output; /* in the middle of allocations of their own */
+	CUdeviceptr memory[2];
+	int wait_ms;               /* before the input is written */
+	uint32_t round;            /* the last two: the kernels' */
+	size_t wrong;
+};
+
+struct gang {
+	int nranks;
+	const int *devices;
+	ferryComm_t comms[MOST_PLACES];
+};
+
+void doze(int milliseconds);
+
+/** Ranks over so many domains, one on each device of the list. */
+void gang_open(struct gang *gang, int nranks, const int *devices, int domains);
+void gang_close(struct gang *gang);
+
+/** A place for each rank of the gang: its context becomes the thread's while it is made. */
+void places_open(struct place *places, const struct gang *gang, size_t count);
+void places_close(struct place *places, const struct gang *gang);
+/** Makes the place's device current. */
+void place_enter(const struct place *place);
+
+/** The kernels around a call, and the call (a sum of uint32). */
+void place_write(struct place *place);
+void place_call(struct place *place, ferryComm_t comm);
+void place_judge(struct place *place);
+/** The three of them. */
+void place_round(struct place *place, ferryComm_t comm);
+void places_round(struct place *places, const struct gang *gang);
+
+/** Waits for the streams; fails if something was wrong or the rounds are not so many. */
+void places_settle(struct place *places, const struct gang *gang, uint32_t rounds);
+
+/** A test ends without misuse of the driver that the double counted. Teardown of every test. */
+int no_misuse(void **state);
+
+/** Before the first use of Ferry: the double is the driver, routers are embedded. */
+void fake_is_the_driver(void);
+
+#endif
