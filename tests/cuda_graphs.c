@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls captured into graphs, over the double of the CUDA driver: each replay is a new call with what the buffers hold then. */
+#include "tests/fake_cuda/places.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT 3011
+
+static const int devices[] = {0, 1, 2, 3};
+
+static void begin(struct place *place, CUstreamCaptureMode mode)
+{
+	place_enter(place);
+	CU(cuStreamBeginCapture(place->stream, mode));
+}
+
+static CUgraphExec end(struct place *place)
+{
+	CUgraph captured;
+	CUgraphExec executable;
+	place_enter(place);
+	CU(cuStreamEndCapture(place->stream, &captured));
+	CU(cuGraphInstantiateWithFlags(&executable, captured, 0));
+	CU(cuGraphDestroy(captured));
+	return executable;
+}
+
+/* A graph of each rank: input, so many calls, judgement. */
+static void capture_round(struct place *places, const struct gang *gang, int calls, CUstreamCaptureMode mode, CUgraphExec *graphs)
+{
+	for (int rank = 0; rank < gang->nranks; rank++) {
+		begin(&places[rank], mode);
+		place_write(&places[rank]);
+		for (int i = 0; i < calls; i++)
+			place_call(&places[rank], gang->comms[rank]);
+		place_judge(&places[rank]);
+		graphs[rank] = end(&places[rank]);
+	}
+}
+
+static void replay(struct place *places, const struct gang *gang, CUgraphExec *graphs)
+{
+	for (int rank = 0; rank < gang->nranks; rank++) {
+		place_enter(&places[rank]);
+		CU(cuGraphLaunch(graphs[rank], places[rank].stream));
+	}
+}
+
+static void forget(const struct gang *gang, CUgraphExec *graphs)
+{
+	for (int rank = 0; rank < gang->nranks; rank++)
+		CU(cuGraphExecDestroy(graphs[rank]));
+}
+
+/* ---- replays ---- */
+
+static void captured_call_is_replayed_a_thousand_times_with_changing_inputs(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 3, devices, 2);
+	places_open(places, &gang, COUNT);
+	capture_round(places, &gang, 1, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	for (int i = 0; i < 1000; i++)
+		replay(places, &gang, graphs);
+	places_settle(places, &gang, 1000);
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+static void eager_calls_between_replays_of_several_calls(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 3, devices, 1);
+	places_open(places, &gang, COUNT);
+	for (int i = 0; i < 5; i++)
+		places_round(places, &gang);
+	capture_round(places, &gang, 3, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	for (int i = 0; i < 100; i++) {
+		replay(places, &gang, graphs);
+		for (int eager = 0; eager < i % 4; eager++)
+			places_round(places, &gang);
+	}
+	places_settle(places, &gang, 5 + 100 + 150);
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* Streams of odd ranks are given the two in the other order. */
+static void two_graphs_are_replayed_alternately_on_two_streams(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[2][MOST_PLACES];
+	CUgraphExec graphs[2][MOST_PLACES];
+	gang_open(&gang, 3, devices, 2);
+	for (int which = 0; which < 2; which++) {
+		places_open(places[which], &gang, COUNT + 1000 * (size_t)which);
+		capture_round(places[which], &gang, 1 + which, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graphs[which]);
+	}
+	for (int i = 0; i < 200; i++)
+		for (int turn = 0; turn < 2; turn++)
+			for (int rank = 0; rank < 3; rank++) {
+				int which = (turn + rank + i) % 2;
+				place_enter(&places[which][rank]);
+				CU(cuGraphLaunch(graphs[which][rank], places[which][rank].stream));
+			}
+	for (int which = 0; which < 2; which++) {
+		places_settle(places[which], &gang, 200);
+		forget(&gang, graphs[which]);
+	}
+	gang_close(&gang);
+	for (int which = 0; which < 2; which++)
+		places_close(places[which], &gang);
+}
+
+/* Also on a stream that it was not captured from. */
+static void one_graph_may_be_launched_on_several_streams(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	CUstream others[MOST_PLACES];
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	capture_round(places, &gang, 2, CU_STREAM_CAPTURE_MODE_RELAXED, graphs);
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[rank]);
+		CU(cuStreamCreate(&others[rank], CU_STREAM_NON_BLOCKING));
+	}
+	for (int i = 0; i < 60; i++)
+		for (int rank = 0; rank < 2; rank++) {
+			place_enter(&places[rank]);
+			CU(cuGraphLaunch(graphs[rank], i % 3 ? others[rank] : places[rank].stream));
+		}
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[rank]);
+		CU(cuStreamSynchronize(others[rank]));
+		CU(cuStreamDestroy(others[rank]));
+	}
+	places_settle(places, &gang, 60);
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* Two executables of one captured graph share its calls; they are launched by turns. */
+static void two_executables_of_one_graph_take_turns(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[2][MOST_PLACES];
+	gang_open(&gang, 2, devices, 2);
+	places_open(places, &gang, COUNT);
+	for (int rank = 0; rank < 2; rank++) {
+		CUgraph captured;
+		begin(&places[rank], CU_STREAM_CAPTURE_MODE_GLOBAL);
+		place_write(&places[rank]);
+		place_call(&places[rank], gang.comms[rank]);
+		place_judge(&places[rank]);
+		CU(cuStreamEndCapture(places[rank].stream, &captured));
+		for (int which = 0; which < 2; which++)
+			CU(cuGraphInstantiateWithFlags(&graphs[which][rank], captured, 0));
+		CU(cuGraphDestroy(captured));
+	}
+	for (int i = 0; i < 50; i++)
+		replay(places, &gang, graphs[i % 2]);
+	places_settle(places, &gang, 50);
+	forget(&gang, graphs[0]);
+	for (int i = 0; i < 50; i++)
+		replay(places, &gang, graphs[1]);
+	places_settle(places, &gang, 100);
+	forget(&gang, graphs[1]);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* One capture of all ranks: the streams of the others join through events and come back to rank 0's. */
+static void all_ranks_of_a_process_may_be_captured_into_one_graph(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUevent fork, joins[MOST_PLACES];
+	CUgraphExec graph;
+	gang_open(&gang, 3, devices, 1);
+	places_open(places, &gang, COUNT);
+	begin(&places[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+	CU(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+	CU(cuEventRecord(fork, places[0].stream));
+	for (int rank = 0; rank < 3; rank++) {
+		place_enter(&places[rank]);
+		if (rank)
+			CU(cuStreamWaitEvent(places[rank].stream, fork, 0));
+		place_write(&places[rank]);
+		place_call(&places[rank], gang.comms[rank]);
+		place_judge(&places[rank]);
+		CU(cuEventCreate(&joins[rank], CU_EVENT_DISABLE_TIMING));
+		CU(cuEventRecord(joins[rank], places[rank].stream));
+	}
+	place_enter(&places[0]);
+	for (int rank = 1; rank < 3; rank++)
+		CU(cuStreamWaitEvent(places[0].stream, joins[rank], 0));
+	graph = end(&places[0]);
+	for (int i = 0; i < 50; i++)
+		CU(cuGraphLaunch(graph, places[0].stream));
+	places_settle(places, &gang, 50);
+	CU(cuGraphExecDestroy(graph));
+	CU(cuEventDestroy(fork));
+	for (int rank = 0; rank < 3; rank++)
+		CU(cuEventDestroy(joins[rank]));
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+static void every_capture_mode_will_do(void **state)
+{
+	(void)state;
+	static const CUstreamCaptureMode modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+	                                            CU_STREAM_CAPTURE_MODE_RELAXED};
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 2, devices, 2);
+	places_open(places, &gang, COUNT);
+	for (uint32_t mode = 0; mode < 3; mode++) {
+		capture_round(places, &gang, 1, modes[mode], graphs);
+		for (int i = 0; i < 10; i++)
+			replay(places, &gang, graphs);
+		places_settle(places, &gang, 10 * (mode + 1));
+		forget(&gang, graphs);
+	}
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* Lanes work and lines are made meanwhile: 1100 calls take more than the device allocates at once. */
+static void a_global_capture_stays_valid_beside_calls_under_way(void **state)
+{
+	(void)state;
+	struct gang gangs[2];
+	struct place places[2][MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	for (int which = 0; which < 2; which++) {
+		gang_open(&gangs[which], 2, devices, 1);
+		places_open(places[which], &gangs[which], which ? 64 : COUNT);
+	}
+	for (int i = 0; i < 20; i++)
+		places_round(places[0], &gangs[0]);
+	capture_round(places[1], &gangs[1], 550, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	replay(places[1], &gangs[1], graphs);
+	for (int i = 0; i < 20; i++)
+		places_round(places[0], &gangs[0]);
+	places_settle(places[0], &gangs[0], 40);
+	places_settle(places[1], &gangs[1], 1);
+	forget(&gangs[1], graphs);
+	for (int which = 0; which < 2; which++) {
+		gang_close(&gangs[which]);
+		places_close(places[which], &gangs[which]);
+	}
+}
+
+/* ---- refusals ---- */
+
+static void capture_of_an_unsupported_case_is_refused_and_the_capture_stays_valid(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	uint32_t ordinary = 0;
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	for (int rank = 0; rank < 2; rank++) {
+		ferryComm_t comm = gang.comms[rank];
+		ferryStream_t stream = (ferryStream_t)places[rank].stream;
+		void *input = (void *)(uintptr_t)places[rank].input, *output = (void *)(uintptr_t)places[rank].output;
+		begin(&places[rank], CU_STREAM_CAPTURE_MODE_GLOBAL);
+		place_write(&places[rank]);
+		REFUSED(ferryInvalidUsage, "graph", ferrySend(input, 1, ferryUint32, 1 - rank, comm, stream));
+		REFUSED(ferryInvalidUsage, "graph", ferryRecv(output, 1, ferryUint32, 1 - rank, comm, stream));
+		REFUSED(ferryInvalidArgument, "host memory", ferryAllReduce(&ordinary, output, 1, ferryUint32, ferrySum, comm, stream));
+		place_call(&places[rank], comm);
+		place_judge(&places[rank]);
+		graphs[rank] = end(&places[rank]);
+	}
+	for (int i = 0; i < 10; i++)
+		replay(places, &gang, graphs);
+	places_settle(places, &gang, 10);
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* The blocking stream's capture would have to wait for the default stream and the other way round. */
+static void the_default_stream_beside_a_captured_blocking_stream_is_refused(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUstream blocking;
+	CUgraph captured;
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	place_enter(&places[0]);
+	CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+	CU(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+	REFUSED(ferryInvalidUsage, "default stream",
+	        ferryAllReduce((void *)(uintptr_t)places[0].input, (void *)(uintptr_t)places[0].output, COUNT, ferryUint32, ferrySum,
+	                       gang.comms[0], NULL));
+	CU(cuStreamEndCapture(blocking, &captured));
+	CU(cuGraphDestroy(captured));
+	CU(cuStreamDestroy(blocking));
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* ---- ends ---- */
+
+static void graph_destroyed_while_communicator_lives(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 2, devices, 2);
+	places_open(places, &gang, COUNT);
+	for (uint32_t i = 0; i < 20; i++) {
+		capture_round(places, &gang, 2, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+		replay(places, &gang, graphs);
+		replay(places, &gang, graphs);
+		forget(&gang, graphs); /* the replays may still be under way */
+		places_round(places, &gang);
+		places_settle(places, &gang, 3 * (i + 1));
+	}
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+static void communicator_destroyed_before_the_graph(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	capture_round(places, &gang, 2, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	for (int i = 0; i < 5; i++)
+		replay(places, &gang, graphs);
+	places_settle(places, &gang, 5);
+	gang_close(&gang);
+	forget(&gang, graphs);
+	places_close(places, &gang);
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* What was captured and never launched: thrown away as a graph, or with a capture that something else ended. */
+static void captures_that_are_thrown_away_leave_the_communicator_working(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraph captured;
+	CUdeviceptr memory;
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	for (uint32_t i = 0; i < 5; i++) {
+		for (int rank = 0; rank < 2; rank++) {
+			begin(&places[rank], CU_STREAM_CAPTURE_MODE_GLOBAL);
+			place_call(&places[rank], gang.comms[rank]);
+			CU(cuStreamEndCapture(places[rank].stream, &captured));
+			CU(cuGraphDestroy(captured));
+			begin(&places[rank], CU_STREAM_CAPTURE_MODE_GLOBAL);
+			place_call(&places[rank], gang.comms[rank]);
+			assert_int_equal(cuMemAlloc(&memory, 8), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+			REFUSED(ferryInvalidUsage, "invalidated",
+			        ferryAllReduce((void *)(uintptr_t)places[rank].input, (void *)(uintptr_t)places[rank].output, COUNT,
+			                       ferryUint32, ferrySum, gang.comms[rank], (ferryStream_t)places[rank].stream));
+			assert_int_equal(cuStreamEndCapture(places[rank].stream, &captured), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+		}
+		places_round(places, &gang);
+		places_settle(places, &gang, i + 1);
+	}
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* ---- threads ---- */
+
+struct caller {
+	const struct gang *gang;
+	struct place *place;
+	pthread_t thread;
+};
+
+static void *capture_and_replay(void *argument)
+{
+	struct caller *caller = argument;
+	struct place *place = caller->place;
+	ferryComm_t comm = caller->gang->comms[place->rank];
+	for (int graph = 0; graph < 5; graph++) {
+		begin(place, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+		place_write(place);
+		place_call(place, comm);
+		place_judge(place);
+		CUgraphExec executable = end(place);
+		for (int i = 0; i < 20; i++) {
+			CU(cuGraphLaunch(executable, place->stream));
+			if (i % 5 == 0)
+				place_round(place, comm);
+		}
+		CU(cuGraphExecDestroy(executable));
+	}
+	return NULL;
+}
+
+static void each_rank_captures_in_a_thread_of_its_own(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	struct caller callers[4];
+	gang_open(&gang, 4, devices, 2);
+	places_open(places, &gang, COUNT);
+	for (int rank = 0; rank < 4; rank++) {
+		callers[rank] = (struct caller){&gang, &places[rank], 0};
+		pthread_create(&callers[rank].thread, NULL, capture_and_replay, &callers[rank]);
+	}
+	for (int rank = 0; rank < 4; rank++)
+		pthread_join(callers[rank].thread, NULL);
+	places_settle(places, &gang, 5 * 24);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+/* ---- other collectives ---- */
+
+/* alltoallv with other counts per pair, and premulsum with a scalar that changes between replays. */
+static void alltoallv_and_device_scalars_are_replayed(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	CUdeviceptr scalars[2];
+	ferryRedOp_t ops[2];
+	static const size_t counts[2][2] = {{5, 700}, {300, 1}}, displacements[2] = {0, 1000};
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	for (int rank = 0; rank < 2; rank++) {
+		struct place *place = &places[rank];
+		const size_t received[2] = {counts[0][rank], counts[1][rank]};
+		char *input = (char *)(uintptr_t)place->input, *output = (char *)(uintptr_t)place->output;
+		place_enter(place);
+		CU(cuMemAlloc(&scalars[rank], 4));
+		OK(ferryRedOpCreatePreMulSum(&ops[rank], (void *)(uintptr_t)scalars[rank], ferryUint32, ferryScalarDevice,
+		                             gang.comms[rank]));
+		begin(place, CU_STREAM_CAPTURE_MODE_GLOBAL);
+		OK(ferryAllToAllv(input, counts[rank], displacements, output, received, displacements, ferryUint32, gang.comms[rank],
+		                  (ferryStream_t)place->stream));
+		OK(ferryAllReduce(input + 2000 * 4, output + 2000 * 4, 1000, ferryUint32, ops[rank], gang.comms[rank],
+		                  (ferryStream_t)place->stream));
+		graphs[rank] = end(place);
+		OK(ferryRedOpDestroy(ops[rank], gang.comms[rank]));
+	}
+	for (uint32_t i = 1; i <= 20; i++) {
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			uint32_t *input = fake_cuda_reach(places[rank].input);
+			*(uint32_t *)fake_cuda_reach(scalars[rank]) = i + rank;
+			for (uint32_t n = 0; n < COUNT; n++)
+				input[n] = i * 1000000 + rank * 100000 + n;
+		}
+		replay(places, &gang, graphs);
+		places_settle(places, &gang, 0);
+		for (uint32_t rank = 0; rank < 2; rank++) {
+			const uint32_t *output = fake_cuda_reach(places[rank].output);
+			for (uint32_t from = 0; from < 2; from++)
+				assert_int_equal(output[1000 * from + counts[from][rank] - 1],
+				                 i * 1000000 + from * 100000 + 1000 * rank + counts[from][rank] - 1);
+			assert_int_equal(output[2999], i * (i * 1000000 + 2999) + (i + 1) * (i * 1000000 + 100000 + 2999));
+		}
+	}
+	forget(&gang, graphs);
+	for (int rank = 0; rank < 2; rank++)
+		CU(cuMemFree(scalars[rank]));
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(captured_call_is_replayed_a_thousand_times_with_changing_inputs, no_misuse),
+	        cmocka_unit_test_teardown(eager_calls_between_replays_of_several_calls, no_misuse),
+	        cmocka_unit_test_teardown(two_graphs_are_replayed_alternately_on_two_streams, no_misuse),
+	        cmocka_unit_test_teardown(one_graph_may_be_launched_on_several_streams, no_misuse),
+	        cmocka_unit_test_teardown(two_executables_of_one_graph_take_turns, no_misuse),
+	        cmocka_unit_test_teardown(all_ranks_of_a_process_may_be_captured_into_one_graph, no_misuse),
+	        cmocka_unit_test_teardown(every_capture_mode_will_do, no_misuse),
+	        cmocka_unit_test_teardown(a_global_capture_stays_valid_beside_calls_under_way, no_misuse),
+	        cmocka_unit_test_teardown(capture_of_an_unsupported_case_is_refused_and_the_capture_stays_valid, no_misuse),
+	        cmocka_unit_test_teardown(the_default_stream_beside_a_captured_blocking_stream_is_refused, no_misuse),
+	        cmocka_unit_test_teardown(graph_destroyed_while_communicator_lives, no_misuse),
+	        cmocka_unit_test_teardown(communicator_destroyed_before_the_graph, no_misuse),
+	        cmocka_unit_test_teardown(captures_that_are_thrown_away_leave_the_communicator_working, no_misuse),
+	        cmocka_unit_test_teardown(each_rank_captures_in_a_thread_of_its_own, no_misuse),
+	        cmocka_unit_test_teardown(alltoallv_and_device_scalars_are_replayed, no_misuse),
+	};
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
