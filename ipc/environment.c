@@ -29,7 +29,6 @@ const struct ferry_variable ferry_variables[] = {
 	{"CUDA_DEVICE_MAX_CONNECTIONS", "", "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
 	{"FERRY_COPY_STREAMS", "2", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2", "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
-	{"FERRY_COPY_HINT", "1", "0: leave it to CUDA which engine makes short copies."},
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",

@@ -253,7 +253,10 @@ static ferryResult_t call_capture(struct ferry_call *call, ferryStream_t stream,
 	return result;
 }
 
-/* Into the lanes' inboxes, then into the stream: from there it may start at once. Under comm->lock. */
+/*
+ * Into the lanes' inboxes and into the stream. A host stream may start it at once and rings the lanes then, so they have it
+ * before; a device that is polled first says where the lanes are to look. Under comm->lock.
+ */
 static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, const struct ferry_stream_work *work)
 {
 	struct ferryComm *comm = call->comm;
@@ -262,8 +265,12 @@ static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, 
 	atomic_store(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0));
 	atomic_fetch_add(&comm->inflight, 1);
 	atomic_fetch_add(&comm->device->inflight, 1);
-	ferry_lanes_submit(comm, call);
+	bool polled = comm->device->ops->polled;
+	if (!polled)
+		ferry_lanes_submit(comm, call);
 	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
+	if (polled)
+		ferry_lanes_submit(comm, call);
 	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
 		ferry_comm_fail(comm, result, ferry_last_message());
 	ferry_ticket_drop(&call->ticket);

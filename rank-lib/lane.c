@@ -345,7 +345,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 		return false;
 	if (direction == FERRY_UP && !call->noticed) {
 		call->noticed = true;
-		if (lane->comm->device->ops->polled && call->left[FERRY_DOWN])
+		if (lane->comm->device->ops->polled && call->all_left[FERRY_DOWN])
 			ferry_wake(&lane->comm->shared, 0, 1ull << lane->comm->rank, 0);
 	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
@@ -520,9 +520,11 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
+	const struct ferry_call *call = lane->calls;
 	if (lane->reported || !lane->comm->stall_ns || now - lane->idle_since < lane->comm->stall_ns || awaits_start(lane))
 		return;
-	const struct ferry_call *call = lane->calls;
+	if (!call->point_to_point && !all_submitted(lane->comm, call))
+		return; /* waiting for a rank that has not come yet is nothing to report */
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
 		issued += call->transfers[lane->direction][i].issued;

@@ -320,10 +320,8 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 	const struct ferry_cuda_driver *driver = device->driver;
 	int addressing = 0, least = 0;
 	CUmoduleLoadingMode loading;
-	long nstreams, hint;
+	long nstreams;
 	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 2, &nstreams);
-	if (!result)
-		result = ferry_env_integer("FERRY_COPY_HINT", 0, 1, 1, &hint);
 	if (result)
 		return result;
 	if (!ferry_env("FERRY_LAZY_MODULES") && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
@@ -333,7 +331,6 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 	device->base.ops = &cuda_ops;
 	device->base.ordinal = ordinal;
 	device->nstreams = (uint32_t)nstreams;
-	device->plain_copies = !hint;
 	pthread_mutex_init(&device->lock, NULL);
 	CUresult refused = driver->DeviceGet(&device->device, ordinal);
 	if (!refused)

@@ -32,7 +32,6 @@ struct ferry_cuda_device {
 	CUcontext context;          /* the primary one */
 	int copy_priority;          /* the greatest: streams of another priority share no hardware queue with these */
 	uint32_t nstreams;          /* per copy queue */
-	bool plain_copies;          /* FERRY_COPY_HINT=0 */
 	pthread_mutex_t lock;       /* for the lines */
 	struct ferry_cuda_line **lines; /* a ring of those given back; usable once `finished` is 0 */
 	uint32_t nlines, capacity, first;

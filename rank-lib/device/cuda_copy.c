@@ -11,7 +11,6 @@
 
 #include <stdlib.h>
 
-#define SHORT_COPY (128u << 10)
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 struct cuda_queue {
@@ -92,15 +91,6 @@ static CUresult settle_thread(struct ferry_cuda_device *device)
 	return refused;
 }
 
-/* Short copies to the GPU otherwise go where kernels go, behind streams that may wait for this very copy. */
-static CUresult copy_by_engine(struct ferry_cuda_device *device, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
-{
-	CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-	                                 .flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE};
-	size_t first = 0;
-	return device->driver->MemcpyBatchAsync(&to, &from, &bytes, 1, &attributes, &first, 1, stream);
-}
-
 static const char *path_name(const struct ferry_copy_queue *queue, bool crosses)
 {
 	return !crosses ? "copying within the GPU" : queue->direction == FERRY_UP ? "copying from the GPU" : "copying to the GPU";
@@ -117,9 +107,7 @@ ferryResult_t ferry_cuda_copy(struct ferry_copy_queue *queue, void *destination,
 	(void)whole;
 	CUresult refused = settle_thread(device);
 	if (!refused)
-		refused = crosses && bytes <= SHORT_COPY && !device->plain_copies
-		                  ? copy_by_engine(device, to, from, bytes, stream)
-		          : !crosses                     ? device->driver->MemcpyDtoDAsync(to, from, bytes, stream)
+		refused = !crosses                      ? device->driver->MemcpyDtoDAsync(to, from, bytes, stream)
 		          : queue->direction == FERRY_UP ? device->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
 		                                         : device->driver->MemcpyHtoDAsync(to, source, bytes, stream);
 	if (!refused)

@@ -20,7 +20,7 @@
 	F(ThreadExchangeStreamCaptureMode) F(StreamBeginCapture) F(StreamEndCapture) F(GraphInstantiateWithFlags) \
 	F(GraphLaunch) F(GraphDestroy) F(GraphExecDestroy) F(GraphRetainUserObject) F(UserObjectCreate) \
 	F(UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) \
-	F(Memcpy) F(MemcpyAsync) F(MemcpyBatchAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(MemcpyDtoDAsync) F(MemsetD8Async) \
+	F(Memcpy) F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(MemcpyDtoDAsync) F(MemsetD8Async) \
 	F(PointerGetAttributes) F(IpcGetMemHandle) F(IpcOpenMemHandle) F(IpcCloseMemHandle) F(EventCreate) F(EventRecord) \
 	F(EventQuery) F(EventSynchronize) F(EventElapsedTime) F(EventDestroy)
 
