@@ -463,6 +463,7 @@ int main(int argc, char **argv)
 	}
 	if (launch.rank < 0)
 		return relaunch(&parsed, argc, argv);
+	argv[0] = program_invocation_short_name; /* the record is of what was asked, not of where the program lies */
 	char *command = join_command(argc, argv);
 	parsed.command = command;
 	int code = run_ranks(&parsed, launch.local_rank);
