@@ -59,10 +59,193 @@ static int two_communicators_work_on_two_streams_at_once(void)
 	return 0;
 }
 
+static int a_call_returns_before_its_stream_reaches_it(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	TRY(places_round(places, &gang, 1, 0)); /* makes the plan */
+	TRY(places_settle(places, &gang, "the first round"));
+	for (int i = 0; i < gang.nlocal; i++)
+		TRY(place_write(&places[i], 2, 300000000));
+	double start = check_seconds();
+	for (int i = 0; i < gang.nlocal; i++)
+		TRY(place_call(&places[i], gang.comm[i]));
+	double took = check_seconds() - start;
+	REQUIRE(took < 0.15, "%d calls behind kernels of 300 ms took %.0f ms to return", gang.nlocal, 1e3 * took);
+	for (int i = 0; i < gang.nlocal; i++)
+		TRY(place_judge(&places[i], 2));
+	TRY(places_settle(places, &gang, "behind slow kernels"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+static int another_stream_that_waits_for_an_event_sees_the_result(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	cudaStream_t reader[GANG_MOST];
+	cudaEvent_t written[GANG_MOST], judged[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaStreamCreateWithFlags(&reader[i], cudaStreamNonBlocking));
+		CUDA(cudaEventCreateWithFlags(&written[i], cudaEventDisableTiming));
+		CUDA(cudaEventCreateWithFlags(&judged[i], cudaEventDisableTiming));
+	}
+	for (uint32_t round = 1; round <= 20; round++)
+		for (int i = 0; i < gang.nlocal; i++) {
+			TRY(place_write(&places[i], round, round % 10 ? 0 : 5000000));
+			TRY(place_call(&places[i], gang.comm[i]));
+			CUDA(cudaEventRecord(written[i], places[i].own));
+			CUDA(cudaStreamWaitEvent(reader[i], written[i], 0));
+			places[i].stream = reader[i];
+			TRY(place_judge(&places[i], round));
+			places[i].stream = places[i].own;
+			CUDA(cudaEventRecord(judged[i], reader[i]));
+			CUDA(cudaStreamWaitEvent(places[i].own, judged[i], 0));
+		}
+	TRY(places_settle(places, &gang, "read in another stream"));
+	TRY(gang_close(&gang));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaStreamDestroy(reader[i]));
+		CUDA(cudaEventDestroy(written[i]));
+		CUDA(cudaEventDestroy(judged[i]));
+	}
+	return places_close(places, &gang);
+}
+
+struct caller {
+	struct place *place;
+	ferryComm_t comm;
+	int result;
+	pthread_t thread;
+};
+
+static int call_and_wait(struct caller *caller)
+{
+	for (uint32_t round = 1; round <= 100; round++) {
+		TRY(place_write(caller->place, round, 0));
+		TRY(place_call(caller->place, caller->comm));
+		TRY(place_judge(caller->place, round));
+		if (round % 10 == 0)
+			CUDA(cudaStreamSynchronize(caller->place->stream));
+	}
+	return 0;
+}
+
+static void *caller_thread(void *argument)
+{
+	struct caller *caller = (struct caller *)argument;
+	caller->result = call_and_wait(caller);
+	return NULL;
+}
+
+static int a_thread_per_rank_calls_and_waits_by_itself(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	struct caller callers[GANG_MOST] = {};
+	int result = 0;
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		callers[i].place = &places[i];
+		callers[i].comm = gang.comm[i];
+		REQUIRE(!pthread_create(&callers[i].thread, NULL, caller_thread, &callers[i]), "no thread for rank %d", i);
+	}
+	for (int i = 0; i < gang.nlocal; i++) {
+		pthread_join(callers[i].thread, NULL);
+		result |= callers[i].result;
+	}
+	TRY(result);
+	TRY(places_settle(places, &gang, "a thread per rank"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+static int a_stream_of_another_gpu_is_refused(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	cudaStream_t foreign;
+	if (gang_devices() < 2)
+		SKIP("one GPU");
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice((places[i].device + 1) % gang_devices()));
+		CUDA(cudaStreamCreate(&foreign));
+		CUDA(cudaSetDevice(places[i].device));
+		REFUSED(ferryInvalidArgument, "stream",
+		        ferryAllReduce(places[i].input, places[i].output, COUNT, ferryUint32, ferrySum, gang.comm[i],
+		                       (ferryStream_t)foreign));
+		CUDA(cudaStreamDestroy(foreign));
+	}
+	TRY(places_round(places, &gang, 1, 0));
+	TRY(places_settle(places, &gang, "after the refusal"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+#define STREAMS 40
+
+static int replace_stream(struct place *place)
+{
+	int least, greatest;
+	CUDA(cudaSetDevice(place->device));
+	CUDA(cudaStreamDestroy(place->own));
+	CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+	CUDA(cudaStreamCreateWithPriority(&place->own, cudaStreamNonBlocking, greatest));
+	place->stream = place->own;
+	return 0;
+}
+
+/* Rank by rank: all of a rank's streams wait before the next rank makes its first call. */
+static int forty_streams_rank_by_rank(bool urgent)
+{
+	static struct place places[STREAMS][GANG_MOST];
+	struct gang gang;
+	TRY(gang_shape(&gang));
+	if (gang.nlocal > gang_devices())
+		SKIP("ranks that share a GPU share its hardware queues: one keeps the other out");
+	TRY(gang_open(&gang, "cuda"));
+	for (int stream = 0; stream < STREAMS; stream++) {
+		TRY(places_open(places[stream], &gang, 1001 + (size_t)stream));
+		for (int i = 0; urgent && i < gang.nlocal; i++)
+			TRY(replace_stream(&places[stream][i]));
+	}
+	for (uint32_t round = 1; round <= 3; round++)
+		for (int i = 0; i < gang.nlocal; i++)
+			for (int stream = 0; stream < STREAMS; stream++) {
+				TRY(place_write(&places[stream][i], round, 0));
+				TRY(place_call(&places[stream][i], gang.comm[i]));
+				TRY(place_judge(&places[stream][i], round));
+			}
+	for (int stream = 0; stream < STREAMS; stream++)
+		TRY(places_settle(places[stream], &gang, "forty streams, rank by rank"));
+	for (int stream = 0; stream < STREAMS; stream++)
+		TRY(places_close(places[stream], &gang));
+	return gang_close(&gang);
+}
+
+static int calls_in_forty_streams_wait_until_the_last_rank_has_made_its_own(void)
+{
+	return forty_streams_rank_by_rank(false);
+}
+
+/* Ferry's copies have this priority too, and so may share a hardware queue with a stream that waits for them. Run by name. */
+static int calls_in_forty_streams_of_the_greatest_priority_all_finish(void)
+{
+	return forty_streams_rank_by_rank(true);
+}
+
 /* More than the hardware has queues: streams that wait must not keep out the copies that they wait for. */
 static int calls_in_forty_streams_wait_at_once_and_all_finish(void)
 {
-	enum { STREAMS = 40, SMALL = 1001 };
+	enum { SMALL = 1001 };
 	static struct place places[STREAMS][GANG_MOST];
 	struct gang gang;
 	TRY(gang_open(&gang, "cuda"));
@@ -109,6 +292,72 @@ static int a_kernel_is_launched_for_the_first_time_beside_a_call_that_waits(void
 		TRY(place_judge(&places[i], 1));
 	}
 	TRY(places_settle(places, &gang, "beside a new kernel"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+static __global__ void not_launched_before_either(uint32_t *word)
+{
+	*word = 4711;
+}
+
+struct launch {
+	struct place *place;
+	cudaStream_t stream;
+	volatile bool over;
+	int result;
+};
+
+static int launch_first_time(struct launch *launch)
+{
+	CUDA(cudaSetDevice(launch->place->device));
+	not_launched_before_either<<<1, 1, 0, launch->stream>>>(launch->place->round);
+	CUDA(cudaGetLastError());
+	CUDA(cudaStreamSynchronize(launch->stream));
+	launch->over = true;
+	return 0;
+}
+
+static void *launch_thread(void *argument)
+{
+	struct launch *launch = (struct launch *)argument;
+	launch->result = launch_first_time(launch);
+	return NULL;
+}
+
+/* The other ranks call once the kernel has run: whoever lets the launch wait for the call lets it wait for ever. */
+static int a_first_launch_does_not_wait_for_a_call_whose_other_ranks_are_late(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	struct launch launch = {};
+	pthread_t thread;
+	if (check_in_job())
+		SKIP("the late rank is a thread of this process");
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	launch.place = &places[0];
+	CUDA(cudaSetDevice(places[0].device));
+	CUDA(cudaStreamCreateWithFlags(&launch.stream, cudaStreamNonBlocking));
+	TRY(place_write(&places[0], 1, 0));
+	TRY(place_call(&places[0], gang.comm[0]));
+	usleep(50000); /* its stream waits by now */
+	REQUIRE(!pthread_create(&thread, NULL, launch_thread, &launch), "no thread");
+	for (double start = check_seconds(); !launch.over && check_seconds() - start < 5;)
+		usleep(1000);
+	bool in_time = launch.over;
+	for (int i = 1; i < gang.nlocal; i++) {
+		TRY(place_write(&places[i], 1, 0));
+		TRY(place_call(&places[i], gang.comm[i]));
+	}
+	pthread_join(thread, NULL);
+	TRY(launch.result);
+	for (int i = 0; i < gang.nlocal; i++)
+		TRY(place_judge(&places[i], 1));
+	TRY(places_settle(places, &gang, "late ranks"));
+	REQUIRE(in_time, "the launch was over only after the late ranks had called (CUDA_MODULE_LOADING=%s)",
+	        getenv("CUDA_MODULE_LOADING") ? getenv("CUDA_MODULE_LOADING") : "");
+	CUDA(cudaStreamDestroy(launch.stream));
 	TRY(gang_close(&gang));
 	return places_close(places, &gang);
 }
@@ -184,11 +433,18 @@ int main(int argc, char **argv)
 	        TEST(call_starts_when_its_stream_reaches_it_and_later_work_waits_for_it),
 	        TEST(the_default_stream_is_a_stream_too),
 	        TEST(the_default_stream_of_a_thread_is_a_stream_too),
+	        TEST(a_call_returns_before_its_stream_reaches_it),
+	        TEST(another_stream_that_waits_for_an_event_sees_the_result),
+	        TEST(a_thread_per_rank_calls_and_waits_by_itself),
+	        TEST(a_stream_of_another_gpu_is_refused),
 	        TEST(two_communicators_work_on_two_streams_at_once),
 	        TEST(calls_in_forty_streams_wait_at_once_and_all_finish),
+	        TEST(calls_in_forty_streams_wait_until_the_last_rank_has_made_its_own),
 	        TEST(a_kernel_is_launched_for_the_first_time_beside_a_call_that_waits),
 	        TEST(calls_finish_while_kernels_hold_every_multiprocessor),
 	        TEST(a_communicator_is_destroyed_beside_calls_of_another),
+	        TEST(a_first_launch_does_not_wait_for_a_call_whose_other_ranks_are_late),
+	        HIDDEN(calls_in_forty_streams_of_the_greatest_priority_all_finish),
 	};
 	return check_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
