@@ -184,6 +184,152 @@ static int capture_of_what_is_not_supported_is_refused_and_the_capture_stays_val
 	return places_close(places, &gang);
 }
 
+static int begin_captures(struct place *places, const struct gang *gang)
+{
+	for (int i = 0; i < gang->nlocal; i++) {
+		struct place *place = &places[i];
+		CUDA(cudaSetDevice(place->device));
+		CUDA(cudaStreamBeginCapture(place->stream, cudaStreamCaptureModeGlobal));
+		write_input_of<<<GRID, 0, place->stream>>>(place->input, place->count, place->rank, place->round);
+	}
+	return 0;
+}
+
+static int end_captures(struct place *places, const struct gang *gang, cudaGraphExec_t *graphs)
+{
+	for (int i = 0; i < gang->nlocal; i++) {
+		struct place *place = &places[i];
+		cudaGraph_t captured;
+		CUDA(cudaSetDevice(place->device));
+		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round, place->wrong);
+		next_round<<<1, 1, 0, place->stream>>>(place->round);
+		CUDA(cudaStreamEndCapture(place->stream, &captured));
+		CUDA(cudaGraphInstantiate(&graphs[i], captured, 0));
+		CUDA(cudaGraphDestroy(captured));
+	}
+	return 0;
+}
+
+static int calls_of_all_gpus_in_one_group(struct place *places, const struct gang *gang)
+{
+	FERRY(ferryGroupStart());
+	for (int i = 0; i < gang->nlocal; i++)
+		TRY(place_call(&places[i], gang->comm[i]));
+	FERRY(ferryGroupEnd());
+	return 0;
+}
+
+/* One thread, a capture open on every GPU at once; and eager calls under way while they are. */
+static int a_group_is_captured_over_all_gpus_beside_calls_under_way(void)
+{
+	struct gang gang, other;
+	struct place places[GANG_MOST], under_way[GANG_MOST];
+	cudaGraphExec_t graphs[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(gang_open(&other, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	TRY(places_open(under_way, &other, COUNT * 10));
+	for (uint32_t round = 1; round <= 20; round++)
+		TRY(places_round(under_way, &other, round, 1000000));
+	TRY(begin_captures(places, &gang));
+	TRY(calls_of_all_gpus_in_one_group(places, &gang));
+	usleep(20000);
+	TRY(end_captures(places, &gang, graphs));
+	for (int i = 0; i < 50; i++)
+		TRY(replay(places, &gang, graphs));
+	TRY(require_rounds(places, &gang, 50, "a group of all GPUs"));
+	TRY(places_settle(under_way, &other, "calls under way beside captures"));
+	TRY(forget(places, &gang, graphs));
+	TRY(gang_close(&gang));
+	TRY(gang_close(&other));
+	TRY(places_close(places, &gang));
+	return places_close(under_way, &other);
+}
+
+/* The streams of the other GPUs are led into the capture of the first one's, and back, by events. */
+static int lead(struct place *places, const struct gang *gang, cudaEvent_t *events, bool back)
+{
+	for (int i = 1; i < gang->nlocal; i++) {
+		int from = back ? i : 0, to = back ? 0 : i;
+		CUDA(cudaSetDevice(places[from].device));
+		CUDA(cudaEventRecord(events[from], places[from].stream));
+		CUDA(cudaSetDevice(places[to].device));
+		CUDA(cudaStreamWaitEvent(places[to].stream, events[from], 0));
+	}
+	return 0;
+}
+
+static int capture_all_as_one(struct place *places, const struct gang *gang, cudaEvent_t *events, cudaGraph_t *captured)
+{
+	CUDA(cudaSetDevice(places[0].device));
+	CUDA(cudaStreamBeginCapture(places[0].stream, cudaStreamCaptureModeGlobal));
+	TRY(lead(places, gang, events, false));
+	for (int i = 0; i < gang->nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		write_input_of<<<GRID, 0, places[i].stream>>>(places[i].input, COUNT, places[i].rank, places[i].round);
+	}
+	TRY(calls_of_all_gpus_in_one_group(places, gang));
+	for (int i = 0; i < gang->nlocal; i++) {
+		struct place *place = &places[i];
+		CUDA(cudaSetDevice(place->device));
+		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, COUNT, place->nranks, place->round, place->wrong);
+		next_round<<<1, 1, 0, place->stream>>>(place->round);
+	}
+	TRY(lead(places, gang, events, true));
+	CUDA(cudaSetDevice(places[0].device));
+	CUDA(cudaStreamEndCapture(places[0].stream, captured));
+	return 0;
+}
+
+static int one_graph_spans_all_gpus(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	cudaEvent_t events[GANG_MOST];
+	cudaGraph_t captured;
+	cudaGraphExec_t graph;
+	TRY(gang_shape(&gang));
+	if (gang.nlocal < 2 || gang.nlocal > gang_devices())
+		SKIP("needs two GPUs in one process");
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaEventCreateWithFlags(&events[i], cudaEventDisableTiming));
+	}
+	TRY(capture_all_as_one(places, &gang, events, &captured));
+	CUDA(cudaGraphInstantiate(&graph, captured, 0));
+	CUDA(cudaGraphDestroy(captured));
+	for (int i = 0; i < 100; i++)
+		CUDA(cudaGraphLaunch(graph, places[0].stream));
+	CUDA(cudaStreamSynchronize(places[0].stream));
+	TRY(require_rounds(places, &gang, 100, "one graph of all GPUs"));
+	CUDA(cudaGraphExecDestroy(graph));
+	for (int i = 0; i < gang.nlocal; i++)
+		CUDA(cudaEventDestroy(events[i]));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+/* Nothing of it ever ran, and nobody else must miss it. */
+static int a_graph_that_was_never_replayed_is_forgotten(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	cudaGraphExec_t graphs[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (uint32_t turn = 1; turn <= 3; turn++) {
+		for (int i = 0; i < gang.nlocal; i++)
+			TRY(capture_round(&places[i], gang.comm[i], 2, cudaStreamCaptureModeThreadLocal, &graphs[i]));
+		TRY(forget(places, &gang, graphs));
+		TRY(eager_round(places, &gang));
+		TRY(require_rounds(places, &gang, turn, "after a graph that was not replayed"));
+	}
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
 static int graph_and_communicator_may_be_destroyed_in_either_order(void)
 {
 	for (int graph_first = 0; graph_first < 2; graph_first++) {
@@ -219,6 +365,9 @@ int main(int argc, char **argv)
 	        TEST(every_capture_mode_will_do),
 	        TEST(capture_of_what_is_not_supported_is_refused_and_the_capture_stays_valid),
 	        TEST(graph_and_communicator_may_be_destroyed_in_either_order),
+	        TEST(a_graph_that_was_never_replayed_is_forgotten),
+	        TEST(a_group_is_captured_over_all_gpus_beside_calls_under_way),
+	        TEST(one_graph_spans_all_gpus),
 	};
 	return check_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
