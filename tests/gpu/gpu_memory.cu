@@ -52,6 +52,50 @@ static int pointers_into_the_middle_of_an_allocation_will_do_and_nothing_around_
 	return places_close(places, &gang);
 }
 
+/* Bytes at every offset within a word, and odd numbers of them. */
+static int bytes_may_lie_and_end_anywhere(void)
+{
+	enum { ROOM = 20000, GUARD = 1000, BYTES = 12345 };
+	static uint8_t copy[2 * ROOM];
+	struct gang gang;
+	struct place places[GANG_MOST];
+	uint8_t *blocks[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMalloc((void **)&blocks[i], 2 * ROOM));
+	}
+	for (size_t offset = 1; offset < 16; offset += 2) {
+		size_t at = GUARD + offset, to = ROOM + GUARD + 2 * offset + 1, count = BYTES - offset;
+		for (int i = 0; i < gang.nlocal; i++) {
+			CUDA(cudaSetDevice(places[i].device));
+			CUDA(cudaMemsetAsync(blocks[i], 0xa5, 2 * ROOM, places[i].stream));
+			CUDA(cudaMemsetAsync(blocks[i] + at, places[i].rank + 1, count, places[i].stream));
+			FERRY(ferryAllReduce(blocks[i] + at, blocks[i] + to, count, ferryUint8, ferrySum, gang.comm[i],
+			                     (ferryStream_t)places[i].stream));
+		}
+		for (int i = 0; i < gang.nlocal; i++) {
+			CUDA(cudaSetDevice(places[i].device));
+			CUDA(cudaStreamSynchronize(places[i].stream));
+			CUDA(cudaMemcpy(copy, blocks[i], sizeof copy, cudaMemcpyDeviceToHost));
+			for (size_t b = 0; b < sizeof copy; b++) {
+				int expected = b >= at && b < at + count   ? places[i].rank + 1
+				               : b >= to && b < to + count ? gang.nranks * (gang.nranks + 1) / 2
+				                                           : 0xa5;
+				REQUIRE(copy[b] == expected, "rank %d, offset %zu: byte %zu is %02x instead of %02x", places[i].rank, offset, b,
+				        copy[b], (unsigned)expected);
+			}
+		}
+	}
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaFree(blocks[i]));
+	}
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
 static int memory_pools_will_do(void)
 {
 	struct gang gang;
@@ -79,6 +123,7 @@ typedef CUresult (*create_function)(CUmemGenericAllocationHandle *, size_t, cons
 typedef CUresult (*reserve_function)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 typedef CUresult (*map_function)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 typedef CUresult (*access_function)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
+typedef CUresult (*unmap_function)(CUdeviceptr, size_t);
 typedef CUresult (*granularity_function)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
 
 static int driver(const char *name, void **function)
@@ -137,6 +182,84 @@ static int mapped_memory_will_do_across_two_mappings(void)
 	TRY(round_on(places, &gang, inputs, outputs, 5));
 	TRY(gang_close(&gang));
 	return places_close(places, &gang); /* the mappings end with the process */
+}
+
+static int a_range_that_is_mapped_only_in_part_is_refused(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	void *unmap;
+	TRY(driver("cuMemUnmap", &unmap));
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		char *range;
+		size_t half;
+		CUDA(cudaSetDevice(places[i].device));
+		TRY(map_two(places[i].device, &range, &half));
+		REQUIRE(!((unmap_function)unmap)((CUdeviceptr)range + half, half), "unmapping the second half");
+		REFUSED(ferryInvalidArgument, "beyond",
+		        ferryAllReduce(range, range, half / 4 + 1, ferryUint32, ferrySum, gang.comm[i], (ferryStream_t)places[i].stream));
+	}
+	TRY(places_round(places, &gang, 7, 0));
+	TRY(places_settle(places, &gang, "after the refusal"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+typedef CUresult (*current_function)(CUcontext *);
+
+struct stranger {
+	struct place *place;
+	ferryComm_t comm;
+	current_function current; /* looked up by another thread: CUDA's runtime stays out of this one */
+	int result;
+	pthread_t thread;
+};
+
+static int call_without_context(struct stranger *stranger)
+{
+	CUcontext context = NULL;
+	REQUIRE(!stranger->current(&context) && !context, "a new thread has context %p", (void *)context);
+	const struct place *place = stranger->place;
+	ferryResult_t result = ferryAllReduce(place->input, place->output, place->count, ferryUint32, ferrySum, stranger->comm,
+	                                      (ferryStream_t)place->stream);
+	REQUIRE(!result, "ferryAllReduce in a thread without a context: %s", ferryGetLastError(NULL));
+	REQUIRE(!stranger->current(&context) && !context, "the call has left context %p behind", (void *)context);
+	return 0;
+}
+
+static void *stranger_thread(void *argument)
+{
+	struct stranger *stranger = (struct stranger *)argument;
+	stranger->result = call_without_context(stranger);
+	return NULL;
+}
+
+static int a_thread_without_a_context_can_call_and_has_none_afterwards(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	struct stranger strangers[GANG_MOST] = {};
+	void *current;
+	TRY(driver("cuCtxGetCurrent", &current));
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		TRY(place_write(&places[i], 8, 0));
+		strangers[i].place = &places[i];
+		strangers[i].comm = gang.comm[i];
+		strangers[i].current = (current_function)current;
+		REQUIRE(!pthread_create(&strangers[i].thread, NULL, stranger_thread, &strangers[i]), "no thread for rank %d", i);
+	}
+	for (int i = 0; i < gang.nlocal; i++) {
+		pthread_join(strangers[i].thread, NULL);
+		TRY(strangers[i].result);
+		TRY(place_judge(&places[i], 8));
+	}
+	TRY(places_settle(places, &gang, "calls from threads without a context"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
 }
 
 static int memory_that_is_not_this_gpus_is_refused_by_name(void)
@@ -198,9 +321,12 @@ int main(int argc, char **argv)
 {
 	static const struct check_test tests[] = {
 	        TEST(pointers_into_the_middle_of_an_allocation_will_do_and_nothing_around_is_touched),
+	        TEST(bytes_may_lie_and_end_anywhere),
 	        TEST(memory_pools_will_do),
 	        TEST(mapped_memory_will_do_across_two_mappings),
+	        TEST(a_range_that_is_mapped_only_in_part_is_refused),
 	        TEST(memory_that_is_not_this_gpus_is_refused_by_name),
+	        TEST(a_thread_without_a_context_can_call_and_has_none_afterwards),
 	        TEST(visible_devices_are_counted_as_cuda_counts_them),
 	};
 	return check_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
