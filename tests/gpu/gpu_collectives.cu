@@ -6,9 +6,12 @@
  */
 #include "tests/gpu/gang.h"
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* a function named like a struct: fine in C */
 extern "C" {
 #include "bench/trial.h"
 }
+#pragma GCC diagnostic pop
 
 #define GUARD 512 /* bytes on each side of a buffer */
 #define UNTOUCHED 0x5a
@@ -132,7 +135,7 @@ struct bench {
 	struct gang cuda, host;
 	struct seat seats[GANG_MOST];
 	cudaStream_t streams[GANG_MOST];
-	int trials;
+	int trials, ndomains;
 };
 
 static int judge(struct bench *bench, struct ferry_trial *trial, const char *text)
@@ -152,6 +155,8 @@ static int judge(struct bench *bench, struct ferry_trial *trial, const char *tex
 	TRY(run_cuda(trial, gang, bench->seats, bench->streams));
 	for (int i = 0; i < gang->nlocal; i++)
 		REQUIRE(!memcmp(bench->seats[i].first, bench->seats[i].receive, all_bytes(&bench->seats[i])), "%s: a second run has other bits", text);
+	if (bench->ndomains > 1)
+		return 0; /* host devices may be of other domains than the GPUs: another order of rounding */
 	TRY(run_host(trial, &bench->host, bench->seats));
 	for (int i = 0; i < gang->nlocal; i++)
 		REQUIRE(!memcmp(bench->seats[i].first, bench->seats[i].receive, all_bytes(&bench->seats[i])), "%s: host devices give other bits",
@@ -172,8 +177,8 @@ static int try_one(struct bench *bench, enum ferry_collective collective, ferryD
 	trial.count = count;
 	trial.root = root;
 	trial.nranks = gang->nranks;
-	trial.ndomains = 1;
-	trial.exact = true;
+	trial.ndomains = (unsigned)bench->ndomains;
+	trial.exact = bench->ndomains == 1;
 	trial.in_place = in_place;
 	trial.seed = 17 + (uint64_t)bench->trials++;
 	snprintf(text, sizeof text, "%s of %zu %s, %s%s, root %d, %d ranks", ferry_collective_name(collective), count, ferry_type_name(type),
@@ -194,6 +199,8 @@ static int bench_open(struct bench *bench)
 	memset(bench, 0, sizeof *bench);
 	TRY(gang_open(&bench->cuda, "cuda"));
 	TRY(gang_open(&bench->host, "host"));
+	int domain;
+	FERRY(ferryCommDomain(bench->cuda.comm[0], &domain, &bench->ndomains));
 	for (int i = 0; i < bench->cuda.nlocal; i++) {
 		CUDA(cudaSetDevice(bench->cuda.device[i]));
 		CUDA(cudaStreamCreateWithFlags(&bench->streams[i], cudaStreamNonBlocking));
@@ -204,7 +211,8 @@ static int bench_open(struct bench *bench)
 static int bench_close(struct bench *bench)
 {
 	if (check_is_first())
-		printf("# %d trials, three runs each, %d ranks on %d GPUs\n", bench->trials, bench->cuda.nranks, gang_devices());
+		printf("# %d trials, %s runs each, %d ranks on %d GPUs, %d domains\n", bench->trials, bench->ndomains > 1 ? "two" : "three",
+		       bench->cuda.nranks, gang_devices(), bench->ndomains);
 	TRY(gang_close(&bench->cuda));
 	TRY(gang_close(&bench->host));
 	for (int i = 0; i < bench->cuda.nlocal; i++) {
@@ -214,19 +222,12 @@ static int bench_close(struct bench *bench)
 	return 0;
 }
 
-static bool known(enum ferry_collective collective)
-{
-	return collective != FERRY_SENDRECV && (int)collective < FERRY_NUM_COLLECTIVES;
-}
-
 static int small_every_collective_type_and_operation_is_right_and_has_the_bits_of_host_devices(void)
 {
 	struct bench bench;
 	TRY(bench_open(&bench));
 	for (int c = 0; c < FERRY_NUM_COLLECTIVES; c++) {
 		enum ferry_collective collective = (enum ferry_collective)c;
-		if (!known(collective))
-			continue;
 		bool reduces = ferry_collective_reduces(collective), both = ferry_trial_can_be_in_place(collective);
 		for (int type = 0; type < ferryNumTypes; type++)
 			for (int op = 0; op <= (reduces ? (int)ferryNumOps : 0); op++)
@@ -241,7 +242,7 @@ static int small_every_collective_is_right_from_one_element_on(void)
 	struct bench bench;
 	TRY(bench_open(&bench));
 	for (int c = 0; c < FERRY_NUM_COLLECTIVES; c++)
-		for (int i = 0; known((enum ferry_collective)c) && i < 3; i++)
+		for (int i = 0; i < 3; i++)
 			for (int in_place = 0; in_place <= ferry_trial_can_be_in_place((enum ferry_collective)c); in_place++)
 				TRY(try_one(&bench, (enum ferry_collective)c, ferryFloat32, ferrySum, counts[i], in_place));
 	return bench_close(&bench);
@@ -253,7 +254,7 @@ static int large_messages_are_right_too(void)
 	struct bench bench;
 	TRY(bench_open(&bench));
 	for (int c = 0; c < FERRY_NUM_COLLECTIVES; c++)
-		for (int i = 0; known((enum ferry_collective)c) && i < 3; i++)
+		for (int i = 0; i < 3; i++)
 			TRY(try_one(&bench, (enum ferry_collective)c, types[i], ferrySum, (1 << 20) + 3,
 			            ferry_trial_can_be_in_place((enum ferry_collective)c) && i % 2));
 	TRY(try_one(&bench, FERRY_ALLREDUCE, ferryFloat32, ferrySum, 16 << 20, false));
