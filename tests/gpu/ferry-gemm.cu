@@ -191,39 +191,124 @@ static double median(std::vector<double> values)
 	return values[values.size() / 2];
 }
 
-static void report(const char *name, enum company company, int count)
-{
+/* What one kind of collective does to the products: per round, of the GPU that loses most. */
+struct finding {
+	const char *name;
+	enum company company;
+	int collectives; /* per round: they outlast the products */
 	std::vector<double> losses, rates;
-	double unused, probe, with_us;
-	int collectives = 1;
-	measure(company, 4, 4, &probe);
-	double alone_us = maximum(measure(ALONE, count, 0, &unused));
-	collectives = (int)(alone_us * count / maximum(probe) * 1.3) + 2;
-	for (int round = 0; round < rounds; round++) {
-		alone_us = measure(ALONE, count, 0, &unused);
-		with_us = measure(company, count, collectives, &probe);
-		losses.push_back(maximum((1 - alone_us / with_us) * 100));
-		rates.push_back((double)BYTES / maximum(probe) / 1e3);
+};
+
+static void prepare(struct finding *finding, int count, double alone_us)
+{
+	double each_us;
+	measure(finding->company, 4, 4, &each_us); /* makes plans and connections */
+	measure(finding->company, 4, 4, &each_us);
+	finding->collectives = (int)(alone_us * count / maximum(each_us) * 1.3) + 2;
+}
+
+/* Alone, beside it: neighbours in time, so that a GPU that grows warm slows both. */
+static void compare(struct finding *finding, int count)
+{
+	double unused, each_us;
+	double alone_us = measure(ALONE, count, 0, &unused);
+	double with_us = measure(finding->company, count, finding->collectives, &each_us);
+	finding->losses.push_back(maximum((1 - alone_us / with_us) * 100));
+	finding->rates.push_back((double)BYTES / maximum(each_us) / 1e3);
+}
+
+static void print_text(const std::vector<struct finding> &findings, int count, double alone_us)
+{
+	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; loss of the GPU that loses most, median:\n", nranks,
+	       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us, count, rounds);
+	for (const struct finding &finding : findings)
+		printf("%-8s %6.2f %%   AllReduce of 256 MiB meanwhile %6.2f GB/s\n", finding.name, median(finding.losses),
+		       median(finding.rates));
+	if (!nccl_comm)
+		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
+}
+
+static void print_json(const std::vector<struct finding> &findings, int count, double alone_us)
+{
+	const char *direct = getenv("NCCL_P2P_DISABLE");
+	printf("{\"gpus\": %d, \"products\": \"%s\", \"product_us\": %.1f, \"products_per_round\": %d, \"rounds\": %d,\n", nranks,
+	       cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
+	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && atoi(direct) ? "true" : "false");
+	for (const struct finding &finding : findings) {
+		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, \"rounds_loss_percent\": [", finding.name,
+		       median(finding.losses), median(finding.rates));
+		for (size_t i = 0; i < finding.losses.size(); i++)
+			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
+		printf("]}");
 	}
+	printf("}\n");
+}
+
+static void run(bool json)
+{
+	std::vector<struct finding> findings;
+	double unused;
+	for (int i = 0; i < 10; i++)
+		product();
+	CUDA(cudaDeviceSynchronize());
+	double alone_us = maximum(measure(ALONE, 20, 0, &unused));
+	int count = (int)(200000 / alone_us) + 1;
+	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}});
+	if (nccl_comm)
+		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}});
+	for (struct finding &finding : findings)
+		prepare(&finding, count, alone_us);
+	for (int round = 0; round < rounds; round++)
+		for (struct finding &finding : findings)
+			compare(&finding, count);
 	if (rank == 0)
-		printf("%-8s %6.2f %%   AllReduce of 256 MiB meanwhile %6.2f GB/s\n", name, median(losses), median(rates));
+		(json ? print_json : print_text)(findings, count, alone_us);
+}
+
+static void open_buffers(void)
+{
+	CUDA(cudaStreamCreateWithFlags(&products, cudaStreamNonBlocking));
+	CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
+	for (void **matrix : {&a, &b, &c}) {
+		CUDA(cudaMalloc(matrix, (size_t)SIZE * SIZE * 2));
+		randomize<<<1024, 256>>>((unsigned short *)*matrix, (size_t)SIZE * SIZE, 1u + (unsigned)rank);
+		CUDA(cudaGetLastError());
+	}
+	CUDA(cudaMalloc((void **)&send_buffer, BYTES));
+	CUDA(cudaMalloc((void **)&receive_buffer, BYTES));
+	CUDA(cudaMemset(send_buffer, 0, BYTES));
+	CUDA(cudaDeviceSynchronize());
+}
+
+/* Whether JSON is wanted; does not return on bad usage. */
+static bool read_arguments(int argc, char **argv)
+{
+	bool json = false;
+	for (int i = 1; i < argc; i++) {
+		bool help = !strcmp(argv[i], "--help");
+		json = json || !strcmp(argv[i], "--json");
+		if (strcmp(argv[i], "--json") && (help || atoi(argv[i]) < 1)) {
+			printf("Usage: ferryrun -n GPUS -- ferry-gemm [--json] [ROUNDS]\n"
+			       "What matrix products lose beside Ferry's and NCCL's AllReduce (NCCL's environment applies).\n");
+			exit(help ? 0 : 64);
+		}
+		if (strcmp(argv[i], "--json"))
+			rounds = atoi(argv[i]);
+	}
+	return json;
 }
 
 int main(int argc, char **argv)
 {
 	int devices = 0;
 	ferryConfig_t host = FERRY_CONFIG_INITIALIZER, cuda = FERRY_CONFIG_INITIALIZER;
-	if (argc > 1 && (!strcmp(argv[1], "--help") || atoi(argv[1]) < 1)) {
-		printf("Usage: ferryrun -n GPUS -- ferry-gemm [ROUNDS]\nWhat matrix products lose beside Ferry's and NCCL's AllReduce (NCCL's "
-		       "environment applies).\n");
-		return strcmp(argv[1], "--help") ? 64 : 0;
-	}
-	rounds = argc > 1 ? atoi(argv[1]) : rounds;
+	bool json = read_arguments(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	host.device = "host";
 	cuda.device = "cuda";
-	if (cudaGetDeviceCount(&devices) || !devices) {
-		printf("skipped: no CUDA device\n");
+	cudaError_t none = cudaGetDeviceCount(&devices);
+	if (none || !devices) {
+		printf("skipped: no CUDA device (%s)\n", cudaGetErrorString(none));
 		return 77;
 	}
 	FERRY(ferryCommInitEnv(&control, &host));
@@ -232,31 +317,10 @@ int main(int argc, char **argv)
 	CUDA(cudaSetDevice(rank % devices));
 	CUDA(cudaFree(0));
 	FERRY(ferryCommInitEnv(&comm, &cuda));
-	CUDA(cudaStreamCreateWithFlags(&products, cudaStreamNonBlocking));
-	CUDA(cudaStreamCreateWithFlags(&beside, cudaStreamNonBlocking));
-	for (void **matrix : {&a, &b, &c}) {
-		CUDA(cudaMalloc(matrix, (size_t)SIZE * SIZE * 2));
-		randomize<<<1024, 256>>>((unsigned short *)*matrix, (size_t)SIZE * SIZE, 1u + (unsigned)rank);
-	}
-	CUDA(cudaMalloc((void **)&send_buffer, BYTES));
-	CUDA(cudaMalloc((void **)&receive_buffer, BYTES));
-	CUDA(cudaMemset(send_buffer, 0, BYTES));
-	CUDA(cudaDeviceSynchronize());
+	open_buffers();
 	open_cublas();
 	open_nccl();
-	for (int i = 0; i < 10; i++)
-		product();
-	CUDA(cudaDeviceSynchronize());
-	double unused, once = maximum(measure(ALONE, 20, 0, &unused));
-	int count = (int)(200000 / once) + 1;
-	if (rank == 0)
-		printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; loss of the GPU that loses most, median:\n", nranks,
-		       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", once, count, rounds);
-	report("Ferry", WITH_FERRY, count);
-	if (nccl_comm)
-		report("NCCL", WITH_NCCL, count);
-	else if (rank == 0)
-		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
+	run(json);
 	FERRY(ferryCommDestroy(comm));
 	FERRY(ferryCommDestroy(control));
 	return 0;
