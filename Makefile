@@ -11,7 +11,7 @@ RUN = build/bin/ferryrun -n 4 --domains 2 --
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check install asan tsan debug fuzz models docs clean
+.PHONY: help setup build demo check gpu bundle install asan tsan debug fuzz models docs clean
 
 help: ## this list
 	@echo "Ferry: collective communication through host memory. make TARGET:"
@@ -30,6 +30,12 @@ demo: build ## two routers and four ranks train a digit classifier, then a small
 
 check: build ## build and run every test
 	ctest --preset default -j $(TEST_JOBS)
+
+gpu: build ## the tests that need GPUs, and a table of their results
+	@scripts/gpu-check
+
+bundle: build ## build/bundle: what a bare GPU machine needs to run the GPU tests and the benchmarks
+	@scripts/bundle
 
 debug: setup ## build without optimization into build-debug/
 	@cmake --preset debug --log-level=NOTICE
