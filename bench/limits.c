@@ -5,6 +5,7 @@
 #include "bench/limits_run.h"
 #include "bench/perf.h"
 #include "ipc/error.h"
+#include "rank-lib/program/limits.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -171,7 +172,7 @@ int ferry_bench_limits(int argc, char **argv)
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;
-	if (!arguments.named && !perf_limits_path(arguments.path, sizeof arguments.path)) {
+	if (!arguments.named && !ferry_limits_path(arguments.path, sizeof arguments.path)) {
 		fprintf(stderr, "ferry-perf limits: nowhere to write: name a file with --json, or set FERRY_LIMITS or HOME\n");
 		return 1;
 	}

@@ -50,9 +50,6 @@ int ferry_bench_limits(int argc, char **argv);
  */
 double perf_limit_algbw(enum ferry_collective collective, int nranks, uint64_t bytes);
 
-/** The file of limits: FERRY_LIMITS, else ferry/limits.json in $XDG_CACHE_HOME, else in ~/.cache. False if it has no name. */
-bool perf_limits_path(char *path, size_t bytes);
-
 /** Forgets what was read, so that the next perf_limit_algbw reads the file again. For tests. */
 void perf_limits_forget(void);
 

@@ -2,51 +2,23 @@
 /* From the measured limits to the rate that a collective over host memory cannot exceed; limits.h derives it. */
 #include "bench/limits.h"
 
-#include "ipc/environment.h"
 #include "ipc/error.h"
+#include "rank-lib/program/limits.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_FILE (1 << 20)
-
 static cJSON *loaded;
 static bool looked;
 
-bool perf_limits_path(char *path, size_t bytes)
-{
-	const char *file = ferry_env("FERRY_LIMITS"), *cache = ferry_env("XDG_CACHE_HOME"), *home = ferry_env("HOME");
-	int length = -1;
-	if (file)
-		length = snprintf(path, bytes, "%s", file);
-	else if (cache)
-		length = snprintf(path, bytes, "%s/ferry/limits.json", cache);
-	else if (home)
-		length = snprintf(path, bytes, "%s/.cache/ferry/limits.json", home);
-	return length > 0 && (size_t)length < bytes;
-}
-
-/* No file is the usual case and no error; a file that cannot be understood is said once. */
+/* A file that cannot be understood is said once. */
 static cJSON *load(void)
 {
-	char path[512];
-	if (!perf_limits_path(path, sizeof path))
-		return NULL;
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return NULL;
-	char *text = calloc(1, MOST_FILE);
-	size_t length = text ? fread(text, 1, MOST_FILE - 1, file) : 0;
-	fclose(file);
-	cJSON *root = length ? cJSON_Parse(text) : NULL;
-	free(text);
-	if (!root || !cJSON_IsArray(cJSON_GetObjectItem(root, "windows")) || !cJSON_IsArray(cJSON_GetObjectItem(root, "gpus"))) {
-		ferry_log(FERRY_LOG_WARN, "%s: not what `ferry-perf limits` writes; no limits are shown", path);
-		cJSON_Delete(root);
-		return NULL;
-	}
-	return root;
+	cJSON *limits;
+	if (ferry_limits_load(&limits))
+		ferry_log(FERRY_LOG_WARN, "%s; no limits are shown", ferry_last_message());
+	return limits;
 }
 
 void perf_limits_forget(void)

@@ -236,6 +236,8 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (!result)
 		result = ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &window);
 	comm->window = (uint64_t)window;
+	if (!result && comm->device->ops->direct_memory_access)
+		result = ferry_costs_read(&comm->costs);
 	if (!result)
 		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
 	comm->stall_ns = (uint64_t)stall * 1000000000u;

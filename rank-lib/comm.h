@@ -183,6 +183,7 @@ struct ferryComm {
 	struct ferry_user_program programs[FERRY_MAX_PROGRAMS];
 	uint32_t nprograms;
 	uint64_t slice, window;             /* overrides; 0: chosen */
+	struct ferry_costs costs;           /* of copies by the device */
 	uint64_t stall_ns;                  /* a lane without progress for so long says so; 0: never */
 	uint64_t core_cache;                /* bytes of a core's private cache, the least of the domains; 0: unknown */
 	bool show_plans;                    /* FERRY_DEBUG=plan */

@@ -97,7 +97,8 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
 	                                        .slice = (uint32_t)comm->slice,
 	                                        .window = (uint32_t)comm->window,
 	                                        .direct = comm->device->ops->direct_memory_access,
-	                                        .core_cache = comm->core_cache};
+	                                        .core_cache = comm->core_cache,
+	                                        .costs = comm->costs};
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		options.staging[domain] = comm->shared.arenas[domain].staging_bytes;
 	ferryResult_t result = ferrySuccess;
@@ -149,7 +150,11 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 	        plan->ninstrs, plan->slice, plan->window, plan->workers, plan->workers ? "" : " (all)");
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
-	fprintf(stderr, " bytes, hash %016llx\n", (unsigned long long)plan->hash);
+	fprintf(stderr, " bytes");
+	if (plan->flags & FERRY_PLAN_DMA)
+		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", comm->costs.issue_ns, comm->costs.link,
+		        comm->costs.measured ? "ferry-perf limits" : "not measured here");
+	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }
 
 static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)

@@ -19,7 +19,6 @@ if(MPI_C_FOUND)
 endif()
 
 # The commands of bench/: the benchmark, and the demo, which compares its own weights.
-pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
 ferry_test(perf_command LIBRARIES PkgConfig::CJSON LABELS api TIMEOUT 120)
 target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
   FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)

@@ -8,6 +8,7 @@
 
 #include "ipc/collective.h"
 #include "ipc/plan.h"
+#include "rank-lib/program/limits.h"
 
 /** A chunk of a host: host@domain[chunk]. */
 struct ferry_place {
@@ -92,6 +93,7 @@ struct ferry_compile_options {
 	uint32_t window;       /* slots; 0: chosen */
 	bool direct;           /* copy engines read and write the windows (cuda) */
 	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
+	struct ferry_costs costs; /* direct: what ferry_costs_read gave */
 };
 
 /**

@@ -9,6 +9,8 @@
 
 #include "ipc/error.h"
 
+#include <math.h>
+
 #define ONE_SLICE (64u << 10)
 #define SLICE_LEAST (16u << 10)
 #define SLICE_MOST (512u << 10)
@@ -18,6 +20,7 @@
 /*
  * Where copy engines move the slices (docs/performance.md has the measurements), a slice of s bytes costs a lane `issue` for each
  * of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L bytes over a link of rate R
+ * (issue and R as `ferry-perf limits` measured them on this machine, else on another: limits.h)
  *     time = L / rate + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
  *
  * Where cores reduce, windows are as deep as the staging allows and every call goes on where the last one stopped: a slot should
@@ -25,8 +28,6 @@
  * read lines that a core holds at a fraction of their speed. Where data only passes through, windows are shallow: what D2H has
  * just written is read fastest.
  */
-#define DIRECT_ISSUE_NS 4000 /* to start a copy and the write behind it */
-#define DIRECT_LINK 50       /* bytes per ns */
 #define DIRECT_LEAST (128u << 10)
 #define DIRECT_ROUND (64u << 10)
 #define DIRECT_REDUCE_STAGES 3
@@ -82,17 +83,10 @@ static uint64_t transfers_of_lane(const struct ferry_program *program)
 	return most;
 }
 
-static uint64_t square_root(uint64_t value)
+static uint64_t wanted_slice(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
+                             uint64_t room)
 {
-	uint64_t root = 0;
-	for (uint64_t bit = 1ull << 31; bit; bit >>= 1)
-		if ((root | bit) * (root | bit) <= value)
-			root |= bit;
-	return root;
-}
-
-static uint64_t wanted_slice(const struct ferry_program *program, uint64_t longest, uint64_t room, bool direct)
-{
+	bool direct = options->direct;
 	bool reduces = ferry_collective_reduces(program->collective);
 	if (longest <= (direct ? DIRECT_LEAST : ONE_SLICE))
 		return longest ? up_to_line(longest) : 64;
@@ -101,9 +95,10 @@ static uint64_t wanted_slice(const struct ferry_program *program, uint64_t longe
 	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, most = DIRECT_MOVE_MOST;
 	if (reduces)
 		most = between(64, room / DIRECT_REDUCE_SLOTS / 64 * 64, DIRECT_REDUCE_MOST);
-	uint64_t best = square_root(transfers_of_lane(program) * DIRECT_ISSUE_NS * DIRECT_LINK / stages * longest);
+	double loss = (double)(transfers_of_lane(program) * options->costs.issue_ns) * options->costs.link / (double)stages;
+	uint64_t best = (uint64_t)sqrt(loss * (double)longest);
 	/* Slices of equal length: the last one is not a stub. */
-	uint64_t nslices = (longest + best - 1) / best;
+	uint64_t nslices = best ? (longest + best - 1) / best : longest;
 	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
 }
 
@@ -130,7 +125,7 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
 	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 2 : SLICE_LEAST)
-	                                : wanted_slice(program, longest, room(program, options, nwindows), options->direct);
+	                                : wanted_slice(program, options, longest, room(program, options, nwindows));
 	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
 	uint64_t window =
 	        options->window ? options->window : wanted_window(program, slice, nslices, most_windows(program, nwindows), options->direct);

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the planner takes from `ferry-perf limits`, and how plans for copy engines follow from it and from the caches. */
+#include "ipc/error.h"
+#include "rank-lib/program/program.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char file[] = "/tmp/ferry-costs-XXXXXX";
+
+static void measured(const char *text)
+{
+	FILE *out = fopen(file, "w");
+	assert_non_null(out);
+	fputs(text, out);
+	assert_int_equal(fclose(out), 0);
+	setenv("FERRY_LIMITS", file, 1);
+}
+
+static struct ferry_plan *plan_for(enum ferry_collective collective, uint64_t bytes, const struct ferry_compile_options *given)
+{
+	struct ferry_topology topology = {.nranks = 4, .ndomains = 1};
+	struct ferry_compile_options options = *given;
+	struct ferry_program *program;
+	struct ferry_plan *plan;
+	assert_int_equal(ferry_program_synthesize(collective, &topology, 0, &program), ferrySuccess);
+	options.type = ferryFloat32;
+	options.count = bytes / 4 / (collective == FERRY_ALLREDUCE ? 1 : 4);
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	ferry_program_free(program);
+	return plan;
+}
+
+static struct ferry_compile_options four_gpus(void)
+{
+	struct ferry_compile_options options = {.direct = true, .core_cache = 2 << 20};
+	options.staging[0] = 100 << 20;
+	assert_int_equal(ferry_costs_read(&options.costs), ferrySuccess);
+	return options;
+}
+
+static void costs_are_those_of_the_file_and_typical_ones_without_it(void **state)
+{
+	struct ferry_costs costs;
+	(void)state;
+	setenv("FERRY_LIMITS", "/nonexistent/limits.json", 1);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_false(costs.measured);
+	assert_int_equal(costs.issue_ns, 4000);
+	measured("{\"windows\": [], \"gpus\": [], \"flags\": {\"enqueue_us\": 0.5},"
+	         "\"copy\": {\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"enqueue_us\": 1.5, \"d2h\": 26.5, \"h2d\": 25.9}}");
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.measured);
+	assert_int_equal(costs.issue_ns, 5000);
+	assert_int_equal(costs.link, 25);
+	measured("{\"windows\": [], \"gpus\": []}"); /* a machine without GPUs */
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_false(costs.measured);
+}
+
+static void a_file_of_something_else_is_an_error_that_names_it(void **state)
+{
+	struct ferry_costs costs;
+	(void)state;
+	measured("{\"windows\": 3}");
+	assert_int_equal(ferry_costs_read(&costs), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), file));
+	measured("not JSON");
+	assert_int_equal(ferry_costs_read(&costs), ferryInvalidArgument);
+}
+
+static void slices_grow_with_the_message_and_with_what_a_copy_costs(void **state)
+{
+	(void)state;
+	unsetenv("FERRY_LIMITS");
+	setenv("XDG_CACHE_HOME", "/nonexistent", 1);
+	struct ferry_compile_options options = four_gpus();
+	uint32_t last = 0;
+	for (uint64_t bytes = 1 << 20; bytes <= 1ull << 40; bytes *= 4) {
+		struct ferry_plan *plan = plan_for(FERRY_ALLREDUCE, bytes, &options);
+		assert_true(plan->slice >= last && plan->slice <= 2 << 20);
+		last = plan->slice;
+		free(plan);
+	}
+	struct ferry_plan *cheap = plan_for(FERRY_ALLREDUCE, 16 << 20, &options);
+	options.costs.issue_ns *= 4;
+	struct ferry_plan *dear = plan_for(FERRY_ALLREDUCE, 16 << 20, &options);
+	assert_true(dear->slice > cheap->slice);
+	free(cheap);
+	free(dear);
+}
+
+/* A D2H into a slot waits until the cores are past it by as much as their private caches hold. */
+static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **state)
+{
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	struct ferry_plan *plan = plan_for(FERRY_ALLREDUCE, 256 << 20, &options);
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	const struct ferry_edge *edges = ferry_plan_edges(plan);
+	uint64_t slot = plan->staging[0] / plan->window, caches = plan->workers * options.core_cache;
+	uint32_t guarded = 0;
+	assert_true(plan->workers > 0 && caches * 3 <= plan->staging[0]);
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		for (uint32_t e = 0; instrs[i].opcode == FERRY_D2H && e < instrs[i].nedges; e++) {
+			const struct ferry_edge *edge = &edges[instrs[i].first_edge + e];
+			if (instrs[edge->instr].opcode != FERRY_REDUCE)
+				continue;
+			assert_true((plan->window - edge->lag) * slot >= caches);
+			guarded++;
+		}
+	assert_int_equal(guarded, 4);
+	assert_true(plan->flags & FERRY_PLAN_DMA);
+	free(plan);
+}
+
+static void host_devices_get_none_of_it(void **state)
+{
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	options.direct = false;
+	struct ferry_plan *plan = plan_for(FERRY_ALLREDUCE, 256 << 20, &options);
+	assert_int_equal(plan->workers, 0);
+	assert_int_equal(plan->advance, 0);
+	assert_false(plan->flags & FERRY_PLAN_DMA);
+	free(plan);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(costs_are_those_of_the_file_and_typical_ones_without_it),
+	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
+	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
+	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
+	        cmocka_unit_test(host_devices_get_none_of_it),
+	};
+	int descriptor = mkstemp(file);
+	if (descriptor < 0)
+		return 1;
+	close(descriptor);
+	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	unlink(file);
+	return failed;
+}
