@@ -3,9 +3,7 @@
  * The lanes: a thread per direction that moves slices between the device and staging as soon as the plan's gates allow. A lane
  * never blocks on one transfer while another is ready: it goes round all transfers of all calls and sleeps only when a whole
  * round, made after it announced its sleep, found nothing to do.
- *
- * The D2H lane also does the rank's part of a call's life: it waits until the bank is free, submits the descriptor, and at the
- * end sees to it that all ranks submitted the same one. The lane that finishes its half of a call last ends the call.
+ * What a call's run needs besides slices is in run.c.
  */
 #include "rank-lib/lane.h"
 
@@ -18,57 +16,6 @@
 #define POLL_MOST_US 1000
 #define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
 
-/* The run of the call that this lane is in. */
-static uint64_t number(const struct ferry_call *call)
-{
-	return atomic_load_explicit(&call->seq, memory_order_relaxed);
-}
-
-/* ---- the end of a call ---- */
-
-static bool all_finished(struct ferryComm *comm, uint32_t bank, uint64_t seq)
-{
-	for (int rank = 0; rank < comm->nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->finished[bank], memory_order_acquire) < seq)
-			return false;
-	return true;
-}
-
-static uint64_t every_rank(const struct ferryComm *comm)
-{
-	return comm->nranks == 64 ? ~0ull : (1ull << comm->nranks) - 1;
-}
-
-static void end_call(struct ferry_call *call)
-{
-	struct ferryComm *comm = call->comm;
-	ferryResult_t result = ferrySuccess;
-	bool repeats = call->ticket.repeats;
-	uint64_t seq = number(call);
-	if (atomic_load_explicit(&comm->failed, memory_order_acquire)) {
-		result = comm->error;
-	} else if (!call->point_to_point) {
-		struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
-		atomic_store_explicit(&line->finished[call->bank], seq, memory_order_release);
-		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
-		if (all_finished(comm, call->bank, seq))
-			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
-	}
-	if (repeats) /* before the stream goes on: the next replay may reach it at once */
-		atomic_store_explicit(&call->seq, 0, memory_order_release);
-	ferry_ticket_finish(&call->ticket, result, comm->error_message);
-	atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_release);
-	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
-		ferry_futex_wake(&comm->inflight, -1, false);
-	if (!repeats)
-		ferry_ticket_drop(&call->ticket);
-}
-
-static void end_half(struct ferry_call *call)
-{
-	if (atomic_fetch_sub_explicit(&call->lanes, 1, memory_order_acq_rel) == 1)
-		end_call(call);
-}
 
 /* ---- slices ---- */
 
@@ -86,7 +33,7 @@ static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct 
 	if (!transfer->step)
 		ferry_pair_publish(lane, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
-		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, number(call), transfer->finished);
+		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, ferry_run_number(call), transfer->finished);
 	if (transfer->finished == transfer->nslices)
 		transfer_done(lane, call, transfer);
 }
@@ -129,13 +76,13 @@ static uint32_t open_variable(const struct ferry_call *call, const struct ferry_
 	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
 		const struct ferry_gate *gate = &transfer->step->gates[i];
 		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
-		uint32_t slices = ferry_counter_slices(value, number(call));
+		uint32_t slices = ferry_counter_slices(value, ferry_run_number(call));
 		if (gate->lag) {
 			if ((uint64_t)slices + gate->lag < open)
 				open = slices + gate->lag;
 			continue;
 		}
-		if ((uint32_t)(value >> 32) != (uint32_t)number(call))
+		if ((uint32_t)(value >> 32) != (uint32_t)ferry_run_number(call))
 			return 0;
 		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
 		if (slices < (length + slice - 1) / slice && slices < open)
@@ -149,7 +96,7 @@ static bool lengths_agree(struct ferry_lane *lane, const struct ferry_call *call
 {
 	const struct ferry_step *step = transfer->step;
 	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
-	if ((uint32_t)(value >> 32) != (uint32_t)number(call))
+	if ((uint32_t)(value >> 32) != (uint32_t)ferry_run_number(call))
 		return false;
 	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
 	transfer->current = true;
@@ -180,146 +127,18 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct 
 		return false;
 	if (slice >= transfer->open) {
 		transfer->open = variable ? open_variable(call, transfer)
-		                          : ferry_gates_open(step->gates, step->ngates, number(call), transfer->nslices);
+		                          : ferry_gates_open(step->gates, step->ngates, ferry_run_number(call), transfer->nslices);
 		if (slice >= transfer->open)
 			return false;
 	}
 	uint64_t start = (uint64_t)slice * plan->slice;
 	uint64_t bytes = transfer->length - start < plan->slice ? transfer->length - start : plan->slice;
-	char *slot = step->window + ferry_plan_slot(plan, number(call), slice);
+	char *slot = step->window + ferry_plan_slot(plan, ferry_run_number(call), slice);
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_lane_copy(lane, call, transfer, transfer->destination + start, transfer->user + start, bytes, false);
 	if (lane->direction == FERRY_UP)
 		return ferry_lane_copy(lane, call, transfer, slot, transfer->user + start, bytes, true);
 	return ferry_lane_copy(lane, call, transfer, transfer->user + start, slot, bytes, true);
-}
-
-/* ---- the D2H lane's part of a call ---- */
-
-static bool bank_free(struct ferryComm *comm, uint64_t seq)
-{
-	uint32_t bank = seq % FERRY_BANKS;
-	if (seq > FERRY_BANKS && !all_finished(comm, bank, seq - FERRY_BANKS))
-		return false;
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) <
-		    comm->router_seq[bank][domain])
-			return false;
-	return true;
-}
-
-/* Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. */
-static uint64_t number_of(const struct ferry_lane *lane, const struct ferry_call *call)
-{
-	struct ferryComm *comm = lane->comm;
-	if (comm->rank == 0) {
-		uint64_t last = atomic_load_explicit(&comm->fixed, memory_order_acquire);
-		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-			last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
-		return last + 1;
-	}
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		const struct ferry_descriptor *first = &ferry_rank_line(&comm->shared, 0)->ring[bank];
-		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
-		/* It stays until this rank, too, has finished that call. */
-		if (seq > lane->last_seq[bank] && atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
-			return seq;
-	}
-	return 0;
-}
-
-/* The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
-static bool begin(struct ferry_lane *lane, struct ferry_call *call)
-{
-	struct ferryComm *comm = lane->comm;
-	uint64_t seq = number_of(lane, call);
-	if (!seq || !bank_free(comm, seq))
-		return false;
-	ferry_call_arm(call, seq % FERRY_BANKS);
-	lane->last_seq[call->bank] = seq;
-	atomic_store_explicit(&call->entry->last_seq, seq, memory_order_relaxed);
-	if (call->ticket.repeats) {
-		atomic_store_explicit(call->ticket.started, 0, memory_order_relaxed);
-		atomic_store_explicit(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0), memory_order_relaxed);
-		atomic_fetch_add_explicit(&comm->inflight, 1, memory_order_relaxed);
-		atomic_fetch_add_explicit(&comm->device->inflight, 1, memory_order_relaxed);
-	}
-	atomic_store_explicit(&call->seq, seq, memory_order_release);
-	return true;
-}
-
-static bool all_submitted(struct ferryComm *comm, const struct ferry_call *call)
-{
-	for (int rank = 0; rank < comm->nranks; rank++) {
-		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
-		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != number(call))
-			return false;
-	}
-	return true;
-}
-
-static void submit(struct ferry_call *call)
-{
-	struct ferryComm *comm = call->comm;
-	uint64_t seq = number(call);
-	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
-	if (call->device_scalar)
-		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
-	atomic_store_explicit(&mine->seq, 0, memory_order_relaxed);
-	ferry_full_fence(); /* whoever reads a new field below no longer reads the old number */
-	atomic_store_explicit(&mine->plan_hash, call->entry->plan->hash, memory_order_relaxed);
-	atomic_store_explicit(&mine->count, call->count, memory_order_relaxed);
-	atomic_store_explicit(&mine->scalar, call->scalar, memory_order_relaxed);
-	atomic_store_explicit(&mine->plan_id, call->entry->id, memory_order_relaxed);
-	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
-	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
-	atomic_store_explicit(&mine->domains, call->entry->domains, memory_order_relaxed);
-	atomic_store_explicit(&mine->name, call->name, memory_order_relaxed);
-	atomic_store_explicit(&mine->seq, seq, memory_order_release);
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (call->entry->domains >> domain & 1)
-			comm->router_seq[call->bank][domain] = seq;
-	if (call->entry->plan->flags & FERRY_PLAN_VARIABLE)
-		for (uint32_t i = 0; i < call->ntransfers[FERRY_UP]; i++) {
-			const struct ferry_transfer *transfer = &call->transfers[FERRY_UP][i];
-			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
-			ferry_publish(&comm->shared, transfer->step->instr, transfer->step->counter, seq, 0);
-		}
-	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
-	if (call->name && comm->rank == 0) /* they wait for the name */
-		ferry_wake(&comm->shared, every_rank(comm), 0, 0);
-	if (all_submitted(comm, call))
-		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
-	call->submitted = true;
-}
-
-/* True once all ranks have submitted the same call; a difference ends the communicator. */
-static bool agreed(struct ferry_call *call)
-{
-	struct ferryComm *comm = call->comm;
-	if (!all_submitted(comm, call))
-		return false;
-	for (int rank = 0; rank < comm->nranks; rank++) {
-		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
-		uint32_t shape = atomic_load_explicit(&theirs->shape, memory_order_relaxed);
-		uint32_t root = atomic_load_explicit(&theirs->root, memory_order_relaxed);
-		uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
-		uint64_t hash = atomic_load_explicit(&theirs->plan_hash, memory_order_relaxed);
-		if (shape == call->shape && root == call->root && count == call->count && hash == call->entry->plan->hash)
-			continue;
-		char text[FERRY_MESSAGE_BYTES];
-		snprintf(text, sizeof text, "call %llu: rank %d calls %s of %llu %s (op %s, root %u), rank %d calls %s of %llu %s (op %s, root %u)%s",
-		         (unsigned long long)number(call), comm->rank, ferry_collective_name(call->shape & 0xff),
-		         (unsigned long long)call->count, ferry_type_name(call->shape >> 8 & 0xff),
-		         ferry_redop_name(call->shape >> 16 & 0xff), call->root, rank, ferry_collective_name(shape & 0xff),
-		         (unsigned long long)count, ferry_type_name(shape >> 8 & 0xff), ferry_redop_name(shape >> 16 & 0xff), root,
-		         shape == call->shape && root == call->root && count == call->count
-		                 ? "; their programs, FERRY_ settings or in-place use differ"
-		                 : "");
-		ferry_comm_fail(comm, ferryInvalidUsage, text);
-		return false;
-	}
-	return true;
 }
 
 /* ---- rounds ---- */
@@ -331,7 +150,7 @@ static bool may_run(struct ferry_lane *lane, struct ferry_call *call)
 		return ferry_ticket_started(&call->ticket);
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
 	if (!seq)
-		return lane->direction == FERRY_UP && ferry_ticket_started(&call->ticket) && begin(lane, call);
+		return lane->direction == FERRY_UP && ferry_ticket_started(&call->ticket) && ferry_run_begin(lane, call);
 	return seq != call->ended[lane->direction];
 }
 
@@ -349,11 +168,11 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 			ferry_wake(&lane->comm->shared, 0, 1ull << lane->comm->rank, 0);
 	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
-		uint64_t seq = number(call);
-		if (!bank_free(lane->comm, seq))
+		uint64_t seq = ferry_run_number(call);
+		if (!ferry_run_bank_free(lane->comm, seq))
 			return false;
 		lane->last_seq[call->bank] = seq;
-		submit(call);
+		ferry_run_submit(call);
 		progress = true;
 	}
 	uint32_t count = call->ntransfers[direction];
@@ -366,7 +185,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 	if (count)
 		call->turn[direction] = (call->turn[direction] + 1) % count;
 	if (!call->left[direction])
-		*ended = direction == FERRY_DOWN || call->point_to_point || agreed(call);
+		*ended = direction == FERRY_DOWN || call->point_to_point || ferry_run_agreed(call);
 	return progress || *ended;
 }
 
@@ -399,7 +218,7 @@ static bool fail_captured(struct ferry_lane *lane, struct ferry_call *call)
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
 	if (seq && seq != call->ended[lane->direction]) {
 		call->ended[lane->direction] = seq;
-		end_half(call);
+		ferry_run_end_half(call);
 		return true;
 	}
 	if (seq || lane->direction == FERRY_DOWN || !ferry_ticket_started(&call->ticket))
@@ -414,8 +233,8 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_call *call, boo
 {
 	bool ended = false, progress = failed ? fail_captured(lane, call) : call_round(lane, call, &ended);
 	if (ended) {
-		call->ended[lane->direction] = number(call);
-		end_half(call);
+		call->ended[lane->direction] = ferry_run_number(call);
+		ferry_run_end_half(call);
 	}
 	*keep = !atomic_load_explicit(&call->ticket.forgotten, memory_order_acquire);
 	return progress;
@@ -450,7 +269,7 @@ static bool lane_round(struct ferry_lane *lane)
 			continue;
 		}
 		unlink_call(lane, link);
-		end_half(call);
+		ferry_run_end_half(call);
 		progress = true;
 	}
 	return progress;
@@ -493,7 +312,7 @@ static bool spin(struct ferry_lane *lane)
 static bool awaits_start(const struct ferry_lane *lane)
 {
 	for (const struct ferry_call *call = lane->calls; call; call = call->next[lane->direction])
-		if (call->name ? !number(call) : !ferry_ticket_started(&call->ticket))
+		if (call->name ? !ferry_run_number(call) : !ferry_ticket_started(&call->ticket))
 			return true;
 	return false;
 }
@@ -523,7 +342,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_call *call = lane->calls;
 	if (lane->reported || !lane->comm->stall_ns || now - lane->idle_since < lane->comm->stall_ns || awaits_start(lane))
 		return;
-	if (!call->point_to_point && !all_submitted(lane->comm, call))
+	if (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call))
 		return; /* waiting for a rank that has not come yet is nothing to report */
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
@@ -534,7 +353,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	lane->reported = true;
 	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
 	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - lane->idle_since) / 1000000000,
-	          (unsigned long long)number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
+	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
 	          slices, issued - finished);
 }
 
@@ -679,7 +498,7 @@ static bool down_ready(const struct ferry_call *call)
 		const struct ferry_transfer *transfer = &call->transfers[FERRY_DOWN][i];
 		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY ||
 		    (call->entry->plan->flags & FERRY_PLAN_VARIABLE) ||
-		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, number(call), transfer->nslices))
+		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, ferry_run_number(call), transfer->nslices))
 			return true;
 	}
 	return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Between lane.c and pair.c: what the lanes do for point-to-point transfers, and what those need of a lane.
- * Called by the lane's own thread only.
+ * Between lane.c, run.c and pair.c: what a lane does for the runs of calls and for point-to-point transfers, and what those need
+ * of a lane. Called by the lane's own thread only.
  */
 #ifndef FERRY_RANK_LIB_LANE_H
 #define FERRY_RANK_LIB_LANE_H
@@ -25,6 +25,30 @@ void ferry_pair_done(struct ferry_lane *lane, const struct ferry_transfer *trans
 /** ferry_ticket.on_start and on_forget of every call. Any thread. */
 void ferry_call_started(struct ferry_ticket *ticket);
 void ferry_call_forgotten(struct ferry_ticket *ticket);
+
+/* ---- run.c: D2H lane only, but for the number and the end ---- */
+
+/** The number of the run that the call is in; 0: none (a call whose number rank 0 decides). */
+static inline uint64_t ferry_run_number(const struct ferry_call *call)
+{
+	return atomic_load_explicit(&call->seq, memory_order_relaxed);
+}
+
+/** The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
+bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call);
+
+/** Whether all ranks, and the routers that had work, have finished the call before in this one's bank. */
+bool ferry_run_bank_free(struct ferryComm *comm, uint64_t seq);
+
+/** Tells the other ranks and the routers. */
+void ferry_run_submit(struct ferry_call *call);
+bool ferry_run_all_submitted(struct ferryComm *comm, const struct ferry_call *call);
+
+/** True once all ranks have submitted the same call; a difference ends the communicator. */
+bool ferry_run_agreed(struct ferry_call *call);
+
+/** This lane is done with the run; the second to say so ends it. */
+void ferry_run_end_half(struct ferry_call *call);
 
 /** call.c: readies the call for its run in this bank. */
 void ferry_call_arm(struct ferry_call *call, uint32_t bank);

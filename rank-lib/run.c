@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A run of a call, from "the stream has reached it" to "the stream may go on": its number, its bank, the descriptor that tells
+ * the others, the comparison with theirs, and its end. The D2H lane does all but the end, which whoever finishes last does.
+ */
+#include "rank-lib/lane.h"
+
+#include <string.h>
+
+static bool all_finished(struct ferryComm *comm, uint32_t bank, uint64_t seq)
+{
+	for (int rank = 0; rank < comm->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->finished[bank], memory_order_acquire) < seq)
+			return false;
+	return true;
+}
+
+static uint64_t every_rank(const struct ferryComm *comm)
+{
+	return comm->nranks == 64 ? ~0ull : (1ull << comm->nranks) - 1;
+}
+
+bool ferry_run_bank_free(struct ferryComm *comm, uint64_t seq)
+{
+	uint32_t bank = seq % FERRY_BANKS;
+	if (seq > FERRY_BANKS && !all_finished(comm, bank, seq - FERRY_BANKS))
+		return false;
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) <
+		    comm->router_seq[bank][domain])
+			return false;
+	return true;
+}
+
+/* Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. */
+static uint64_t number_of(const struct ferry_lane *lane, const struct ferry_call *call)
+{
+	struct ferryComm *comm = lane->comm;
+	if (comm->rank == 0) {
+		uint64_t last = atomic_load_explicit(&comm->fixed, memory_order_acquire);
+		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+			last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
+		return last + 1;
+	}
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		const struct ferry_descriptor *first = &ferry_rank_line(&comm->shared, 0)->ring[bank];
+		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
+		/* It stays until this rank, too, has finished that call. */
+		if (seq > lane->last_seq[bank] && atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
+			return seq;
+	}
+	return 0;
+}
+
+/* The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
+bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call)
+{
+	struct ferryComm *comm = lane->comm;
+	uint64_t seq = number_of(lane, call);
+	if (!seq || !ferry_run_bank_free(comm, seq))
+		return false;
+	ferry_call_arm(call, seq % FERRY_BANKS);
+	lane->last_seq[call->bank] = seq;
+	atomic_store_explicit(&call->entry->last_seq, seq, memory_order_relaxed);
+	if (call->ticket.repeats) {
+		atomic_store_explicit(call->ticket.started, 0, memory_order_relaxed);
+		atomic_store_explicit(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0), memory_order_relaxed);
+		atomic_fetch_add_explicit(&comm->inflight, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&comm->device->inflight, 1, memory_order_relaxed);
+	}
+	atomic_store_explicit(&call->seq, seq, memory_order_release);
+	return true;
+}
+
+bool ferry_run_all_submitted(struct ferryComm *comm, const struct ferry_call *call)
+{
+	for (int rank = 0; rank < comm->nranks; rank++) {
+		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
+		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != ferry_run_number(call))
+			return false;
+	}
+	return true;
+}
+
+void ferry_run_submit(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	uint64_t seq = ferry_run_number(call);
+	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
+	if (call->device_scalar)
+		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
+	atomic_store_explicit(&mine->seq, 0, memory_order_relaxed);
+	ferry_full_fence(); /* whoever reads a new field below no longer reads the old number */
+	atomic_store_explicit(&mine->plan_hash, call->entry->plan->hash, memory_order_relaxed);
+	atomic_store_explicit(&mine->count, call->count, memory_order_relaxed);
+	atomic_store_explicit(&mine->scalar, call->scalar, memory_order_relaxed);
+	atomic_store_explicit(&mine->plan_id, call->entry->id, memory_order_relaxed);
+	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
+	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
+	atomic_store_explicit(&mine->domains, call->entry->domains, memory_order_relaxed);
+	atomic_store_explicit(&mine->name, call->name, memory_order_relaxed);
+	atomic_store_explicit(&mine->seq, seq, memory_order_release);
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (call->entry->domains >> domain & 1)
+			comm->router_seq[call->bank][domain] = seq;
+	if (call->entry->plan->flags & FERRY_PLAN_VARIABLE)
+		for (uint32_t i = 0; i < call->ntransfers[FERRY_UP]; i++) {
+			const struct ferry_transfer *transfer = &call->transfers[FERRY_UP][i];
+			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
+			ferry_publish(&comm->shared, transfer->step->instr, transfer->step->counter, seq, 0);
+		}
+	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	if (call->name && comm->rank == 0) /* they wait for the name */
+		ferry_wake(&comm->shared, every_rank(comm), 0, 0);
+	if (ferry_run_all_submitted(comm, call))
+		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
+	call->submitted = true;
+}
+
+/* True once all ranks have submitted the same call; a difference ends the communicator. */
+bool ferry_run_agreed(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	if (!ferry_run_all_submitted(comm, call))
+		return false;
+	for (int rank = 0; rank < comm->nranks; rank++) {
+		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
+		uint32_t shape = atomic_load_explicit(&theirs->shape, memory_order_relaxed);
+		uint32_t root = atomic_load_explicit(&theirs->root, memory_order_relaxed);
+		uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
+		uint64_t hash = atomic_load_explicit(&theirs->plan_hash, memory_order_relaxed);
+		if (shape == call->shape && root == call->root && count == call->count && hash == call->entry->plan->hash)
+			continue;
+		char text[FERRY_MESSAGE_BYTES];
+		snprintf(text, sizeof text, "call %llu: rank %d calls %s of %llu %s (op %s, root %u), rank %d calls %s of %llu %s (op %s, root %u)%s",
+		         (unsigned long long)ferry_run_number(call), comm->rank, ferry_collective_name(call->shape & 0xff),
+		         (unsigned long long)call->count, ferry_type_name(call->shape >> 8 & 0xff),
+		         ferry_redop_name(call->shape >> 16 & 0xff), call->root, rank, ferry_collective_name(shape & 0xff),
+		         (unsigned long long)count, ferry_type_name(shape >> 8 & 0xff), ferry_redop_name(shape >> 16 & 0xff), root,
+		         shape == call->shape && root == call->root && count == call->count
+		                 ? "; their programs, FERRY_ settings or in-place use differ"
+		                 : "");
+		ferry_comm_fail(comm, ferryInvalidUsage, text);
+		return false;
+	}
+	return true;
+}
+
+/* ---- the end ---- */
+
+static void end_call(struct ferry_call *call)
+{
+	struct ferryComm *comm = call->comm;
+	ferryResult_t result = ferrySuccess;
+	bool repeats = call->ticket.repeats;
+	uint64_t seq = ferry_run_number(call);
+	if (atomic_load_explicit(&comm->failed, memory_order_acquire)) {
+		result = comm->error;
+	} else if (!call->point_to_point) {
+		struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
+		atomic_store_explicit(&line->finished[call->bank], seq, memory_order_release);
+		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
+		if (all_finished(comm, call->bank, seq))
+			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
+	}
+	if (repeats) /* before the stream goes on: the next replay may reach it at once */
+		atomic_store_explicit(&call->seq, 0, memory_order_release);
+	ferry_ticket_finish(&call->ticket, result, comm->error_message);
+	atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_release);
+	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
+		ferry_futex_wake(&comm->inflight, -1, false);
+	if (!repeats)
+		ferry_ticket_drop(&call->ticket);
+}
+
+void ferry_run_end_half(struct ferry_call *call)
+{
+	if (atomic_fetch_sub_explicit(&call->lanes, 1, memory_order_acq_rel) == 1)
+		end_call(call);
+}
