@@ -123,6 +123,30 @@ static void two_communicators_on_two_streams_at_once(void **state)
 	}
 }
 
+/* Forgetting the first one's staging waits for the device, where the other's calls are still under way. */
+static void a_communicator_is_destroyed_beside_calls_of_another(void **state)
+{
+	(void)state;
+	struct gang gangs[2];
+	struct place places[2][MOST_PLACES];
+	for (int which = 0; which < 2; which++) {
+		gang_open(&gangs[which], 2, devices, 1);
+		places_open(places[which], &gangs[which], COUNT);
+		places_round(places[which], &gangs[which]);
+	}
+	for (int which = 0; which < 2; which++)
+		places_settle(places[which], &gangs[which], 1);
+	for (int rank = 0; rank < 2; rank++)
+		places[1][rank].wait_ms = 20 + 20 * rank;
+	for (int i = 0; i < 10; i++)
+		places_round(places[1], &gangs[1]);
+	gang_close(&gangs[0]);
+	places_settle(places[1], &gangs[1], 11);
+	gang_close(&gangs[1]);
+	for (int which = 0; which < 2; which++)
+		places_close(places[which], &gangs[which]);
+}
+
 #define STREAMS 30
 
 static void thirty_streams_waiting_at_once(void **state)
@@ -535,6 +559,7 @@ int main(void)
 	        cmocka_unit_test_teardown(the_default_streams_are_streams_too, no_misuse),
 	        cmocka_unit_test_teardown(ranks_of_three_threads_may_share_a_device, no_misuse),
 	        cmocka_unit_test_teardown(two_communicators_on_two_streams_at_once, no_misuse),
+	        cmocka_unit_test_teardown(a_communicator_is_destroyed_beside_calls_of_another, no_misuse),
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(each_rank_may_be_a_thread, no_misuse),

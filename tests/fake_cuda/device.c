@@ -46,6 +46,8 @@ static void initialize(void)
 		fake_device_count++;
 		visible = *end == ',' ? end + 1 : "";
 	}
+	for (int i = 0; i < fake_device_count; i++)
+		pthread_rwlock_init(&fake_contexts[i].frees, NULL);
 	atomic_store_explicit(&initialized, 1, memory_order_release);
 }
 

@@ -35,6 +35,7 @@ struct CUctx_st {
 	_Atomic int retained;
 	_Atomic int error; /* CUresult; sticky */
 	CUstream legacy;   /* set once, under the lock */
+	pthread_rwlock_t frees; /* for reading while something is put into a stream; for writing while memory is forgotten */
 	struct fake_queue *queues[FAKE_PRIORITIES][FAKE_QUEUES]; /* with FAKE_CUDA_CONNECTIONS: by priority; under the lock */
 	unsigned turn[FAKE_PRIORITIES];
 };
@@ -150,6 +151,7 @@ CUresult fake_stream_find(CUstream given, CUstream *stream);
 CUresult fake_submit(CUstream given, const struct fake_operation *operations, unsigned count);
 /** Blocks until the stream has done what it was given so far. */
 void fake_drain(CUstream stream);
+/** Blocks until all streams of the context have; meanwhile, as with the driver, nothing else gets into them. */
 void fake_drain_context(CUcontext context);
 
 /* ---- capture.c; all under the lock for writing unless it says so ---- */

@@ -9,6 +9,7 @@
  * - a copy across the link needs its host side registered or pinned, and its device side on the stream's device;
  * - both sides of a copy, and a word that is written or waited for, must be whole inside one allocation, when the call is made
  *   and when the stream comes to it (then: CUDA_ERROR_ILLEGAL_ADDRESS, and nothing works on that device any more);
+ * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up whoever gives work to it meanwhile;
  * - a user object's destructor that calls the driver is refused and counted.
  *
  * Environment, read by cuInit: FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (a list of numbers), FAKE_CUDA_CONNECTIONS (0: a

@@ -292,13 +292,13 @@ CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flag
 	                                       .ordinal = context->ordinal, .file = -1, .reach = memory});
 }
 
-/* Stricter than the driver, which would wait or not: the streams must be done with it. */
 CUresult CUDAAPI cuMemHostUnregister(void *memory)
 {
 	CUcontext context;
 	CUresult refused = enter_unsafe(&context);
 	if (refused)
 		return refused;
+	fake_drain_context(context);
 	return fake_memory_free((uintptr_t)memory, 1u << FAKE_REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_SUCCESS;
 }
 

@@ -248,28 +248,59 @@ static void copies_beyond_memory_or_from_unregistered_memory_are_refused(void **
 	free(host);
 }
 
+struct freer {
+	CUdeviceptr memory;
+	_Atomic int done;
+};
+
+static void *free_memory(void *argument)
+{
+	struct freer *freer = argument;
+	cuCtxSetCurrent(contexts[0]);
+	cuMemFree(freer->memory);
+	atomic_store(&freer->done, 1);
+	return NULL;
+}
+
+static void freeing_memory_waits_for_the_device(void **state)
+{
+	(void)state;
+	CUstream stream = open_stream();
+	uint32_t *words = open_words();
+	struct freer freer = {zeroed(100), 0};
+	pthread_t thread;
+	CU(cuStreamWaitValue32(stream, (uintptr_t)words, 1, 0));
+	pthread_create(&thread, NULL, free_memory, &freer);
+	doze(20);
+	assert_int_equal(atomic_load(&freer.done), 0);
+	__atomic_store_n(words, 1, __ATOMIC_RELEASE);
+	pthread_join(thread, NULL);
+	assert_null(fake_cuda_reach(freer.memory));
+	CU(cuStreamDestroy(stream));
+	CU(cuMemFreeHost(words));
+}
+
+/* Memory of a pool goes where its stream is; a copy in another stream that comes later finds it gone. */
 static void memory_that_goes_before_its_copy_fails_the_device(void **state)
 {
 	(void)state;
-	size_t page = (size_t)sysconf(_SC_PAGESIZE);
-	CUstream stream = open_stream();
-	CUdeviceptr device = zeroed(page);
+	CUstream one = open_stream(), other = open_stream();
 	uint32_t *words = open_words();
-	void *host = aligned_alloc(page, page);
+	CUdeviceptr pooled;
 	unsigned misuses = fake_cuda_misuses();
-	CU(cuMemHostRegister(host, page, 0));
-	CU(cuStreamWaitValue32(stream, (uintptr_t)words, 1, 0));
-	CU(cuMemcpyDtoHAsync(host, device, page, stream));
-	CU(cuMemHostUnregister(host));
+	CU(cuMemAllocAsync(&pooled, 100, one));
+	CU(cuStreamWaitValue32(other, (uintptr_t)words, 1, 0));
+	CU(cuMemsetD8Async(pooled, 1, 100, other));
+	CU(cuMemFreeAsync(pooled, one));
+	CU(cuStreamSynchronize(one));
 	__atomic_store_n(words, 1, __ATOMIC_RELEASE);
-	assert_int_equal(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
-	assert_int_equal(cuStreamQuery(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+	assert_int_equal(cuStreamSynchronize(other), CUDA_ERROR_ILLEGAL_ADDRESS);
+	assert_int_equal(cuStreamQuery(other), CUDA_ERROR_ILLEGAL_ADDRESS);
 	assert_int_equal(fake_cuda_misuses(), misuses + 1);
 	CU(fake_cuda_break(0, CUDA_SUCCESS));
-	CU(cuStreamDestroy(stream));
-	CU(cuMemFree(device));
+	CU(cuStreamDestroy(one));
+	CU(cuStreamDestroy(other));
 	CU(cuMemFreeHost(words));
-	free(host);
 }
 
 /* ---- graphs ---- */
@@ -472,6 +503,7 @@ int main(void)
 	        cmocka_unit_test_setup(the_legacy_stream_waits_for_blocking_streams_alone, use_first_device),
 	        cmocka_unit_test_setup(pointers_say_what_they_are, use_first_device),
 	        cmocka_unit_test_setup(copies_beyond_memory_or_from_unregistered_memory_are_refused, use_first_device),
+	        cmocka_unit_test_setup(freeing_memory_waits_for_the_device, use_first_device),
 	        cmocka_unit_test_setup(memory_that_goes_before_its_copy_fails_the_device, use_first_device),
 	        cmocka_unit_test_setup(a_graph_is_replayed_and_its_objects_die_with_its_last_launch, use_first_device),
 	        cmocka_unit_test_setup(forked_streams_are_captured_as_branches, use_first_device),

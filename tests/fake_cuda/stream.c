@@ -190,6 +190,7 @@ CUresult fake_submit(CUstream given, const struct fake_operation *operations, un
 		refused = fake_operation_check(current, &operations[i]);
 	if (refused)
 		return refused;
+	pthread_rwlock_rdlock(&current->frees);
 	pthread_rwlock_rdlock(&fake_lock);
 	bool captured = stream->capture || (stream->legacy && fake_captures_blocking(current, false));
 	if (!captured && count && (stream->blocking || stream->legacy))
@@ -197,6 +198,7 @@ CUresult fake_submit(CUstream given, const struct fake_operation *operations, un
 	for (unsigned i = 0; !captured && !refused && i < count; i++)
 		refused = push(stream, &operations[i]);
 	pthread_rwlock_unlock(&fake_lock);
+	pthread_rwlock_unlock(&current->frees);
 	return captured ? record(stream, operations, count) : refused;
 }
 
@@ -210,12 +212,14 @@ void fake_drain(CUstream stream)
 
 void fake_drain_context(CUcontext context)
 {
+	pthread_rwlock_wrlock(&context->frees);
 	pthread_rwlock_rdlock(&fake_lock);
 	unsigned count = fake_stream_count;
 	pthread_rwlock_unlock(&fake_lock);
 	for (unsigned i = 0; i < count; i++)
 		if (fake_streams[i].context == context)
 			fake_drain(&fake_streams[i]);
+	pthread_rwlock_unlock(&context->frees);
 }
 
 /* ---- the driver's names ---- */
