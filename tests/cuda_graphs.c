@@ -63,7 +63,7 @@ static void captured_call_is_replayed_a_thousand_times_with_changing_inputs(void
 	struct gang gang;
 	struct place places[MOST_PLACES];
 	CUgraphExec graphs[MOST_PLACES];
-	gang_open(&gang, 3, devices, 2);
+	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
 	capture_round(places, &gang, 1, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
 	for (int i = 0; i < 1000; i++)
