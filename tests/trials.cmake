@@ -28,7 +28,7 @@ set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 1
 
 # ferry-perf's NCCL child, against a fake CUDA driver and a fake NCCL.
 if(TARGET ferry-perf-nccl)
-  add_library(fake_cuda MODULE fake_cuda.c fake_cuda_rest.c)
+  add_library(fake_cuda MODULE fake_nccl_cuda.c fake_cuda_rest.c)
   add_library(fake_nccl MODULE fake_nccl.c)
   foreach(fake fake_cuda fake_nccl)
     target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
