@@ -28,15 +28,15 @@ set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 1
 
 # ferry-perf's NCCL child, against a fake CUDA driver and a fake NCCL.
 if(TARGET ferry-perf-nccl)
-  add_library(fake_cuda MODULE fake_nccl_cuda.c fake_cuda_rest.c)
+  add_library(fake_nccl_cuda MODULE fake_nccl_cuda.c fake_nccl_cuda_rest.c)
   add_library(fake_nccl MODULE fake_nccl.c)
-  foreach(fake fake_cuda fake_nccl)
+  foreach(fake fake_nccl_cuda fake_nccl)
     target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
     target_include_directories(${fake} SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
     set_target_properties(${fake} PROPERTIES C_VISIBILITY_PRESET default)
   endforeach()
   ferry_test(perf_nccl_child LIBRARIES ferry_ipc LABELS api)
   target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
-    FERRY_FAKE_CUDA="$<TARGET_FILE:fake_cuda>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
-  add_dependencies(perf_nccl_child ferry-perf-nccl fake_cuda fake_nccl)
+    FERRY_FAKE_CUDA="$<TARGET_FILE:fake_nccl_cuda>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+  add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl_cuda fake_nccl)
 endif()
