@@ -289,12 +289,14 @@ int main(int argc, char **argv)
 	static struct sample samples[SAMPLES];
 	static struct trainer trainer = {.samples = samples, .nranks = 1};
 	struct options options = {FERRY_DIGITS_DATA, 30, 1.0};
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	argp_program_version = "ferry-digits 0.1.0";
 	if (argp_parse(&argp, argc, argv, 0, NULL, &options))
 		return 64;
 	if (!load(options.data, samples))
 		return 1;
-	if (ferryCommInitEnv(&trainer.comm, NULL)) {
+	config.device = "host"; /* weights and gradients are in ordinary memory */
+	if (ferryCommInitEnv(&trainer.comm, &config)) {
 		fprintf(stderr, "ferry-digits: %s\n", ferryGetLastError(NULL));
 		return 1;
 	}

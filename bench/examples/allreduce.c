@@ -5,9 +5,11 @@
 
 int main(void)
 {
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	ferryComm_t comm;
 	float value = 1;
-	if (ferryCommInitEnv(&comm, NULL) || ferryAllReduce(&value, &value, 1, ferryFloat, ferrySum, comm, NULL) ||
+	config.device = "host"; /* the buffer is no GPU's memory */
+	if (ferryCommInitEnv(&comm, &config) || ferryAllReduce(&value, &value, 1, ferryFloat, ferrySum, comm, NULL) ||
 	    ferryStreamSynchronize(NULL))
 		return fprintf(stderr, "%s\n", ferryGetLastError(NULL)), 1;
 	printf("we are %g\n", (double)value);

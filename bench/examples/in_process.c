@@ -2,11 +2,13 @@
 /* Two ranks in one process, with the router inside it too: FERRY_ROUTER=embedded ./in_process */
 #include <ferry.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 int main(void)
 {
 	ferryComm_t comm[2];
 	float data[2][3] = {{1, 2, 3}, {10, 20, 30}};
+	setenv("FERRY_DEVICE", "host", 1); /* the buffers are no GPU's memory */
 	if (ferryCommInitAll(comm, 2, NULL))
 		return fprintf(stderr, "%s\n", ferryGetLastError(NULL)), 1;
 	for (int rank = 0; rank < 2; rank++)

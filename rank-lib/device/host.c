@@ -185,12 +185,14 @@ ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 			device = NULL;
 		}
 	}
-	if (device) {
+	if (device && !devices[ordinal]) { /* from then on lanes read it */
 		device->base.ops = &host_ops;
 		device->base.ordinal = ordinal;
 		device->stream = stream;
-		device->users++;
 		devices[ordinal] = device;
+	}
+	if (device) {
+		device->users++;
 		*opened = &device->base;
 	}
 	pthread_mutex_unlock(&devices_lock);
