@@ -10,7 +10,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define OTHER_CALLS_NS 5000000000ull
 
@@ -263,9 +262,10 @@ static ferryResult_t open_device(struct ferryComm *comm)
 static void wait_for_other_calls(struct ferry_device *device)
 {
 	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
-	while (device->ops->direct_memory_access && atomic_load_explicit(&device->inflight, memory_order_acquire) &&
-	       ferry_now_ns() < until)
-		usleep(100);
+	uint32_t inflight;
+	while (device->ops->direct_memory_access &&
+	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 && ferry_now_ns() < until)
+		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
 
 /* While the caller still is an ordinary thread: the last hold on the communicator may be let go where CUDA takes no calls. */

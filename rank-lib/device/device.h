@@ -118,7 +118,8 @@ struct ferry_device_ops {
 struct ferry_device {
 	const struct ferry_device_ops *ops;
 	int ordinal;
-	_Atomic uint32_t inflight; /* calls of all communicators on it; whoever makes one adds, the lane that ends it takes away */
+	/* Calls of all communicators on it; whoever makes one adds, the lane that ends it takes away. Futex word: rung at 0. */
+	_Atomic uint32_t inflight;
 };
 
 /**
