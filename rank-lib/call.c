@@ -328,7 +328,7 @@ static void fill_bank(const struct ferry_request *request, struct ferry_call *ca
 void ferry_call_arm(struct ferry_call *call, uint32_t bank)
 {
 	call->bank = bank;
-	call->noticed = call->submitted = call->agreed = false;
+	call->noticed = call->submitted = false;
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
 		call->transfers[direction] = call->prepared[bank][direction];
 		call->left[direction] = call->all_left[direction];

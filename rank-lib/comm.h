@@ -94,7 +94,7 @@ struct ferry_call {
 	uint32_t shape, root;
 	uint64_t scalar;
 	const void *device_scalar; /* premulsum: read when the stream reaches the call */
-	bool noticed, submitted, agreed; /* D2H lane */
+	bool noticed, submitted;   /* D2H lane */
 	/* both */
 	_Atomic uint32_t lanes;    /* lanes that have not finished their half */
 	uint32_t ntransfers[2], left[2], turn[2], all_left[2];

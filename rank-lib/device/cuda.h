@@ -30,7 +30,7 @@ struct ferry_cuda_device {
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context;          /* the primary one */
-	int copy_priority;          /* the greatest: streams of another priority share no hardware queue with these */
+	int copy_priority;          /* the greatest: copies go before the application's work */
 	uint32_t nstreams;          /* per copy queue */
 	pthread_mutex_t lock;       /* for the lines */
 	struct ferry_cuda_line **lines; /* a ring of those given back; usable once `finished` is 0 */

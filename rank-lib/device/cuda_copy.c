@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copy queues: each takes turns over a few streams, so that the gap between two copies of one stream is filled by another's.
- * Behind each copy an event is recorded, which the lane queries. A memory operation that counts would be cheaper to look at, but
- * memory operations run in the queues of the hardware that kernels run in, and those may all be held by streams that wait for the
- * very call that the copy is part of; an event behind a copy is signalled by the copy engine itself.
+ * Behind each copy an event is recorded, which the lane queries. A word written behind it would be cheaper to look at; which is
+ * faster depends on the size of the message (docs/performance.md).
  */
 #include "rank-lib/device/cuda.h"
 

@@ -233,7 +233,7 @@ static int a_group_is_captured_over_all_gpus_beside_calls_under_way(void)
 		TRY(places_round(under_way, &other, round, 1000000));
 	TRY(begin_captures(places, &gang));
 	TRY(calls_of_all_gpus_in_one_group(places, &gang));
-	usleep(20000);
+	usleep(20000); /* the captures stay open while the other communicator's lanes work: that must not end them */
 	TRY(end_captures(places, &gang, graphs));
 	for (int i = 0; i < 50; i++)
 		TRY(replay(places, &gang, graphs));
