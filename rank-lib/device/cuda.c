@@ -4,9 +4,10 @@
  * in the stream's order, without an SM and without the host; and because each word is put back by the side that read it, they
  * can be captured into a graph and replayed. The words are pinned host memory that the lanes look at.
  *
- * Outside of a capture they go into a stream of the communicator's own, the gate, which user's streams meet through events. A
- * stream that waits in a memory operation holds one of the few hardware queues (8 by default) that small copies to the GPU go
- * through as well; eight user's streams that wait so keep the copies out that they wait for. With the gate it is one.
+ * Outside of a capture only the first goes into the user's stream. The others go into a stream of the communicator's own, the
+ * gate, and the user's stream waits for an event behind them. A stream that waits in a memory operation holds one of the few
+ * hardware queues (8 by default) that small copies to the GPU go through as well; eight user's streams that wait so keep the
+ * copies out that they wait for. With the gate it is one.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -187,26 +188,22 @@ static CUresult copy_within(const struct ferry_cuda_driver *driver, CUstream str
 	return refused;
 }
 
-static CUresult make_events(const struct ferry_cuda_driver *driver, struct ferry_cuda_line *line)
-{
-	CUresult refused = line->reached ? CUDA_SUCCESS : driver->EventCreate(&line->reached, CU_EVENT_DISABLE_TIMING);
-	return refused || line->passed ? refused : driver->EventCreate(&line->passed, CU_EVENT_DISABLE_TIMING);
-}
-
+/*
+ * The copies are in the stream before the gate waits: tools such as compute-sanitizer run a copy within the GPU, a kernel to them,
+ * only once all work that was there before has ended.
+ */
 static CUresult pass_gate(const struct ferry_cuda_driver *driver, CUstream stream, CUstream gate, struct ferry_cuda_line *line,
                           CUstreamBatchMemOpParams *operations, const struct ferry_stream_work *work)
 {
-	CUresult refused = make_events(driver, line);
+	CUresult refused = line->passed ? CUDA_SUCCESS : driver->EventCreate(&line->passed, CU_EVENT_DISABLE_TIMING);
 	if (!refused)
-		refused = driver->EventRecord(line->reached, stream);
-	if (!refused)
-		refused = driver->StreamWaitEvent(gate, line->reached, 0);
-	if (!refused)
-		refused = driver->StreamBatchMemOp(gate, 3, operations, 0);
-	if (!refused)
-		refused = driver->EventRecord(line->passed, gate);
+		refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	if (!refused)
 		refused = copy_within(driver, stream, work);
+	if (!refused)
+		refused = driver->StreamBatchMemOp(gate, 2, operations + 1, 0);
+	if (!refused)
+		refused = driver->EventRecord(line->passed, gate);
 	return refused ? refused : driver->StreamWaitEvent(stream, line->passed, 0);
 }
 
@@ -321,7 +318,7 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 	int addressing = 0, least = 0;
 	CUmoduleLoadingMode loading;
 	long nstreams;
-	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 2, &nstreams);
+	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 1, &nstreams);
 	if (result)
 		return result;
 	if (!ferry_env("FERRY_LAZY_MODULES") && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)

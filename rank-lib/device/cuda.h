@@ -21,8 +21,8 @@ struct ferry_cuda_line {
 	_Atomic uint32_t started;  /* GPU: 1; a lane: 0 (tickets that repeat) */
 	_Atomic uint32_t finished; /* a lane: 1; GPU: 0 once it has passed */
 	uint64_t scalar;           /* GPU, before started */
-	CUevent reached, passed;   /* between a user's stream and the gate; made when first needed; host side */
-	char pad[32];
+	CUevent passed;            /* the gate is past the call; made when first needed; host side */
+	char pad[40];
 };
 
 struct ferry_cuda_device {
