@@ -27,7 +27,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_LAZY_MODULES", "", "1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
 	{"CUDA_MODULE_LOADING", "", "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
 	{"CUDA_DEVICE_MAX_CONNECTIONS", "", "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
-	{"FERRY_COPY_STREAMS", "2", "CUDA streams per lane, 1 to 8, that slices take turns on."},
+	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2", "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copy queues: each takes turns over a few streams, so that the gap between two copies of one stream is filled by another's.
- * Behind each copy an event is recorded, which the lane queries. A word written behind it would be cheaper to look at; which is
- * faster depends on the size of the message (docs/performance.md).
+ * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no work for
+ * the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word that the stream writes
+ * behind the copy makes it wait until all is written; then a second stream fills the gap, but two copies that go on together both
+ * end late, and the pipeline with them (docs/performance.md).
  */
 #include "rank-lib/device/cuda.h"
 
