@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PART_LEAST (32u << 10)
+#define PART_LEAST_LOOKING (16u << 10)
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
@@ -68,10 +71,10 @@ static bool is_mine(const struct ferry_job *job, const struct ferry_instr *instr
 	return (instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H) && instr->owner == job->domain;
 }
 
-/* Small slices are not worth splitting between workers. */
+/* Small slices are not worth splitting between workers; where workers look all the time, sooner than where they must be woken. */
 static uint32_t parts_for(const struct ferry_job *job, const struct ferry_plan *plan)
 {
-	uint32_t parts = plan->slice / (32u << 10);
+	uint32_t parts = plan->slice / (plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST);
 	return parts < 1 ? 1 : parts > job->parts ? job->parts : parts;
 }
 
@@ -406,6 +409,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	struct ferry_run *run = &job->runs[bank];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
 	uint32_t count = 0;
+	uint64_t bytes = 0;
 	bool progress = true;
 	while (progress && count < most) {
 		progress = false;
@@ -417,9 +421,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 				continue;
 			if (others)
 				*wanted = UINT32_MAX;
-			size_t bytes = run_part(job, entry, run, seq, work, slice, part);
-			atomic_fetch_add_explicit(&job->slices, 1, memory_order_relaxed);
-			atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
+			bytes += run_part(job, entry, run, seq, work, slice, part);
 			if (atomic_fetch_add(&work->done[slice % entry->plan->window], 1) + 1 == work->parts)
 				publish(job, seq, entry, work);
 			/* Not before this worker has come out of publish: it would meet the bank's next call there. */
@@ -428,6 +430,10 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 			count++;
 			progress = true;
 		}
+	}
+	if (count) {
+		atomic_fetch_add_explicit(&job->slices, count, memory_order_relaxed);
+		atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
 	}
 	return count;
 }
@@ -439,9 +445,15 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	if (!seq)
 		return 0;
 	const struct ferry_plan *plan = atomic_load_explicit(&run->plan, memory_order_relaxed)->plan;
+	uint32_t share = plan->workers ? plan->workers : UINT32_MAX, more = 0;
 	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
 		*wanted = plan->workers;
-	return plan->workers && worker >= plan->workers ? 0 : work_run(job, bank, seq, most, wanted);
+	uint32_t count = worker < share ? work_run(job, bank, seq, most, &more) : 0;
+	if (more > share) /* the others would look for what they must not do */
+		more = share;
+	if (more > *wanted)
+		*wanted = more;
+	return count;
 }
 
 uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted)

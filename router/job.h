@@ -88,9 +88,9 @@ void ferry_job_admit(struct ferry_job *job);
 bool ferry_job_has_work(struct ferry_job *job);
 
 /**
- * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: UINT32_MAX while parts are ready
- * that nobody has; and as many as the plan takes while a call of copy engines is under way, whose slices come too fast for
- * waking somebody for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
+ * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: all that the plan takes while parts
+ * are ready that nobody has, and while a call of copy engines is under way, whose slices come too fast for waking somebody
+ * for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
  * first ones, because only their private caches should fill with what copy engines use.
  */
 uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted);

@@ -15,7 +15,7 @@ struct cJSON;
 
 /** What moving a slice by a copy engine costs. */
 struct ferry_costs {
-	uint32_t issue_ns; /* until it moves: to enqueue the copy and the mark behind it, and its fixed part */
+	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
 	bool measured;     /* on this machine; else those of the machine that docs/performance.md tells of */
 };
