@@ -11,19 +11,15 @@ struct description {
 	unsigned type;  /* CUmemorytype; 0: memory that CUDA knows nothing of */
 	unsigned managed;
 	int ordinal;
-	CUdeviceptr start;
-	size_t bytes;   /* of the allocation or mapping around the address; 0: unknown */
 };
 
 static CUresult describe(const struct ferry_cuda_driver *driver, CUdeviceptr address, struct description *description)
 {
 	CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-	                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-	                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-	void *values[] = {&description->type, &description->managed, &description->ordinal, &description->start,
-	                  &description->bytes};
+	                                    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+	void *values[] = {&description->type, &description->managed, &description->ordinal};
 	*description = (struct description){.ordinal = -1};
-	return driver->PointerGetAttributes(5, attributes, values, address);
+	return driver->PointerGetAttributes(3, attributes, values, address);
 }
 
 /* Why the memory at this address is not a buffer; NULL if it is one. */
@@ -68,8 +64,8 @@ ferryResult_t ferry_cuda_check_buffer(struct ferry_device *base, const void *buf
 	if (result)
 		return result;
 	result = check_at(device, first, what, buffer, bytes, &description);
-	/* A buffer may lie in several mappings (cuMemMap); that it ends in one of this device is what can be told cheaply. */
-	if (!result && first + bytes > description.start + description.bytes)
+	/* Addresses may be reserved and not mapped (cuMemMap), in what CUDA calls one range. That the last byte is there is cheap to ask. */
+	if (!result)
 		result = check_at(device, first + bytes - 1, what, buffer, bytes, &description);
 	ferry_cuda_leave(device, &visit);
 	return result;

@@ -98,6 +98,7 @@ static int run_cuda(struct ferry_trial *trial, struct gang *gang, struct seat *s
 		TRY(fill(trial, seat, gang->rank[i]));
 		CUDA(cudaMemcpy(seat->device_send, seat->send, all_bytes(seat), cudaMemcpyHostToDevice));
 		CUDA(cudaMemcpy(seat->device_receive, seat->receive, all_bytes(seat), cudaMemcpyHostToDevice));
+		CUDA(cudaDeviceSynchronize()); /* the end of a copy from pageable memory may come after cudaMemcpy's return */
 		TRY(make_op(trial, gang->rank[i], gang->comm[i], &op[i]));
 	}
 	for (int i = 0; i < gang->nlocal; i++) {
@@ -138,6 +139,19 @@ struct bench {
 	int trials, ndomains;
 };
 
+static int same_bits(const struct seat *seat, int rank, const char *text, const char *what)
+{
+	size_t first = 0, differ = 0;
+	for (size_t i = all_bytes(seat); i-- > 0;)
+		if (seat->first[i] != seat->receive[i]) {
+			first = i;
+			differ++;
+		}
+	REQUIRE(!differ, "%s: %s: rank %d: %zu bytes differ, the first at %zd of %zu: %02x before, %02x now", text, what, rank, differ,
+	        (ssize_t)first - GUARD, seat->bytes, (unsigned char)seat->first[first], (unsigned char)seat->receive[first]);
+	return 0;
+}
+
 static int judge(struct bench *bench, struct ferry_trial *trial, const char *text)
 {
 	struct gang *gang = &bench->cuda;
@@ -154,13 +168,12 @@ static int judge(struct bench *bench, struct ferry_trial *trial, const char *tex
 	}
 	TRY(run_cuda(trial, gang, bench->seats, bench->streams));
 	for (int i = 0; i < gang->nlocal; i++)
-		REQUIRE(!memcmp(bench->seats[i].first, bench->seats[i].receive, all_bytes(&bench->seats[i])), "%s: a second run has other bits", text);
+		TRY(same_bits(&bench->seats[i], gang->rank[i], text, "a second run has other bits"));
 	if (bench->ndomains > 1)
 		return 0; /* host devices may be of other domains than the GPUs: another order of rounding */
 	TRY(run_host(trial, &bench->host, bench->seats));
 	for (int i = 0; i < gang->nlocal; i++)
-		REQUIRE(!memcmp(bench->seats[i].first, bench->seats[i].receive, all_bytes(&bench->seats[i])), "%s: host devices give other bits",
-		        text);
+		TRY(same_bits(&bench->seats[i], gang->rank[i], text, "host devices give other bits"));
 	return 0;
 }
 

@@ -195,17 +195,21 @@ static int begin_captures(struct place *places, const struct gang *gang)
 	return 0;
 }
 
+/* All of them end before the first is instantiated: that is not allowed while this thread has a capture open. */
 static int end_captures(struct place *places, const struct gang *gang, cudaGraphExec_t *graphs)
 {
+	cudaGraph_t captured[GANG_MOST];
 	for (int i = 0; i < gang->nlocal; i++) {
 		struct place *place = &places[i];
-		cudaGraph_t captured;
 		CUDA(cudaSetDevice(place->device));
 		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round, place->wrong);
 		next_round<<<1, 1, 0, place->stream>>>(place->round);
-		CUDA(cudaStreamEndCapture(place->stream, &captured));
-		CUDA(cudaGraphInstantiate(&graphs[i], captured, 0));
-		CUDA(cudaGraphDestroy(captured));
+		CUDA(cudaStreamEndCapture(place->stream, &captured[i]));
+	}
+	for (int i = 0; i < gang->nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaGraphInstantiate(&graphs[i], captured[i], 0));
+		CUDA(cudaGraphDestroy(captured[i]));
 	}
 	return 0;
 }
