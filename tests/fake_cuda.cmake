@@ -17,4 +17,10 @@ if(CUDA_INCLUDE_DIR)
   target_link_libraries(cuda_places PRIVATE ferry_flags PUBLIC cuda-fake ferry Threads::Threads PkgConfig::CMOCKA)
   ferry_test(cuda_device LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+
+  # Under libferry's surface, so with the devices linked in.
+  set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
+  ferry_test(cuda_export SOURCES ${device}/device.c ${device}/host.c ${device}/host_stream.c
+    LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
+  target_compile_definitions(cuda_export PRIVATE FERRY_HAS_CUDA=1 FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The cuda device: the inside that cuda.c (streams, tickets), cuda_copy.c (copy engines) and cuda_memory.c (what buffers may
- * be, registration) share. One struct per GPU of the process, made on first use and kept until the process ends: a stream may
- * still be about to read a line after the last communicator has gone.
+ * The cuda device: the inside that cuda.c (streams, tickets), cuda_copy.c (copy engines), cuda_memory.c (what buffers may be,
+ * registration) and cuda_export.c (buffers of other processes) share. One struct per GPU of the process, made on first use and
+ * kept until the process ends: a stream may still be about to read a line after the last communicator has gone.
  *
  * No kernel is launched and no callback put into a user's stream: memory operations and copies are all.
  */
@@ -67,5 +67,10 @@ ferryResult_t ferry_cuda_check_buffer(struct ferry_device *device, const void *b
 ferryResult_t ferry_cuda_register(struct ferry_device *device, void *memory, size_t bytes);
 void ferry_cuda_unregister(struct ferry_device *device, void *memory);
 int ferry_cuda_node(struct ferry_device *device);
+
+/* cuda_export.c */
+ferryResult_t ferry_cuda_export(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
+ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle, struct ferry_import *imported);
+void ferry_cuda_import_close(struct ferry_device *device, struct ferry_import *imported);
 
 #endif

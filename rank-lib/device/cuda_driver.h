@@ -13,15 +13,15 @@
 /* F(name): cuda.h maps cuMemAlloc and its like to the version of the entry point that its prototype is for. */
 #define FERRY_CUDA_FUNCTIONS(F) \
 	F(Init) F(DriverGetVersion) F(GetErrorString) F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) \
-	F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease) \
-	F(ModuleGetLoadingMode) F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice) \
-	F(CtxGetStreamPriorityRange) F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy) F(StreamSynchronize) \
-	F(StreamQuery) F(StreamGetCtx) F(StreamWaitEvent) F(StreamBatchMemOp) F(StreamWriteValue32) F(StreamIsCapturing) \
-	F(StreamGetCaptureInfo) F(ThreadExchangeStreamCaptureMode) F(GraphRetainUserObject) F(UserObjectCreate) \
-	F(UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) \
-	F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(MemcpyDtoDAsync) F(MemsetD8Async) F(PointerGetAttributes) \
-	F(IpcGetMemHandle) F(IpcOpenMemHandle) F(EventCreate) F(EventRecord) F(EventQuery) F(EventElapsedTime) \
-	F(EventDestroy)
+	F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DeviceGetUuid) F(DeviceCanAccessPeer) F(DevicePrimaryCtxRetain) \
+	F(DevicePrimaryCtxRelease) F(ModuleGetLoadingMode) F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) \
+	F(CtxPopCurrent) F(CtxGetDevice) F(CtxGetStreamPriorityRange) F(StreamCreate) F(StreamCreateWithPriority) \
+	F(StreamDestroy) F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) F(StreamWaitEvent) F(StreamBatchMemOp) \
+	F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo) F(ThreadExchangeStreamCaptureMode) \
+	F(GraphRetainUserObject) F(UserObjectCreate) F(UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) \
+	F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) \
+	F(MemcpyDtoDAsync) F(MemsetD8Async) F(PointerGetAttributes) F(IpcGetMemHandle) F(IpcOpenMemHandle) \
+	F(IpcCloseMemHandle) F(EventCreate) F(EventRecord) F(EventQuery) F(EventElapsedTime) F(EventDestroy)
 
 struct ferry_cuda_driver {
 #define FERRY_CUDA_MEMBER(name) __typeof__(cu##name) *name;

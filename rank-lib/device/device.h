@@ -10,6 +10,7 @@
 #define FERRY_DEVICE_DEVICE_H
 
 #include "ferry.h"
+#include "rank-lib/device/export.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -99,6 +100,10 @@ struct ferry_device_ops {
 	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. */
 	ferryResult_t (*register_memory)(struct ferry_device *device, void *memory, size_t bytes);
 	void (*unregister_memory)(struct ferry_device *device, void *memory);
+	/** Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its process. */
+	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
+	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle, struct ferry_import *imported);
+	void (*import_close)(struct ferry_device *device, struct ferry_import *imported);
 	/** The NUMA node that the device hangs on, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
 	ferryResult_t (*queue_open)(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue);
@@ -133,5 +138,8 @@ void ferry_device_close(struct ferry_device *device);
 /** The backends. */
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **device);
 ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
+
+/** Which of this process's CUDA devices an exported buffer is on. ferryInvalidArgument: none of them, or the handle is bad. */
+ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int *ordinal);
 
 #endif

@@ -8,7 +8,7 @@
 #include <time.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
-int fake_device_count, fake_connections;
+int fake_device_count, fake_connections, fake_peers;
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
@@ -35,6 +35,7 @@ static void initialize(void)
 	fake_connections = number_from("FAKE_CUDA_CONNECTIONS", 0);
 	if (fake_connections > FAKE_QUEUES)
 		fake_connections = FAKE_QUEUES;
+	fake_peers = number_from("FAKE_CUDA_PEERS", 1);
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
 	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {
@@ -121,6 +122,7 @@ CUresult CUDAAPI cuGetErrorString(CUresult error, const char **words)
 	             {CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
 	             {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
 	             {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+	             {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"},
 	             {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
 	             {CUDA_ERROR_NOT_READY, "device not ready"},
 	             {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
@@ -192,6 +194,30 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
 	if (refused || !bus || length < 13)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	snprintf(bus, (size_t)length, "FACE:%02X:00.0", (unsigned)context->physical & 0xff);
+	return CUDA_SUCCESS;
+}
+
+/* The same in every process, whatever the device's number there. */
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	CUcontext context;
+	CUresult refused = find_device(device, &context);
+	if (refused || !uuid)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < sizeof uuid->bytes; i++)
+		uuid->bytes[i] = (char)(0xfa ^ (size_t)context->physical << 4 ^ i);
+	return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	CUcontext one, other;
+	CUresult refused = find_device(device, &one);
+	if (!refused)
+		refused = find_device(peer, &other);
+	if (refused || !can)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*can = fake_peers && one != other;
 	return CUDA_SUCCESS;
 }
 

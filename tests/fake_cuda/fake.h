@@ -40,7 +40,7 @@ struct CUctx_st {
 	unsigned turn[FAKE_PRIORITIES];
 };
 
-extern int fake_device_count, fake_connections;
+extern int fake_device_count, fake_connections, fake_peers;
 extern struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 extern _Atomic unsigned fake_misuse_count;
 extern _Thread_local bool fake_in_destructor;
@@ -64,6 +64,8 @@ struct fake_region {
 	char *reach;       /* where the process sees `start` */
 	uint64_t id;
 	_Atomic unsigned busy; /* pins; memory goes when there is none */
+	unsigned opens;        /* FAKE_IMPORTED: by cuIpcOpenMemHandle, less the closes; under import_lock of memory.c */
+	uint64_t inode;        /* FAKE_IMPORTED: of the exporter's file */
 };
 
 static inline bool fake_on_device(const struct fake_region *region)

@@ -12,9 +12,12 @@
  * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up whoever gives work to it meanwhile;
  * - a user object's destructor that calls the driver is refused and counted.
  *
+ * Device memory is opened by other processes that run the double (cuIpcOpenMemHandle), as long as its owner lives.
+ *
  * Environment, read by cuInit: FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (a list of numbers), FAKE_CUDA_CONNECTIONS (0: a
  * thread per stream; else the streams of a device and priority share so many queues, as GPUs do beyond
- * CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits then holds up the others of its queue).
+ * CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits then holds up the others of its queue), FAKE_CUDA_PEERS (1: each device can
+ * reach the others' memory; 0: none).
  */
 #ifndef FERRY_TESTS_FAKE_CUDA_H
 #define FERRY_TESTS_FAKE_CUDA_H

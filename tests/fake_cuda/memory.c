@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct fake_region **regions;
@@ -378,22 +379,26 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
 
 /* ---- memory of other processes ---- */
 
+/* Names the whole allocation, wherever in it the address lies. */
 struct handle {
 	pid_t pid;
-	int file, ordinal;
-	size_t bytes;
+	int file, physical;
+	uint64_t bytes, inode; /* inode: a file number may by now be another file's */
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
+
+static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
 	CUcontext context;
+	struct stat status;
 	CUresult refused = fake_enter_context(&context);
 	struct fake_region *region = refused ? NULL : fake_pin((uintptr_t)address, 1);
-	if (!refused && (!handle || !region || region->kind != FAKE_DEVICE))
+	if (!refused && (!handle || !region || region->kind != FAKE_DEVICE || fstat(region->file, &status)))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	if (!refused) {
-		struct handle made = {getpid(), region->file, region->ordinal, region->bytes};
+		struct handle made = {getpid(), region->file, fake_contexts[region->ordinal].physical, region->bytes, status.st_ino};
 		memset(handle, 0, sizeof *handle);
 		memcpy(handle, &made, sizeof made);
 	}
@@ -401,29 +406,91 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	return refused;
 }
 
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+/* The file behind the handle, opened; -1 if it is no more, or another. */
+static int open_file(const struct handle *handle)
 {
-	CUcontext context;
-	struct handle given;
 	char path[64];
-	CUresult refused = enter_unsafe(&context);
-	memcpy(&given, &handle, sizeof given);
-	if (refused || !address || flags & ~1u || given.ordinal < 0 || given.ordinal >= fake_device_count || !given.bytes)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	if (given.pid == getpid())
-		return CUDA_ERROR_INVALID_CONTEXT;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)given.pid, given.file);
-	struct fake_region region = {.bytes = given.bytes, .mapped = whole_pages(given.bytes), .kind = FAKE_IMPORTED,
-	                             .ordinal = given.ordinal, .file = open(path, O_RDWR | O_CLOEXEC)};
+	struct stat status;
+	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->pid, handle->file);
+	int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+	if (file < 0 || (!fstat(file, &status) && S_ISREG(status.st_mode) && status.st_ino == handle->inode &&
+	                 (uint64_t)status.st_size == whole_pages(handle->bytes)))
+		return file;
+	close(file);
+	return -1;
+}
+
+static int visible_ordinal(int physical)
+{
+	for (int i = 0; i < fake_device_count; i++)
+		if (fake_contexts[i].physical == physical)
+			return i;
+	return -1;
+}
+
+/* An allocation that is open already; under import_lock, which holds up its close. */
+static struct fake_region *open_already(uint64_t inode)
+{
+	struct fake_region *found = NULL;
+	pthread_rwlock_rdlock(&fake_lock);
+	for (size_t i = 0; i < nregions && !found; i++)
+		if (regions[i]->kind == FAKE_IMPORTED && regions[i]->inode == inode)
+			found = regions[i];
+	pthread_rwlock_unlock(&fake_lock);
+	return found;
+}
+
+static CUresult open_again_or_map(CUdeviceptr *address, const struct handle *given, int ordinal)
+{
+	struct fake_region *open_one = open_already(given->inode);
+	struct fake_region region = {.bytes = given->bytes, .mapped = whole_pages(given->bytes), .kind = FAKE_IMPORTED,
+	                             .ordinal = ordinal, .opens = 1, .inode = given->inode};
+	if (open_one) {
+		open_one->opens++;
+		*address = open_one->start;
+		return CUDA_SUCCESS;
+	}
+	region.file = open_file(given);
 	if (region.file < 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	refused = map_device(&region);
+		return CUDA_ERROR_INVALID_HANDLE;
+	CUresult refused = map_device(&region);
 	if (!refused)
 		*address = region.start;
 	return refused;
 }
 
+CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+	CUcontext context;
+	struct handle given;
+	CUresult refused = enter_unsafe(&context);
+	memcpy(&given, &handle, sizeof given);
+	if (refused || !address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !given.bytes)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	int ordinal = visible_ordinal(given.physical);
+	if (ordinal < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (given.pid == getpid())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (ordinal != context->ordinal && !fake_peers)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	pthread_mutex_lock(&import_lock);
+	refused = open_again_or_map(address, &given, ordinal);
+	pthread_mutex_unlock(&import_lock);
+	return refused;
+}
+
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
 {
-	return free_now((uintptr_t)address, 1u << FAKE_IMPORTED);
+	CUresult result = CUDA_SUCCESS;
+	pthread_mutex_lock(&import_lock);
+	struct fake_region *region = fake_pin((uintptr_t)address, 1);
+	bool last = !region || region->kind != FAKE_IMPORTED || region->start != address || region->opens == 1;
+	if (!last)
+		region->opens--;
+	fake_unpin(region);
+	if (last)
+		result = free_now((uintptr_t)address, 1u << FAKE_IMPORTED);
+	pthread_mutex_unlock(&import_lock);
+	return result;
 }

@@ -224,6 +224,51 @@ static void pointers_say_what_they_are(void **state)
 	CU(cuMemFreeHost(pinned));
 }
 
+static int start_of(CUdeviceptr at, CUdeviceptr *start, size_t *bytes)
+{
+	unsigned has_ipc;
+	CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+	                                CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+	void *values[] = {start, bytes, &has_ipc};
+	CU(cuPointerGetAttributes(3, wanted, values, at));
+	return (int)has_ipc;
+}
+
+/* Opened in another process: tests/cuda_export.c. */
+static void an_ipc_handle_names_a_whole_allocation_to_other_processes(void **state)
+{
+	(void)state;
+	CUdeviceptr device = zeroed(10000), pooled, start, opened;
+	CUipcMemHandle one, other;
+	CUuuid uuids[2];
+	size_t bytes;
+	int can = -1;
+	CU(cuMemAllocAsync(&pooled, 10000, NULL));
+	assert_int_equal(start_of(device + 9999, &start, &bytes), 1);
+	assert_int_equal(start, device);
+	assert_int_equal(bytes, 10000);
+	assert_int_equal(start_of(pooled + 5, &start, &bytes), 0);
+	assert_int_equal(start, pooled);
+	assert_int_equal(start_of((uintptr_t)&bytes, &start, &bytes), 0);
+	assert_int_equal(bytes, 0);
+	CU(cuIpcGetMemHandle(&one, device));
+	CU(cuIpcGetMemHandle(&other, device + 9999));
+	assert_memory_equal(&one, &other, sizeof one);
+	assert_int_equal(cuIpcGetMemHandle(&other, pooled), CUDA_ERROR_INVALID_VALUE);
+	assert_int_equal(cuIpcOpenMemHandle(&opened, one, 0), CUDA_ERROR_INVALID_VALUE);
+	assert_int_equal(cuIpcOpenMemHandle(&opened, one, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT);
+	assert_int_equal(cuIpcCloseMemHandle(device), CUDA_ERROR_INVALID_VALUE);
+	for (int i = 0; i < 2; i++)
+		CU(cuDeviceGetUuid(&uuids[i], i));
+	assert_memory_not_equal(&uuids[0], &uuids[1], sizeof uuids[0]);
+	CU(cuDeviceCanAccessPeer(&can, 0, 1));
+	assert_int_equal(can, 1);
+	CU(cuDeviceCanAccessPeer(&can, 1, 1));
+	assert_int_equal(can, 0);
+	CU(cuMemFreeAsync(pooled, NULL));
+	CU(cuMemFree(device));
+}
+
 static void copies_beyond_memory_or_from_unregistered_memory_are_refused(void **state)
 {
 	(void)state;
@@ -502,6 +547,7 @@ int main(void)
 	        cmocka_unit_test_setup(events_order_streams_and_measure, use_first_device),
 	        cmocka_unit_test_setup(the_legacy_stream_waits_for_blocking_streams_alone, use_first_device),
 	        cmocka_unit_test_setup(pointers_say_what_they_are, use_first_device),
+	        cmocka_unit_test_setup(an_ipc_handle_names_a_whole_allocation_to_other_processes, use_first_device),
 	        cmocka_unit_test_setup(copies_beyond_memory_or_from_unregistered_memory_are_refused, use_first_device),
 	        cmocka_unit_test_setup(freeing_memory_waits_for_the_device, use_first_device),
 	        cmocka_unit_test_setup(memory_that_goes_before_its_copy_fails_the_device, use_first_device),

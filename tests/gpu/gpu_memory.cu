@@ -2,6 +2,12 @@
 /* What buffers may be, and what becomes of the memory around them. */
 #include "tests/gpu/data.cuh"
 
+extern "C" {
+#include "ipc/error.h"
+#include "rank-lib/device/export.h"
+ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device); /* device.h is C alone */
+}
+
 #include <cuda.h>
 
 #define COUNT 70001
@@ -299,6 +305,201 @@ static int memory_that_is_not_this_gpus_is_refused_by_name(void)
 	return places_close(places, &gang);
 }
 
+/* ---- buffers of other processes ---- */
+
+/* What this program's own copy of the devices says: its messages are not libferry's. */
+#define DEVICE(call)                                                                                                            \
+	do {                                                                                                                    \
+		ferryResult_t result_ = (call);                                                                                 \
+		REQUIRE(!result_, "%s: %s: %s", #call, ferryGetErrorString(result_), ferry_last_message());                     \
+	} while (0)
+#define DEVICE_REFUSES(expected, word, call)                                                                                    \
+	do {                                                                                                                    \
+		ferryResult_t result_ = (call);                                                                                 \
+		REQUIRE(result_ == (expected) && strstr(ferry_last_message(), word), "%s: %s, \"%s\" instead of \"%s\"", #call,  \
+		        ferryGetErrorString(result_), result_ ? ferry_last_message() : "", word);                               \
+	} while (0)
+
+#define SHARED 4
+static const size_t shared_counts[SHARED] = {1100, 1500, 2500, (3 << 20) + 3}; /* the first ones lie in one block of 2 MiB */
+enum { SHARED_AT = 1021 /* words of an allocation before the exported buffer */, SHARED_MARK = 0x5eedf00d };
+
+struct neighbour {
+	int rank;
+	struct ferry_device *device;
+	uint32_t *blocks[SHARED]; /* this rank's own */
+	struct ferry_export handles[SHARED]; /* the neighbour's */
+	struct ferry_import opened[SHARED];
+	bool apart; /* no peer access to its GPU */
+};
+
+/* Every rank's handles, over the communicator; what they name has been written by then. */
+static int exchange(struct neighbour *neighbour, const struct place *place, ferryComm_t comm)
+{
+	struct ferry_export mine[SHARED], *all;
+	for (int b = 0; b < SHARED; b++) {
+		CUDA(cudaMalloc((void **)&neighbour->blocks[b], shared_counts[b] * 4));
+		write_input<<<GRID, 0, place->stream>>>(neighbour->blocks[b], shared_counts[b], place->rank, 100 + (uint32_t)b, 0);
+		CUDA(cudaGetLastError());
+		DEVICE(ferry_device_export(neighbour->device, neighbour->blocks[b] + SHARED_AT, (shared_counts[b] - SHARED_AT) * 4,
+		                           &mine[b]));
+	}
+	CUDA(cudaMalloc((void **)&all, (size_t)(place->nranks + 1) * sizeof mine));
+	struct ferry_export *own = all + (size_t)place->nranks * SHARED;
+	CUDA(cudaMemcpy(own, mine, sizeof mine, cudaMemcpyHostToDevice));
+	CUDA(cudaDeviceSynchronize());
+	FERRY(ferryAllGather(own, all, sizeof mine, ferryUint8, comm, (ferryStream_t)place->stream));
+	CUDA(cudaStreamSynchronize(place->stream));
+	CUDA(cudaMemcpy(neighbour->handles, all + (size_t)neighbour->rank * SHARED, sizeof mine, cudaMemcpyDeviceToHost));
+	CUDA(cudaFree(all));
+	return 0;
+}
+
+static int import_all(struct neighbour *neighbour)
+{
+	for (int b = 0; b < SHARED; b++) {
+		size_t bytes = (shared_counts[b] - SHARED_AT) * 4;
+		ferryResult_t result = ferry_device_import(neighbour->device, &neighbour->handles[b], bytes, &neighbour->opened[b]);
+		if (result == ferryInvalidUsage && strstr(ferry_last_message(), "no peer access")) {
+			neighbour->apart = true;
+			return 0;
+		}
+		REQUIRE(!result, "importing %zu bytes of rank %d: %s", bytes, neighbour->rank, ferry_last_message());
+	}
+	return 0;
+}
+
+/* The neighbour's words, straight to the host or through memory of this GPU. Its last word is marked in between. */
+static int judge_import(const struct neighbour *neighbour, int b, uint32_t *own, uint32_t *host, uint32_t last)
+{
+	size_t count = shared_counts[b] - SHARED_AT;
+	const uint32_t *from = (const uint32_t *)neighbour->opened[b].address;
+	if (own) {
+		CUDA(cudaMemcpy(own, from, count * 4, cudaMemcpyDefault));
+		from = own;
+	}
+	CUDA(cudaMemcpy(host, from, count * 4, cudaMemcpyDefault));
+	for (size_t i = 0; i < count; i++) {
+		uint32_t expected = i == count - 1 && last ? last : data_value(neighbour->rank, 100 + (uint32_t)b, SHARED_AT + i);
+		REQUIRE(host[i] == expected, "rank %d's allocation of %zu words: word %zu is %08x instead of %08x", neighbour->rank,
+		        shared_counts[b], SHARED_AT + i, host[i], expected);
+	}
+	return 0;
+}
+
+static int use_imports(struct neighbour *neighbour)
+{
+	uint32_t *own, *host = (uint32_t *)malloc(shared_counts[SHARED - 1] * 4), mark = SHARED_MARK;
+	struct ferry_import again;
+	REQUIRE(host, "no memory for a copy");
+	CUDA(cudaMalloc((void **)&own, shared_counts[SHARED - 1] * 4));
+	for (int b = 0; b < SHARED; b++) {
+		uint32_t *last = (uint32_t *)neighbour->opened[b].address + shared_counts[b] - SHARED_AT - 1;
+		TRY(judge_import(neighbour, b, NULL, host, 0));
+		CUDA(cudaMemcpy(last, &mark, sizeof mark, cudaMemcpyDefault));
+		CUDA(cudaDeviceSynchronize());
+		TRY(judge_import(neighbour, b, own, host, mark));
+		/* Opened once more and closed, it is still there. */
+		DEVICE(ferry_device_import(neighbour->device, &neighbour->handles[b], 4, &again));
+		REQUIRE(again.address == neighbour->opened[b].address, "once at %p, then at %p", neighbour->opened[b].address, again.address);
+		ferry_device_import_close(neighbour->device, &again);
+		TRY(judge_import(neighbour, b, NULL, host, mark));
+	}
+	for (int b = 0; b < SHARED; b++)
+		ferry_device_import_close(neighbour->device, &neighbour->opened[b]);
+	CUDA(cudaFree(own));
+	free(host);
+	return 0;
+}
+
+/* Also a barrier: no rank's buffers go before its neighbour has closed them, and no mark is looked for before it is written. */
+static int any_apart(struct place *place, ferryComm_t comm, bool *apart)
+{
+	uint32_t flag = *apart;
+	CUDA(cudaMemcpy(place->input, &flag, sizeof flag, cudaMemcpyHostToDevice));
+	CUDA(cudaDeviceSynchronize());
+	FERRY(ferryAllReduce(place->input, place->output, 1, ferryUint32, ferryMax, comm, (ferryStream_t)place->stream));
+	CUDA(cudaStreamSynchronize(place->stream));
+	CUDA(cudaMemcpy(&flag, place->output, sizeof flag, cudaMemcpyDeviceToHost));
+	*apart = flag;
+	return 0;
+}
+
+/* Each rank a process of its own: it reads the next rank's buffers, and writes the last word of each. */
+static int a_rank_reads_and_writes_its_neighbours_buffers(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	struct neighbour neighbour = {};
+	if (!check_in_job())
+		SKIP("one process has all ranks");
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	neighbour.rank = (places[0].rank + 1) % gang.nranks;
+	if (gang.nranks < 2)
+		SKIP("one rank has no neighbour");
+	CUDA(cudaSetDevice(places[0].device));
+	DEVICE(ferry_cuda_device_open(places[0].device, 0, &neighbour.device));
+	TRY(exchange(&neighbour, &places[0], gang.comm[0]));
+	TRY(import_all(&neighbour));
+	if (!neighbour.apart)
+		TRY(use_imports(&neighbour));
+	TRY(any_apart(&places[0], gang.comm[0], &neighbour.apart));
+	for (int b = 0; b < SHARED; b++) {
+		uint32_t last;
+		CUDA(cudaMemcpy(&last, neighbour.blocks[b] + shared_counts[b] - 1, sizeof last, cudaMemcpyDefault));
+		REQUIRE(neighbour.apart || last == SHARED_MARK, "the last word of allocation %d is %08x", b, last);
+		CUDA(cudaFree(neighbour.blocks[b]));
+	}
+	TRY(gang_close(&gang));
+	TRY(places_close(places, &gang));
+	if (neighbour.apart)
+		SKIP("some rank's GPU cannot reach the next one's memory");
+	return 0;
+}
+
+static int memory_that_cuda_ipc_cannot_open_is_not_exported(void)
+{
+	struct ferry_device *device;
+	struct ferry_export handle;
+	struct ferry_import imported;
+	struct gang gang;
+	struct place places[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++) {
+		uint32_t ordinary[4] = {}, *pinned, *managed, *pooled;
+		char *range;
+		size_t half;
+		CUDA(cudaSetDevice(places[i].device));
+		DEVICE(ferry_cuda_device_open(places[i].device, 0, &device));
+		CUDA(cudaMallocHost((void **)&pinned, 4096));
+		CUDA(cudaMallocManaged((void **)&managed, 4096));
+		CUDA(cudaMallocAsync((void **)&pooled, 4096, places[i].stream));
+		CUDA(cudaStreamSynchronize(places[i].stream));
+		TRY(map_two(places[i].device, &range, &half));
+		DEVICE_REFUSES(ferryInvalidArgument, "cudaMallocAsync", ferry_device_export(device, pooled + 1, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "cuMemMap", ferry_device_export(device, range + 64, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "managed", ferry_device_export(device, managed, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "pinned", ferry_device_export(device, pinned, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "ordinary host memory", ferry_device_export(device, ordinary, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "beyond", ferry_device_export(device, places[i].input, (size_t)1 << 36, &handle));
+		DEVICE(ferry_device_export(device, places[i].input + 3, 8, &handle));
+		REQUIRE(handle.offset >= 12 && handle.allocation >= COUNT * 4, "at %llu of %llu", (unsigned long long)handle.offset,
+		        (unsigned long long)handle.allocation);
+		DEVICE_REFUSES(ferryInvalidUsage, "itself", ferry_device_import(device, &handle, 8, &imported));
+		handle.name[5] ^= 1;
+		DEVICE_REFUSES(ferryInvalidArgument, "damaged", ferry_device_import(device, &handle, 8, &imported));
+		CUDA(cudaFreeHost(pinned));
+		CUDA(cudaFree(managed));
+		CUDA(cudaFreeAsync(pooled, places[i].stream));
+	}
+	TRY(places_round(places, &gang, 10, 0));
+	TRY(places_settle(places, &gang, "after refusals"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
 /* In another process: the GPUs in reverse order. The communicator's device is the one that CUDA calls by that number there. */
 static int visible_devices_are_counted_as_cuda_counts_them(void)
 {
@@ -327,6 +528,8 @@ int main(int argc, char **argv)
 	        TEST(a_range_that_is_mapped_only_in_part_is_refused),
 	        TEST(memory_that_is_not_this_gpus_is_refused_by_name),
 	        TEST(a_thread_without_a_context_can_call_and_has_none_afterwards),
+	        TEST(a_rank_reads_and_writes_its_neighbours_buffers),
+	        TEST(memory_that_cuda_ipc_cannot_open_is_not_exported),
 	        TEST(visible_devices_are_counted_as_cuda_counts_them),
 	};
 	return check_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
