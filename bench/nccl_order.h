@@ -7,6 +7,7 @@
 #define FERRY_BENCH_NCCL_ORDER_H
 
 #include "ipc/collective.h"
+#include "rank-lib/device/export.h"
 
 enum nccl_order_kind {
 	NCCL_OPEN,    /* opens NCCL, the GPU and the buffers */
@@ -25,8 +26,8 @@ struct nccl_place {
 
 struct nccl_order {
 	uint32_t kind;
-	int32_t device, rank, nranks;                        /* NCCL_OPEN */
-	unsigned char send_handle[64], receive_handle[64];   /* NCCL_OPEN */
+	int32_t rank, nranks;                                /* NCCL_OPEN */
+	struct ferry_export send_buffer, receive_buffer;     /* NCCL_OPEN; on the GPU that the child is to use */
 	char id[128];                                        /* NCCL_JOIN */
 	uint32_t collective, type, op, root;                 /* NCCL_RUN, in Ferry's values; op ferryNumOps: premulsum */
 	uint32_t lead, calls;

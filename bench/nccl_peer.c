@@ -7,7 +7,7 @@
 #include "bench/nccl_library.h"
 #include "bench/nccl_order.h"
 #include "ipc/error.h"
-#include "rank-lib/device/cuda_driver.h"
+#include "rank-lib/device/cuda.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -21,7 +21,6 @@
 #include <unistd.h>
 
 _Static_assert(sizeof(ncclUniqueId) == sizeof((struct nccl_order *)0)->id, "ids travel as bytes");
-_Static_assert(sizeof(CUipcMemHandle) == sizeof((struct nccl_order *)0)->send_handle, "handles travel as bytes");
 _Static_assert((int)ncclFloat32 == (int)ferryFloat32 && (int)ncclBfloat16 == (int)ferryBfloat16 &&
                        (int)ncclFloat8e5m2 == (int)ferryFloat8e5m2 && (int)ncclAvg == (int)ferryAvg,
                "Ferry's types and reductions have NCCL's values");
@@ -31,7 +30,7 @@ struct peer {
 	struct nccl_library nccl;
 	ncclComm_t comm;
 	CUstream stream;
-	CUdeviceptr send, receive;
+	struct ferry_import send, receive;
 	int rank, nranks;
 	ncclRedOp_t scaled; /* premulsum, once made */
 	bool has_scaled;
@@ -65,33 +64,34 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
 
 /* ---- start ---- */
 
-static bool open_buffer(const struct peer *peer, const unsigned char *handle, CUdeviceptr *buffer,
-                        struct nccl_answer *answer)
+/* The GPU that the rank's buffers are on, and the buffers. */
+static ferryResult_t open_buffers(struct peer *peer, const struct nccl_order *order, struct ferry_device **device)
 {
-	CUipcMemHandle named;
-	memcpy(&named, handle, sizeof named);
-	return cuda_good(peer, peer->cuda->IpcOpenMemHandle(buffer, named, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-	                 "opening the rank's buffer (cuIpcOpenMemHandle)", answer);
+	int ordinal = 0;
+	ferryResult_t result = ferry_cuda_exported_ordinal(&order->send_buffer, &ordinal);
+	if (!result)
+		result = ferry_cuda_device_open(ordinal, 0, device);
+	if (!result)
+		result = ferry_device_import(*device, &order->send_buffer, order->send_buffer.bytes, &peer->send);
+	if (!result)
+		result = ferry_device_import(*device, &order->receive_buffer, order->receive_buffer.bytes, &peer->receive);
+	return result;
 }
 
 static bool open_all(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
 {
-	CUdevice device;
-	CUcontext context;
+	struct ferry_device *device;
 	const char *refused = nccl_library_open(&peer->nccl);
 	if (refused)
 		return fail(answer, "%s", refused);
-	if (ferry_cuda_driver_open(&peer->cuda))
+	if (open_buffers(peer, order, &device))
 		return fail(answer, "%s", ferry_last_message());
+	peer->cuda = ferry_cuda_device(device)->driver;
 	peer->rank = order->rank;
 	peer->nranks = order->nranks;
-	return cuda_good(peer, peer->cuda->DeviceGet(&device, order->device), "finding the device", answer) &&
-	       cuda_good(peer, peer->cuda->DevicePrimaryCtxRetain(&context, device), "opening the primary context",
-	                 answer) &&
-	       cuda_good(peer, peer->cuda->CtxSetCurrent(context), "making the primary context current", answer) &&
+	return cuda_good(peer, peer->cuda->CtxSetCurrent(ferry_cuda_device(device)->context),
+	                 "making the primary context current", answer) &&
 	       cuda_good(peer, peer->cuda->StreamCreate(&peer->stream, CU_STREAM_NON_BLOCKING), "making a stream", answer) &&
-	       open_buffer(peer, order->send_handle, &peer->send, answer) &&
-	       open_buffer(peer, order->receive_handle, &peer->receive, answer) &&
 	       nccl_good(peer, peer->nccl.GetVersion(&answer->version), "ncclGetVersion", answer);
 }
 
@@ -116,8 +116,8 @@ static bool join(struct peer *peer, const struct nccl_order *order, struct nccl_
 
 static char *place_of(const struct peer *peer, const struct nccl_place *place)
 {
-	CUdeviceptr base = place->buffer == NCCL_SEND_BUFFER ? peer->send : peer->receive;
-	return place->buffer == NCCL_NO_BUFFER ? NULL : (char *)(uintptr_t)(base + place->offset);
+	const struct ferry_import *buffer = place->buffer == NCCL_SEND_BUFFER ? &peer->send : &peer->receive;
+	return place->buffer == NCCL_NO_BUFFER ? NULL : (char *)buffer->address + place->offset;
 }
 
 /* A block to and from every peer, as sends and receives of one group; counts of zero send nothing. */

@@ -3,14 +3,10 @@
 #include "bench/perf_memory.h"
 #include "ipc/error.h"
 #include "rank-lib/device/cuda_driver.h"
+#include "rank-lib/device/device.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* A buffer of its own blocks: then an IPC handle names the buffer, not a block that it shares with others. */
-#define BLOCK_BYTES ((size_t)2 << 20)
-
-_Static_assert(sizeof(CUipcMemHandle) == PERF_HANDLE_BYTES, "IPC handles travel as bytes");
 
 static const struct ferry_cuda_driver *cuda;
 
@@ -47,11 +43,10 @@ static char *take(struct perf_memory *memory, size_t bytes)
 {
 	CUdeviceptr buffer = 0;
 	char tried[96];
-	size_t room = (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
-	snprintf(tried, sizeof tried, "allocating %zu bytes on GPU %d", room, memory->ordinal);
-	if (!good(cuda->MemAlloc(&buffer, room), tried))
+	snprintf(tried, sizeof tried, "allocating %zu bytes on GPU %d", bytes, memory->ordinal);
+	if (!good(cuda->MemAlloc(&buffer, bytes), tried))
 		return NULL;
-	if (zero(memory, (char *)(uintptr_t)buffer, room))
+	if (zero(memory, (char *)(uintptr_t)buffer, bytes))
 		return (char *)(uintptr_t)buffer;
 	cuda->MemFree(buffer);
 	return NULL;
@@ -78,13 +73,13 @@ static bool download(struct perf_memory *memory, char *host, const char *buffer,
 	        synchronize(memory));
 }
 
-static bool share(const char *buffer, unsigned char handle[PERF_HANDLE_BYTES])
+static bool share(const struct perf_memory *memory, const char *buffer, size_t bytes, struct ferry_export *handle)
 {
-	CUipcMemHandle named;
-	if (!good(cuda->IpcGetMemHandle(&named, at(buffer)), "naming a buffer to other processes (cuIpcGetMemHandle)"))
-		return false;
-	memcpy(handle, &named, sizeof named);
-	return true;
+	struct ferry_device *device;
+	if (!ferry_cuda_device_open(memory->ordinal, 0, &device) && !ferry_device_export(device, buffer, bytes, handle))
+		return true;
+	fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
+	return false;
 }
 
 static void close_memory(struct perf_memory *memory)

@@ -8,10 +8,9 @@
 #define FERRY_BENCH_PERF_MEMORY_H
 
 #include "ferry.h"
+#include "rank-lib/device/export.h"
 
 #include <stdbool.h>
-
-#define PERF_HANDLE_BYTES 64 /* a CUDA IPC handle */
 
 struct perf_memory {
 	const char *kind; /* as ferryConfig_t.device takes it */
@@ -27,7 +26,7 @@ struct perf_memory {
 	/** Waits for what is in the stream. */
 	bool (*synchronize)(struct perf_memory *memory);
 	/** Names a buffer to other processes; NULL: this kind cannot. */
-	bool (*share)(const char *buffer, unsigned char handle[PERF_HANDLE_BYTES]);
+	bool (*share)(const struct perf_memory *memory, const char *buffer, size_t bytes, struct ferry_export *handle);
 	void (*close)(struct perf_memory *memory);
 };
 

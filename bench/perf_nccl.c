@@ -306,10 +306,9 @@ static bool open_all(struct perf_run *run)
 {
 	static struct nccl_order order;
 	char ids[PERF_MOST_SETTINGS][128] = {{0}};
-	order = (struct nccl_order){
-	        .kind = NCCL_OPEN, .device = run->memory.ordinal, .rank = run->rank, .nranks = run->nranks};
-	if (!run->memory.share(run->send, order.send_handle) || !run->memory.share(run->receive, order.receive_handle) ||
-	    !order_all(run, &order, NULL))
+	order = (struct nccl_order){.kind = NCCL_OPEN, .rank = run->rank, .nranks = run->nranks};
+	if (!run->memory.share(&run->memory, run->send, run->room, &order.send_buffer) ||
+	    !run->memory.share(&run->memory, run->receive, run->room, &order.receive_buffer) || !order_all(run, &order, NULL))
 		return false;
 	order.kind = NCCL_MAKE_ID;
 	if (run->rank ? !agree(run) : !order_all(run, &order, ids))

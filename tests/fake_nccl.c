@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An NCCL of one rank that fills the receive buffer with a number per function, for the test of ferry-perf's NCCL child. It
- * refuses trees as NCCL refuses settings, and dies of NCCL_PROTO=LL128, which stands for any crash.
+ * An NCCL of one rank that fills the receive buffer with a number per function, for the test of ferry-perf's NCCL child, over
+ * the double of the driver. It refuses trees as NCCL refuses settings, and buffers that are not on the current GPU; it dies of
+ * NCCL_PROTO=LL128, which stands for any crash.
  */
-#include <cuda.h>
+#include "tests/fake_cuda/fake_cuda.h"
+
 #include <nccl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +19,16 @@ struct ncclComm {
 static ncclResult_t fill(void *receive, size_t bytes, int value)
 {
 	const char *algorithm = getenv("NCCL_ALGO");
+	CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+	CUdeviceptr buffer = (CUdeviceptr)(uintptr_t)receive;
+	CUdevice current = -1;
+	int ordinal = -2;
+	void *values[] = {&ordinal};
+	if (cuCtxGetDevice(&current) || cuPointerGetAttributes(1, &wanted, values, buffer) || ordinal != current)
+		return ncclInvalidArgument;
 	if (algorithm && !strcmp(algorithm, "Tree"))
 		return ncclInvalidUsage;
-	memset(receive, value, bytes);
+	memset(fake_cuda_reach(buffer), value, bytes);
 	return ncclSuccess;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of ferry-perf-nccl, the child of ferry-perf --vs nccl, told by a fake driver and a fake NCCL. */
+/* Promises of ferry-perf-nccl, the child of ferry-perf --vs nccl, told by the double of the driver and a fake NCCL. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,36 +7,43 @@
 #include <cmocka.h>
 
 #include "bench/nccl_order.h"
+#include "ipc/error.h"
+#include "rank-lib/device/cuda.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define GPU          3
+#define BEFORE       100 /* bytes of the allocation before the first buffer */
 #define BUFFER_BYTES 4096
 
 struct child {
 	pid_t pid;
 	int socket;
-	char names[2][64]; /* files that stand for GPU buffers */
-	char *buffers[2];
+	CUdeviceptr memory; /* of both buffers */
+	struct ferry_export handles[2];
+	char *buffers[2]; /* where this process finds them */
 };
 
-static char *make_buffer(char name[64])
+static void make_buffers(struct child *child)
 {
-	snprintf(name, 64, "/tmp/ferry-perf-nccl-XXXXXX");
-	int file = mkstemp(name);
-	assert_true(file >= 0);
-	assert_int_equal(ftruncate(file, BUFFER_BYTES), 0);
-	char *memory = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	assert_ptr_not_equal(memory, MAP_FAILED);
-	close(file);
-	return memory;
+	struct ferry_device *device;
+	assert_int_equal(ferry_cuda_device_open(GPU, 0, &device), ferrySuccess);
+	assert_int_equal(cuCtxSetCurrent(ferry_cuda_device(device)->context), CUDA_SUCCESS);
+	assert_int_equal(cuMemAlloc(&child->memory, BEFORE + 2 * BUFFER_BYTES), CUDA_SUCCESS);
+	for (size_t i = 0; i < 2; i++) {
+		CUdeviceptr buffer = child->memory + BEFORE + i * BUFFER_BYTES;
+		child->buffers[i] = fake_cuda_reach(buffer);
+		if (ferry_device_export(device, (void *)(uintptr_t)buffer, BUFFER_BYTES, &child->handles[i]))
+			fail_msg("%s", ferry_last_message());
+	}
 }
 
 /* setting: "NAME=value" for the child's environment, or NULL. */
@@ -48,7 +55,6 @@ static void start(struct child *child, const char *setting)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 	child->pid = fork();
 	if (!child->pid) {
-		setenv("FERRY_CUDA_LIBRARY", FERRY_FAKE_CUDA, 1);
 		setenv("FERRY_NCCL_LIBRARY", FERRY_FAKE_NCCL, 1);
 		setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 		if (setting)
@@ -60,8 +66,7 @@ static void start(struct child *child, const char *setting)
 	}
 	close(ends[1]);
 	child->socket = ends[0];
-	for (int i = 0; i < 2; i++)
-		child->buffers[i] = make_buffer(child->names[i]);
+	make_buffers(child);
 }
 
 /* Closes the socket; the child's exit status. */
@@ -70,10 +75,7 @@ static int finish(struct child *child)
 	int status = -1;
 	close(child->socket);
 	assert_int_equal(waitpid(child->pid, &status, 0), child->pid);
-	for (int i = 0; i < 2; i++) {
-		munmap(child->buffers[i], BUFFER_BYTES);
-		unlink(child->names[i]);
-	}
+	assert_int_equal(cuMemFree(child->memory), CUDA_SUCCESS);
 	return status;
 }
 
@@ -88,9 +90,8 @@ static bool tell(struct child *child, const struct nccl_order *order, struct ncc
 
 static bool join(struct child *child, struct nccl_answer *answer)
 {
-	struct nccl_order order = {.kind = NCCL_OPEN, .nranks = 1};
-	memcpy(order.send_handle, child->names[0], sizeof order.send_handle);
-	memcpy(order.receive_handle, child->names[1], sizeof order.receive_handle);
+	struct nccl_order order = {
+	        .kind = NCCL_OPEN, .nranks = 1, .send_buffer = child->handles[0], .receive_buffer = child->handles[1]};
 	assert_true(tell(child, &order, answer));
 	if (answer->failed)
 		fail_msg("opening failed: %s", answer->message);
@@ -179,6 +180,21 @@ static void a_missing_library_is_named(void **state)
 	assert_int_equal(finish(&child), 0);
 }
 
+static void a_damaged_handle_is_refused(void **state)
+{
+	(void)state;
+	struct child child;
+	struct nccl_answer answer;
+	start(&child, NULL);
+	struct nccl_order order = {
+	        .kind = NCCL_OPEN, .nranks = 1, .send_buffer = child.handles[0], .receive_buffer = child.handles[1]};
+	order.receive_buffer.bytes++;
+	assert_true(tell(&child, &order, &answer));
+	assert_true(answer.failed);
+	assert_non_null(strstr(answer.message, "damaged"));
+	assert_int_equal(finish(&child), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -186,6 +202,11 @@ int main(void)
 	        cmocka_unit_test(what_nccl_refuses_comes_back_with_its_words),
 	        cmocka_unit_test(nccl_that_aborts_is_seen_as_a_closed_socket),
 	        cmocka_unit_test(a_missing_library_is_named),
+	        cmocka_unit_test(a_damaged_handle_is_refused),
 	};
+	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	if (cuInit(0))
+		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

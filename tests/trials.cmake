@@ -26,17 +26,22 @@ add_dependencies(perf_command ferry-perf ferryrun ferry-router)
 add_test(NAME weights_of_four_ranks_are_those_of_one COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
 set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
 
-# ferry-perf's NCCL child, against a fake CUDA driver and a fake NCCL.
+# ferry-perf's NCCL child, against the double of the CUDA driver and a fake NCCL.
 if(TARGET ferry-perf-nccl)
-  add_library(fake_nccl_cuda MODULE fake_nccl_cuda.c fake_nccl_cuda_rest.c)
   add_library(fake_nccl MODULE fake_nccl.c)
-  foreach(fake fake_nccl_cuda fake_nccl)
-    target_include_directories(${fake} PRIVATE ${PROJECT_SOURCE_DIR})
-    target_include_directories(${fake} SYSTEM PRIVATE ${CUDA_INCLUDE_DIR} ${NCCL_INCLUDE_DIR})
-    set_target_properties(${fake} PROPERTIES C_VISIBILITY_PRESET default)
-  endforeach()
-  ferry_test(perf_nccl_child LIBRARIES ferry_ipc LABELS api)
+  target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR})
+  target_include_directories(fake_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
+  target_link_libraries(fake_nccl PRIVATE cuda-fake)
+  set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
+  ferry_test(perf_nccl_child LIBRARIES ferry_device cuda-fake LABELS api)
   target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
-    FERRY_FAKE_CUDA="$<TARGET_FILE:fake_nccl_cuda>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
-  add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl_cuda fake_nccl)
+    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+  add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
+
+  # The whole of it, from the parent's buffers to NCCL's calls on them; the double copies from pinned memory alone: -c 0.
+  add_test(NAME perf_compares_with_nccl_on_its_own_buffers
+    COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda
+      -c 0 -n 2 -w 1 --nccl-sweep none)
+  set_tests_properties(perf_compares_with_nccl_on_its_own_buffers PROPERTIES TIMEOUT 60 LABELS api
+    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")
 endif()
