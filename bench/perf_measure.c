@@ -4,9 +4,10 @@
  * each sample the ranks meet in a small AllReduce of Ferry's in host memory, which sleeps while it waits, so that no side is
  * timed beside another's busy waiting. A sample's time is that of its slowest rank.
  *
- * On GPUs a sample is as many calls as take about 2 ms, put into the stream back to back and waited for once; before it go
- * calls that are not timed, because the GPU has just worked for another process, and because ranks that a meeting has woken
- * start unevenly. On the host a sample is one call, as the peer's calls block.
+ * On GPUs a sample is as many calls as take about 4 ms, put into the stream back to back and waited for once; before it go calls
+ * that are not timed, because the GPU and the caches have just worked for another process, and because ranks that a meeting has
+ * woken start unevenly. Two of them, as libraries have two sets of buffers that calls take turns with. On the host a sample is
+ * one call, as the peer's calls block.
  */
 #include "bench/limits.h"
 #include "bench/perf_nccl.h"
@@ -20,7 +21,8 @@
 #define MOST_ITERATIONS 1000
 #define MOST_CALLS      1000
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
-#define SAMPLE_US       2000.0   /* on GPUs */
+#define SAMPLE_US       4000.0   /* on GPUs */
+#define LEAD_CALLS      2
 #define LEAD_US         20000.0  /* where no side's calls are shorter than this, none goes before them */
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings slower than twice the best are left out */
 
@@ -192,7 +194,7 @@ static bool choose_sampling(struct perf_run *run, const struct perf_work *work, 
 		if (!warm_up(run, work, chosen, us))
 			return false;
 	if (gpu) {
-		chosen->lead = fastest_of(us, sides) < LEAD_US;
+		chosen->lead = fastest_of(us, sides) < LEAD_US ? LEAD_CALLS : 0;
 		/* Single calls are longer than calls back to back: guess by the former, then measure the latter. */
 		chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		if (chosen->calls > 1) {

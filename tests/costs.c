@@ -120,6 +120,21 @@ static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **
 	free(plan);
 }
 
+/* Not all of the staging comes round, but more than the workers' caches hold beside two calls. */
+static void small_messages_get_few_workers_and_shallow_windows(void **state)
+{
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	struct ferry_plan *small = plan_for(FERRY_ALLREDUCE, 1 << 20, &options);
+	struct ferry_plan *large = plan_for(FERRY_ALLREDUCE, 64 << 20, &options);
+	uint64_t slot = small->staging[0] / small->window, slots = ((1 << 20) + small->slice - 1) / small->slice;
+	assert_in_range(small->workers, 1, large->workers - 1);
+	assert_true(small->staging[0] < options.staging[0] / 2 && large->staging[0] > options.staging[0] / 2);
+	assert_true((small->window - slots) * slot >= small->workers * options.core_cache);
+	free(small);
+	free(large);
+}
+
 static void host_devices_get_none_of_it(void **state)
 {
 	(void)state;
@@ -139,6 +154,7 @@ int main(void)
 	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
+	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(host_devices_get_none_of_it),
 	};
 	int descriptor = mkstemp(file);

@@ -23,21 +23,23 @@
  * (issue and R as `ferry-perf limits` measured them on this machine, else on another: limits.h)
  *     time = L / rate + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
  *
- * Where cores reduce, windows are as deep as the staging allows and every call goes on where the last one stopped: a slot should
- * come round again only when its lines have left the private caches of the cores that read it, because copy engines write and
- * read lines that a core holds at a fraction of their speed. Where data only passes through, windows are shallow: what D2H has
- * just written is read fastest.
+ * Where cores reduce, every call goes on in the windows where the last one stopped: a slot should come round again only when its
+ * lines have left the private caches of the cores that read it, because copy engines write and read lines that a core holds at
+ * a fraction of their speed. Large messages have windows as deep as the staging allows. Small ones have few workers and windows
+ * no deeper than those workers' caches ask for: all of the windows comes round within some calls, and the less that is, the
+ * more of it is still in the last-level cache after other work. Where data only passes through, windows are shallow: what
+ * D2H has just written is read fastest.
  */
 #define DIRECT_LEAST (128u << 10)
 #define DIRECT_ROUND (64u << 10)
 #define DIRECT_REDUCE_STAGES 3
 #define DIRECT_REDUCE_MOST (2u << 20)
-#define DIRECT_REDUCE_WINDOW 1024
 #define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
 #define DIRECT_MOVE_STAGES 2
 #define DIRECT_MOVE_MOST (2u << 20)
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows of a domain, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
+#define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
 static uint64_t up_to_line(uint64_t bytes)
 {
@@ -102,21 +104,37 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
 }
 
-static uint64_t wanted_window(const struct ferry_program *program, uint64_t slice, uint64_t nslices, uint32_t nwindows, bool direct)
-{
-	if (!direct)
-		return between(1, nslices, WINDOW_MOST);
-	if (ferry_collective_reduces(program->collective))
-		return DIRECT_REDUCE_WINDOW;
-	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / (slice * (nwindows ? nwindows : 1)), 8));
-}
-
 static uint32_t most_windows(const struct ferry_program *program, const uint32_t *nwindows)
 {
 	uint32_t most = 0;
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
 		most = nwindows[domain] > most ? nwindows[domain] : most;
 	return most;
+}
+
+static uint64_t wanted_workers(const struct ferry_compile_options *options, uint64_t staging, uint64_t bytes)
+{
+	return between(1, staging / (options->core_cache * DIRECT_CACHES), between(1, bytes / DIRECT_WORKER_BYTES, UINT32_MAX));
+}
+
+/* How many slots the workers' private caches may hold, and a quarter more. `slot`: bytes of all versions together. */
+static uint64_t held_slots(const struct ferry_compile_options *options, uint64_t workers, uint64_t slot)
+{
+	return (workers * options->core_cache * 5 / 4 + slot - 1) / slot;
+}
+
+static uint64_t wanted_window(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t slice,
+                              uint64_t nslices, const uint32_t *nwindows)
+{
+	if (!options->direct)
+		return between(1, nslices, WINDOW_MOST);
+	uint64_t slot = slice * between(1, most_windows(program, nwindows), UINT32_MAX);
+	if (ferry_collective_reduces(program->collective)) {
+		uint64_t bytes = slice * nslices * program->nchunks, staging = room(program, options, nwindows) / slice * slot;
+		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
+		return between(1, held + 2 * nslices, UINT32_MAX); /* two calls beyond what may be held */
+	}
+	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / slot, 8));
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
@@ -128,7 +146,10 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	                                : wanted_slice(program, options, longest, room(program, options, nwindows));
 	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
 	uint64_t window =
-	        options->window ? options->window : wanted_window(program, slice, nslices, most_windows(program, nwindows), options->direct);
+	        options->window ? options->window : wanted_window(program, options, slice, nslices, nwindows);
+	uint64_t fitting = room(program, options, nwindows) / slice;
+	if (!options->window && window > 2 && fitting < window)
+		window = fitting > 2 ? fitting : 2;
 	while (!fits(program, options, nwindows, slice, window)) {
 		if (!options->window && window > 2)
 			window--;
@@ -173,11 +194,15 @@ static uint64_t staging_of(const struct ferry_plan *plan)
 	return least;
 }
 
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, uint64_t bytes, const struct ferry_plan *plan)
 {
 	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
 		return 0;
-	return (uint32_t)between(1, staging_of(plan) / (options->core_cache * DIRECT_CACHES), UINT32_MAX);
+	uint64_t least = UINT64_MAX;
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->staging[domain] && options->staging[domain] < least)
+			least = options->staging[domain];
+	return (uint32_t)wanted_workers(options, options->window ? staging_of(plan) : least, bytes);
 }
 
 uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan)
@@ -185,5 +210,5 @@ uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const s
 	uint64_t slot = staging_of(plan) / plan->window; /* of all versions together */
 	if (!plan->workers || !slot)
 		return 0;
-	return (uint32_t)between(0, (plan->workers * options->core_cache * 5 / 4 + slot - 1) / slot, plan->window / 2);
+	return (uint32_t)between(0, held_slots(options, plan->workers, slot), plan->window / 2);
 }

@@ -21,9 +21,10 @@ uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint6
 
 /**
  * How many workers of a router may share a call; 0: any number. Where copy engines reuse the windows: so few that a slot has
- * left the cores' private caches by the time it comes round again. The plan has its windows already.
+ * left the cores' private caches by the time it comes round again, and as `bytes` of result keep busy. The plan has its windows
+ * already.
  */
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, const struct ferry_plan *plan);
+uint32_t ferry_choose_workers(const struct ferry_compile_options *options, uint64_t bytes, const struct ferry_plan *plan);
 
 /**
  * How many slots of a window a copy engine stays behind the cores that read it, at most half of them: as many as those cores'
