@@ -259,6 +259,17 @@ static bool obey(struct peer *peer, struct nccl_order *order, struct nccl_answer
 	}
 }
 
+/* What libferry asks of CUDA for its own sake and every child inherits; NCCL is to run as it would without Ferry. */
+static void restore_defaults(void)
+{
+	const char *loading = getenv("CUDA_MODULE_LOADING"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	if (loading && !strcmp(loading, "EAGER"))
+		setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+	if (connections && !strcmp(connections, "32"))
+		unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	setenv("FERRY_LAZY_MODULES", "1", 1); /* no call of Ferry's will wait in this process */
+}
+
 int main(int argc, char **argv)
 {
 	static struct nccl_order order;
@@ -270,6 +281,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ferry-perf-nccl: started by ferry-perf --vs nccl; not a command of its own\n");
 		return 64;
 	}
+	restore_defaults();
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent) /* it died before the line above */
 		return 1;

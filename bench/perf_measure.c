@@ -23,7 +23,7 @@
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
 #define SAMPLE_US       4000.0   /* on GPUs */
 #define LEAD_CALLS      2
-#define LEAD_US         20000.0  /* where no side's calls are shorter than this, none goes before them */
+#define LEAD_US         200000.0 /* where no side's calls are shorter than this, none goes before them */
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings slower than twice the best are left out */
 
 /* How a row is sampled; the same on all ranks. */
