@@ -5,9 +5,9 @@
  * timed beside another's busy waiting. A sample's time is that of its slowest rank.
  *
  * On GPUs a sample is as many calls as take about 4 ms, put into the stream back to back and waited for once; before it go calls
- * that are not timed, because the GPU and the caches have just worked for another process, and because ranks that a meeting has
- * woken start unevenly. Two of them, as libraries have two sets of buffers that calls take turns with. On the host a sample is
- * one call, as the peer's calls block.
+ * that are not timed: the GPU and the caches have just worked for another process, cores that had nothing to do have slowed down,
+ * and ranks that a meeting has woken start unevenly. About 20 ms of them, and two at least, as libraries have two sets of
+ * buffers that calls take turns with. On the host a sample is one call, as the peer's calls block.
  */
 #include "bench/limits.h"
 #include "bench/perf_nccl.h"
@@ -22,9 +22,9 @@
 #define MOST_CALLS      1000
 #define SIDE_US         250000.0 /* how long the samples of one side take in a row's half, about */
 #define SAMPLE_US       4000.0   /* on GPUs */
+#define LEAD_US         20000.0
 #define LEAD_CALLS      2
-#define LEAD_US         200000.0 /* where no side's calls are shorter than this, none goes before them */
-#define TRIAL_ROUNDS    3        /* after so many rounds, settings slower than twice the best are left out */
+#define TRIAL_ROUNDS    3        /* after so many rounds, settings a third slower than the best are left out */
 
 /* How a row is sampled; the same on all ranks. */
 struct sampling {
@@ -194,7 +194,6 @@ static bool choose_sampling(struct perf_run *run, const struct perf_work *work, 
 		if (!warm_up(run, work, chosen, us))
 			return false;
 	if (gpu) {
-		chosen->lead = fastest_of(us, sides) < LEAD_US ? LEAD_CALLS : 0;
 		/* Single calls are longer than calls back to back: guess by the former, then measure the latter. */
 		chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		if (chosen->calls > 1) {
@@ -202,6 +201,7 @@ static bool choose_sampling(struct perf_run *run, const struct perf_work *work, 
 				return false;
 			chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		}
+		chosen->lead = between(LEAD_US / fastest_of(us, sides), LEAD_CALLS, MOST_CALLS);
 	}
 	for (unsigned side = 0; side < sides; side++) {
 		bool stays = side == 0 || !run->nccl || us[side] <= 2 * us[0]; /* about: slow settings are left out soon */
@@ -231,7 +231,7 @@ static bool leave_out(struct perf_run *run, bool *left_out)
 	}
 	double best = fastest_of(medians, others);
 	for (unsigned other = 0; other < others; other++)
-		left_out[other] = medians[other] > 2 * best;
+		left_out[other] = medians[other] > 1.33 * best;
 	return true;
 }
 

@@ -71,7 +71,7 @@ static void print_columns(const struct perf_run *run, bool units)
 static void print_legend(const struct perf_run *run)
 {
 	if (!strcmp(run->memory.kind, "cuda"))
-		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after two that are "
+		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after 20 ms of calls that are "
 		       "not timed\n");
 	if (run->peer)
 		printf("# against %s: the same work on the same buffers, interleaved call by call; ratio = its time / "
