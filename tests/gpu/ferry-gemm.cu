@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU, under
- * ferryrun. Rounds of: products alone, beside Ferry's AllReduce, alone, beside NCCL's; medians over rounds, worst GPU.
+ * ferryrun. Rounds of products alone, beside nothing, alone, beside Ferry's AllReduce, alone, beside NCCL's, alone; a loss is against
+ * the mean of the two neighbours, of the GPU that loses most, and its median over rounds. "Nothing" tells how far to trust it.
+ * A product that is slower because the GPU, at its power limit, runs at a lower clock shows in the clock: measured too.
  * cuBLAS and NCCL are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its column is empty.
  */
 #include "ferry.h"
@@ -16,6 +18,7 @@
 #include <vector>
 
 #define SIZE 8192
+#define CLOCKS 4 /* looks at the clock among the products of a round; 0.2% of its time */
 #define BYTES ((size_t)256 << 20)
 
 #define DIE(...)                                                                                                               \
@@ -43,6 +46,7 @@ static ferryComm_t comm, control; /* on the GPU; on host memory */
 static cudaStream_t products, beside;
 static void *a, *b, *c;
 static float *send_buffer, *receive_buffer;
+static double *clocks; /* pinned, CLOCKS of them */
 
 /* ---- matrix products ---- */
 
@@ -106,6 +110,18 @@ static __global__ void randomize(unsigned short *values, size_t count, unsigned 
 	}
 }
 
+/* Cycles of a multiprocessor per microsecond, over 100 of them. */
+static __global__ void watch_clock(double *megahertz)
+{
+	unsigned long long start, now;
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+	long long before = clock64();
+	do
+		asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+	while (now - start < 100000);
+	*megahertz = (double)(clock64() - before) * 1e3 / (double)(now - start);
+}
+
 /* ---- NCCL ---- */
 
 struct nccl_id {
@@ -138,7 +154,11 @@ static void open_nccl(void)
 
 /* ---- measuring ---- */
 
-enum company { ALONE, WITH_FERRY, WITH_NCCL };
+enum company { WITH_NOTHING, WITH_FERRY, WITH_NCCL };
+
+struct round_times {
+	double product_us, collective_us, megahertz;
+};
 
 static double maximum(double value)
 {
@@ -155,15 +175,28 @@ static void reduce_once(enum company company)
 		DIE("ncclAllReduce failed");
 }
 
-/* Microseconds per product; the collectives go on for longer than the products. *collective_us: per AllReduce. */
-static double measure(enum company company, int count, int collectives, double *collective_us)
+static void products_and_clocks(int count)
 {
+	for (int i = 0, clock = 0; i < count; i++) {
+		product();
+		if (clock < CLOCKS && (i + 1) * (CLOCKS + 1) >= (clock + 1) * count) {
+			watch_clock<<<1, 1, 0, products>>>(&clocks[clock++]);
+			CUDA(cudaGetLastError());
+		}
+	}
+}
+
+/* Means over the products and collectives of a round; the collectives go on for longer than the products. */
+static struct round_times measure(enum company company, int count, int collectives)
+{
+	struct round_times times = {};
 	cudaEvent_t marks[4];
 	float ms, other_ms = 0;
 	for (int i = 0; i < 4; i++)
 		CUDA(cudaEventCreate(&marks[i]));
 	maximum(0);
-	if (company != ALONE) {
+	memset(clocks, 0, CLOCKS * sizeof *clocks);
+	if (collectives) {
 		reduce_once(company); /* under way before the products start */
 		CUDA(cudaEventRecord(marks[2], beside));
 		for (int i = 0; i < collectives; i++)
@@ -171,18 +204,20 @@ static double measure(enum company company, int count, int collectives, double *
 		CUDA(cudaEventRecord(marks[3], beside));
 	}
 	CUDA(cudaEventRecord(marks[0], products));
-	for (int i = 0; i < count; i++)
-		product();
+	products_and_clocks(count);
 	CUDA(cudaEventRecord(marks[1], products));
 	CUDA(cudaEventSynchronize(marks[1]));
 	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
 	CUDA(cudaStreamSynchronize(beside));
-	if (company != ALONE)
+	if (collectives)
 		CUDA(cudaEventElapsedTime(&other_ms, marks[2], marks[3]));
-	*collective_us = collectives ? other_ms * 1e3 / collectives : 0;
+	times.collective_us = collectives ? other_ms * 1e3 / collectives : 0;
+	times.product_us = ms * 1e3 / count;
+	for (int i = 0; i < CLOCKS; i++)
+		times.megahertz += clocks[i] / (count < CLOCKS ? count : CLOCKS);
 	for (int i = 0; i < 4; i++)
 		CUDA(cudaEventDestroy(marks[i]));
-	return ms * 1e3 / count;
+	return times;
 }
 
 static double median(std::vector<double> values)
@@ -196,34 +231,35 @@ struct finding {
 	const char *name;
 	enum company company;
 	int collectives; /* per round: they outlast the products */
-	std::vector<double> losses, rates;
+	std::vector<double> losses, rates, clocks; /* percent, GB/s, percent of the clock lost */
 };
 
 static void prepare(struct finding *finding, int count, double alone_us)
 {
-	double each_us;
-	measure(finding->company, 4, 4, &each_us); /* makes plans and connections */
-	measure(finding->company, 4, 4, &each_us);
-	finding->collectives = (int)(alone_us * count / maximum(each_us) * 1.3) + 2;
+	if (finding->company == WITH_NOTHING)
+		return;
+	measure(finding->company, 4, 4); /* makes plans and connections */
+	finding->collectives = (int)(alone_us * count / maximum(measure(finding->company, 4, 4).collective_us) * 1.3) + 2;
 }
 
-/* Alone, beside it: neighbours in time, so that a GPU that grows warm slows both. */
-static void compare(struct finding *finding, int count)
+/* *alone: of the round before, then of the one after. */
+static void compare(struct finding *finding, int count, struct round_times *alone)
 {
-	double unused, each_us;
-	double alone_us = measure(ALONE, count, 0, &unused);
-	double with_us = measure(finding->company, count, finding->collectives, &each_us);
-	finding->losses.push_back(maximum((1 - alone_us / with_us) * 100));
-	finding->rates.push_back((double)BYTES / maximum(each_us) / 1e3);
+	struct round_times before = *alone, with = measure(finding->company, count, finding->collectives);
+	*alone = measure(WITH_NOTHING, count, 0);
+	double alone_us = (before.product_us + alone->product_us) / 2, megahertz = (before.megahertz + alone->megahertz) / 2;
+	finding->losses.push_back(maximum((1 - alone_us / with.product_us) * 100));
+	finding->clocks.push_back(maximum((1 - with.megahertz / megahertz) * 100));
+	finding->rates.push_back(finding->collectives ? (double)BYTES / maximum(with.collective_us) / 1e3 : 0);
 }
 
 static void print_text(const std::vector<struct finding> &findings, int count, double alone_us)
 {
-	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; loss of the GPU that loses most, median:\n", nranks,
+	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, medians:\n", nranks,
 	       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us, count, rounds);
 	for (const struct finding &finding : findings)
-		printf("%-8s %6.2f %%   AllReduce of 256 MiB meanwhile %6.2f GB/s\n", finding.name, median(finding.losses),
-		       median(finding.rates));
+		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, AllReduce of 256 MiB meanwhile %6.2f GB/s\n", finding.name,
+		       median(finding.losses), median(finding.clocks), median(finding.rates));
 	if (!nccl_comm)
 		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
 }
@@ -235,8 +271,9 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	       cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
 	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && atoi(direct) ? "true" : "false");
 	for (const struct finding &finding : findings) {
-		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, \"rounds_loss_percent\": [", finding.name,
-		       median(finding.losses), median(finding.rates));
+		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
+		       "\"rounds_loss_percent\": [",
+		       finding.name, median(finding.losses), median(finding.clocks), median(finding.rates));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -247,20 +284,21 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 static void run(bool json)
 {
 	std::vector<struct finding> findings;
-	double unused;
 	for (int i = 0; i < 10; i++)
 		product();
 	CUDA(cudaDeviceSynchronize());
-	double alone_us = maximum(measure(ALONE, 20, 0, &unused));
+	double alone_us = maximum(measure(WITH_NOTHING, 20, 0).product_us);
 	int count = (int)(200000 / alone_us) + 1;
-	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}});
+	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}});
+	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}});
 	if (nccl_comm)
-		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}});
+		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}});
 	for (struct finding &finding : findings)
 		prepare(&finding, count, alone_us);
+	struct round_times alone = measure(WITH_NOTHING, count, 0);
 	for (int round = 0; round < rounds; round++)
 		for (struct finding &finding : findings)
-			compare(&finding, count);
+			compare(&finding, count, &alone);
 	if (rank == 0)
 		(json ? print_json : print_text)(findings, count, alone_us);
 }
@@ -274,6 +312,7 @@ static void open_buffers(void)
 		randomize<<<1024, 256>>>((unsigned short *)*matrix, (size_t)SIZE * SIZE, 1u + (unsigned)rank);
 		CUDA(cudaGetLastError());
 	}
+	CUDA(cudaMallocHost((void **)&clocks, CLOCKS * sizeof *clocks));
 	CUDA(cudaMalloc((void **)&send_buffer, BYTES));
 	CUDA(cudaMalloc((void **)&receive_buffer, BYTES));
 	CUDA(cudaMemset(send_buffer, 0, BYTES));
