@@ -366,7 +366,9 @@ static void check_liveness(struct ferry_lane *lane, uint64_t now)
 	lane->checked = now;
 	report_stall(lane, now);
 	ferry_comm_check_sockets(lane->comm);
-	if (!ops->queue_check || ops->queue_check(&lane->queue) == ferrySuccess)
+	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
+	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) ||
+	    ops->queue_check(&lane->queue) == ferrySuccess)
 		return;
 	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
 	lane->head = lane->tail; /* nothing is copied any more */
