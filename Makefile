@@ -11,7 +11,7 @@ RUN = build/bin/ferryrun -n 4 --domains 2 --
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check gpu bundle install asan tsan debug fuzz models docs clean
+.PHONY: help setup build demo check gpu gpu-report bundle install asan tsan debug fuzz models docs clean
 
 help: ## this list
 	@echo "Ferry: collective communication through host memory. make TARGET:"
@@ -33,6 +33,9 @@ check: build ## build and run every test
 
 gpu: build ## the tests that need GPUs, and a table of their results
 	@scripts/gpu-check
+
+gpu-report: build ## measures what docs/performance.md tells of GPUs, into build/gpu-report/
+	@scripts/gpu-report build/gpu-report
 
 bundle: build ## build/bundle: what a bare GPU machine needs to run the GPU tests and the benchmarks
 	@scripts/bundle
