@@ -439,6 +439,74 @@ static int a_communicator_is_destroyed_beside_calls_of_another(void)
 	return places_close(places[1], &gangs[1]);
 }
 
+enum use { BY_FREE, BY_ALLOCATION, BY_REGISTRATION, BY_PINNED_MEMORY };
+
+/* What CUDA may do only while the GPU has nothing to do. */
+static int use_the_driver(enum use use, void **memory, size_t bytes)
+{
+	void *pinned;
+	if (use == BY_FREE)
+		CUDA(cudaFree(*memory));
+	if (use == BY_FREE || use == BY_ALLOCATION)
+		CUDA(cudaMalloc(memory, bytes));
+	if (use == BY_PINNED_MEMORY) {
+		CUDA(cudaMallocHost(&pinned, bytes));
+		CUDA(cudaFreeHost(pinned));
+	}
+	if (use == BY_REGISTRATION) {
+		REQUIRE(!posix_memalign(&pinned, 4096, bytes), "no memory");
+		CUDA(cudaHostRegister(pinned, bytes, cudaHostRegisterDefault));
+		CUDA(cudaHostUnregister(pinned));
+		free(pinned);
+	}
+	return 0;
+}
+
+/* Calls that all ranks have made, so nothing but the driver can keep them from finishing; then this thread goes into the driver. */
+static int memory_calls_beside(enum use use)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	void *memory[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, 16 << 20));
+	for (int i = 0; i < gang.nlocal; i++) {
+		CUDA(cudaSetDevice(places[i].device));
+		CUDA(cudaMalloc(&memory[i], 8 << 20));
+	}
+	for (uint32_t round = 1; round <= 10; round++) {
+		TRY(places_round(places, &gang, round, 0));
+		for (int i = 0; i < gang.nlocal; i++) {
+			CUDA(cudaSetDevice(places[i].device));
+			TRY(use_the_driver(use, &memory[i], 8 << 20));
+		}
+	}
+	TRY(places_settle(places, &gang, "beside the driver"));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+/* Not kept: the driver waits for the call in a lock that the lanes need (docs/architecture.md). */
+static int memory_is_freed_beside_calls_under_way(void)
+{
+	return memory_calls_beside(BY_FREE);
+}
+
+static int memory_is_allocated_beside_calls_under_way(void)
+{
+	return memory_calls_beside(BY_ALLOCATION);
+}
+
+static int memory_is_registered_beside_calls_under_way(void)
+{
+	return memory_calls_beside(BY_REGISTRATION);
+}
+
+static int pinned_memory_is_allocated_beside_calls_under_way(void)
+{
+	return memory_calls_beside(BY_PINNED_MEMORY);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct check_test tests[] = {
@@ -456,6 +524,10 @@ int main(int argc, char **argv)
 	        TEST(calls_finish_while_kernels_hold_every_multiprocessor),
 	        TEST(a_communicator_is_destroyed_beside_calls_of_another),
 	        TEST(a_first_launch_does_not_wait_for_a_call_whose_other_ranks_are_late),
+	        HIDDEN(memory_is_freed_beside_calls_under_way),
+	        HIDDEN(memory_is_allocated_beside_calls_under_way),
+	        HIDDEN(memory_is_registered_beside_calls_under_way),
+	        HIDDEN(pinned_memory_is_allocated_beside_calls_under_way),
 	        HIDDEN(calls_in_forty_streams_wait_at_once_and_all_finish),
 	        HIDDEN(calls_in_sixteen_streams_of_the_greatest_priority_all_finish),
 	};
