@@ -98,6 +98,7 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
 	                                        .window = (uint32_t)comm->window,
 	                                        .direct = comm->device->ops->direct_memory_access,
 	                                        .core_cache = comm->core_cache,
+	                                        .sharing = comm->topology.together ? comm->ndomains : 1,
 	                                        .costs = comm->costs};
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		options.staging[domain] = comm->shared.arenas[domain].staging_bytes;

@@ -135,6 +135,20 @@ static void small_messages_get_few_workers_and_shallow_windows(void **state)
 	free(large);
 }
 
+/* Two routers on one node must not hold twice of what one holds in the same cache. */
+static void domains_that_share_a_cache_share_what_moves_take_of_it(void **state)
+{
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	struct ferry_plan *alone = plan_for(FERRY_BROADCAST, 256 << 20, &options);
+	options.sharing = 2;
+	struct ferry_plan *shared = plan_for(FERRY_BROADCAST, 256 << 20, &options);
+	assert_int_equal(shared->slice, alone->slice);
+	assert_int_equal(shared->window, alone->window / 2);
+	free(alone);
+	free(shared);
+}
+
 static void host_devices_get_none_of_it(void **state)
 {
 	(void)state;
@@ -155,6 +169,7 @@ int main(void)
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
+	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),
 	        cmocka_unit_test(host_devices_get_none_of_it),
 	};
 	int descriptor = mkstemp(file);

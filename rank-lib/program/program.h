@@ -93,6 +93,7 @@ struct ferry_compile_options {
 	uint32_t window;       /* slots; 0: chosen */
 	bool direct;           /* copy engines read and write the windows (cuda) */
 	uint64_t core_cache;   /* bytes of a core's private cache; 0: unknown */
+	uint32_t sharing;      /* how many domains share a last-level cache; 0 is 1 */
 	struct ferry_costs costs; /* direct: what ferry_costs_read gave */
 };
 

@@ -37,7 +37,7 @@
 #define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
 #define DIRECT_MOVE_STAGES 2
 #define DIRECT_MOVE_MOST (2u << 20)
-#define DIRECT_MOVE_STAGING (16u << 20) /* for all windows of a domain, where that leaves each two slots; at most eight */
+#define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
@@ -134,7 +134,7 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
 		return between(1, held + 2 * nslices, UINT32_MAX); /* two calls beyond what may be held */
 	}
-	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / slot, 8));
+	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX) / slot, 8));
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
