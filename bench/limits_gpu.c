@@ -320,8 +320,8 @@ static ferryResult_t run_ways(struct limits_port *ports, const struct limits *li
 static ferryResult_t measure_window(struct limits_port *ports, struct limits *limits, int gpus, uint64_t bytes)
 {
 	struct limits_window *window = &limits->windows[limits->nwindows];
-	/* Copies of 1 MiB, as in a pipeline; out of cache larger ones do as well and cost less. */
-	uint64_t copy = bytes < LIMITS_BUFFER ? 1 << 20 : 4 << 20;
+	/* As long as a window of two allows: a limit should not hold the gaps between copies, which a plan may choose. */
+	uint64_t copy = bytes / 2 < 4 << 20 ? bytes / 2 : 4 << 20;
 	struct pattern pattern = {.gpus = gpus, .only = -1, .window = bytes, .copy = copy};
 	*window = (struct limits_window){.gpus = gpus, .bytes = bytes, .copy_bytes = copy};
 	limits_progress("%d GPU%s, windows of %llu MiB", gpus, gpus > 1 ? "s together" : "", (unsigned long long)bytes >> 20);
