@@ -129,6 +129,7 @@ struct ferry_lane {
 	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
 	uint64_t spin_us;
 	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
+	uint64_t awaited_until;                /* nanoseconds: when it last waited for a rank that had not come, or for its stream */
 	bool reported;                         /* that it has not got on since then */
 	uint64_t checked;                      /* when the routers and the device were last looked at */
 	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */

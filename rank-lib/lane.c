@@ -340,10 +340,12 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_call *call = lane->calls;
-	if (lane->reported || !lane->comm->stall_ns || now - lane->idle_since < lane->comm->stall_ns || awaits_start(lane))
+	/* Waiting for a rank that has not come yet is nothing to report. */
+	if (awaits_start(lane) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
+		lane->awaited_until = now;
+	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
+	if (lane->reported || !lane->comm->stall_ns || now - since < lane->comm->stall_ns)
 		return;
-	if (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call))
-		return; /* waiting for a rank that has not come yet is nothing to report */
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
 		issued += call->transfers[lane->direction][i].issued;
@@ -352,7 +354,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	}
 	lane->reported = true;
 	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
-	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - lane->idle_since) / 1000000000,
+	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - since) / 1000000000,
 	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
 	          slices, issued - finished);
 }

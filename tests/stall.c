@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a lane says when its call does not get on, and that it says nothing where there is nothing wrong. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ferry.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define COUNT (64 << 10)
+
+static float inputs[2][COUNT], outputs[2][COUNT];
+
+static void sleep_ms(long ms)
+{
+	struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+	nanosleep(&time, NULL);
+}
+
+/* An AllReduce of 256 KiB of two ranks whose second comes so much later; what was written to stderr meanwhile. */
+static void call_with_delay(long delay_ms, char *said, size_t room)
+{
+	ferryComm_t comms[2];
+	char path[] = "/tmp/ferry-stall-XXXXXX";
+	int file = mkstemp(path), before = dup(STDERR_FILENO);
+	assert_true(file >= 0 && before >= 0);
+	unlink(path);
+	dup2(file, STDERR_FILENO);
+	ferryResult_t result = ferryCommInitAll(comms, 2, NULL);
+	for (int rank = 0; rank < 2 && !result; rank++) {
+		if (rank)
+			sleep_ms(delay_ms);
+		result = ferryAllReduce(inputs[rank], outputs[rank], COUNT, ferryFloat32, ferrySum, comms[rank], NULL);
+	}
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	for (int rank = 0; rank < 2; rank++)
+		ferryCommDestroy(comms[rank]);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	ssize_t length = pread(file, said, room - 1, 0);
+	close(file);
+	assert_int_equal(result, ferrySuccess);
+	assert_true(length >= 0);
+	said[length] = '\0';
+}
+
+/* Slices of 64 KiB, each 130 ms under way: after the late rank has come, the H2D lanes wait for the first of them. */
+static void a_late_rank_is_no_stall(void **state)
+{
+	char said[4096];
+	(void)state;
+	setenv("FERRY_SLICE", "65536", 1);
+	setenv("FERRY_HOST_LINK", "d2h=0.0005,h2d=1", 1);
+	call_with_delay(1500, said, sizeof said);
+	assert_string_equal(said, "");
+}
+
+static void a_copy_that_takes_long_is_reported_once_by_each_lane(void **state)
+{
+	char said[4096];
+	(void)state;
+	setenv("FERRY_SLICE", "262144", 1);
+	setenv("FERRY_HOST_LINK", "d2h=0.0001,h2d=1", 1); /* 2.6 s */
+	call_with_delay(0, said, sizeof said);
+	for (int rank = 0; rank < 2; rank++) {
+		char start[64];
+		snprintf(start, sizeof start, "rank %d, H2D lane: no progress for ", rank);
+		char *found = strstr(said, start), *rest = found ? strstr(found, " s in call 1 (allreduce): 0 of 1 slices copied, 0 copies under way\n") : NULL;
+		if (!rest || rest > found + strlen(start) + 2)
+			fail_msg("not said: \"%s\" but \"%s\"", start, said);
+		assert_null(strstr(found + 1, start));
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(a_late_rank_is_no_stall),
+	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_each_lane),
+	};
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DEVICE", "host", 1);
+	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
