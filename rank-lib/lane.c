@@ -189,10 +189,11 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 	return progress || *ended;
 }
 
-static void take_inbox(struct ferry_lane *lane)
+/* True if there was a call: it is looked for closely at first, however long the lane had nothing to do before. */
+static bool take_inbox(struct ferry_lane *lane)
 {
 	if (!atomic_load_explicit(&lane->inbox_filled, memory_order_acquire))
-		return;
+		return false;
 	pthread_mutex_lock(&lane->inbox_lock);
 	if (lane->inbox) {
 		*lane->calls_end = lane->inbox;
@@ -202,6 +203,7 @@ static void take_inbox(struct ferry_lane *lane)
 	}
 	atomic_store_explicit(&lane->inbox_filled, 0, memory_order_relaxed);
 	pthread_mutex_unlock(&lane->inbox_lock);
+	return true;
 }
 
 static void unlink_call(struct ferry_lane *lane, struct ferry_call **link)
@@ -242,10 +244,11 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_call *call, boo
 
 static bool lane_round(struct ferry_lane *lane)
 {
-	take_inbox(lane);
+	bool progress = take_inbox(lane);
 	if (!lane->calls)
-		return false;
-	bool failed = ferry_comm_failed(lane->comm), progress = reap(lane);
+		return progress;
+	bool failed = ferry_comm_failed(lane->comm);
+	progress |= reap(lane);
 	if (failed && lane->head != lane->tail)
 		return progress; /* the device may still write to the buffers of what is outstanding */
 	struct ferry_call **link = &lane->calls;
