@@ -122,6 +122,7 @@ struct ferry_lane {
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
 	_Atomic uint32_t inbox_filled;
 	bool stopping;                         /* under inbox_lock */
+	_Atomic uint32_t driving;              /* its thread: one more before and after each call of the device; the other lane looks */
 	struct ferry_call *calls, **calls_end; /* this lane's thread alone, from here on */
 	struct ferry_outstanding outstanding[FERRY_OUTSTANDING];
 	uint32_t head, tail;
@@ -131,6 +132,8 @@ struct ferry_lane {
 	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
 	uint64_t awaited_until;                /* nanoseconds: when it last waited for a rank that had not come, or for its stream */
 	bool reported;                         /* that it has not got on since then */
+	uint32_t other_driving;                /* the other lane's `driving` at other_since, and until now */
+	uint64_t other_since;
 	uint64_t checked;                      /* when the routers and the device were last looked at */
 	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */
 };

@@ -17,6 +17,25 @@
 #define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
 
 
+/* ---- the device ---- */
+
+/* Around each call of the device, which may keep the thread for ever (docs/architecture.md, "CUDA devices"). */
+static void drive(struct ferry_lane *lane)
+{
+	atomic_store_explicit(&lane->driving, atomic_load_explicit(&lane->driving, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+/* For how long the other lane has been in one call of the device, as far as this one has looked; 0: it is in none. */
+static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
+{
+	uint32_t driving = atomic_load_explicit(&lane->comm->lanes[!lane->direction].driving, memory_order_relaxed);
+	if (driving != lane->other_driving || driving % 2 == 0) {
+		lane->other_driving = driving;
+		lane->other_since = now;
+	}
+	return now - lane->other_since;
+}
+
 /* ---- slices ---- */
 
 static void transfer_done(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
@@ -42,7 +61,9 @@ static bool reap(struct ferry_lane *lane)
 {
 	if (lane->head == lane->tail)
 		return false;
+	drive(lane);
 	uint64_t finished = lane->comm->device->ops->finished(&lane->queue);
+	drive(lane);
 	bool progress = false;
 	while (lane->head != lane->tail && lane->outstanding[lane->head % FERRY_OUTSTANDING].ticket <= finished) {
 		struct ferry_outstanding *oldest = &lane->outstanding[lane->head % FERRY_OUTSTANDING];
@@ -57,7 +78,9 @@ bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct fe
                      const void *source, uint64_t bytes, bool crosses)
 {
 	if (bytes) {
+		drive(lane);
 		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, transfer->length, crosses);
+		drive(lane);
 		if (result) {
 			ferry_comm_fail(lane->comm, result, ferry_last_message());
 			return false;
@@ -343,6 +366,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_call *call = lane->calls;
+	uint64_t hanging = other_hangs(lane, now);
 	/* Waiting for a rank that has not come yet is nothing to report. */
 	if (awaits_start(lane) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
 		lane->awaited_until = now;
@@ -356,10 +380,21 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 		slices += call->transfers[lane->direction][i].nslices;
 	}
 	lane->reported = true;
-	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
+	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way%s",
 	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - since) / 1000000000,
 	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
-	          slices, issued - finished);
+	          slices, issued - finished,
+	          hanging < lane->comm->stall_ns / 2 ? ""
+	                                             : "; the other lane hangs in the device's driver: does a thread of this process free or "
+	                                               "register memory, or load kernels, which waits for the call in there?");
+}
+
+static bool device_works(struct ferry_lane *lane)
+{
+	drive(lane);
+	ferryResult_t result = lane->comm->device->ops->queue_check(&lane->queue);
+	drive(lane);
+	return result == ferrySuccess;
 }
 
 /* Now and then, while calls are under way: do the routers live, does the device? */
@@ -373,7 +408,7 @@ static void check_liveness(struct ferry_lane *lane, uint64_t now)
 	ferry_comm_check_sockets(lane->comm);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
 	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) ||
-	    ops->queue_check(&lane->queue) == ferrySuccess)
+	    device_works(lane))
 		return;
 	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
 	lane->head = lane->tail; /* nothing is copied any more */

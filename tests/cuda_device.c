@@ -4,10 +4,13 @@
 #include "tests/trial_run.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define COUNT 30011
 #define GUARD 128 /* of trial_run.c */
@@ -525,6 +528,52 @@ static ferryResult_t error_within(ferryComm_t comm, int milliseconds)
 }
 
 /* Rank 1 never calls; rank 0's GPU fails while its call waits. Staging stays registered with it: the last test of the suite. */
+/* Never returns: a call under way, and memory freed beside it. */
+static void free_beside_a_call(int say)
+{
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUdeviceptr memory;
+	dup2(say, STDERR_FILENO);
+	setenv("FERRY_STALL_SECONDS", "1", 1);
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	place_enter(&places[0]);
+	CU(cuMemAlloc(&memory, 4096));
+	places[1].wait_ms = 100; /* so the first one's call is still under way below */
+	places_round(places, &gang);
+	place_enter(&places[0]);
+	cuMemFree(memory);
+	_exit(0);
+}
+
+/* The driver waits for the call in a lock that a lane needs. Nothing can be done about it here, but the other lane says so. */
+static void a_lane_that_hangs_in_the_driver_is_told_of_by_the_other(void **state)
+{
+	char said[4096];
+	size_t length = 0;
+	int ends[2];
+	ssize_t got;
+	(void)state;
+	assert_int_equal(pipe(ends), 0);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (!child)
+		free_beside_a_call(ends[1]);
+	close(ends[1]);
+	said[0] = '\0';
+	while (!strstr(said, "hangs in the device's driver") && length < sizeof said - 1 &&
+	       (got = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
+		said[length += (size_t)got] = '\0';
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, NULL, 0), child);
+	close(ends[0]);
+	if (!strstr(said, "rank 0, H2D lane: no progress for ") || !strstr(said, "hangs in the device's driver"))
+		fail_msg("said: \"%s\"", said);
+}
+
 static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 {
 	(void)state;
@@ -555,6 +604,7 @@ static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(a_lane_that_hangs_in_the_driver_is_told_of_by_the_other), /* first: it forks */
 	        cmocka_unit_test_teardown(call_starts_when_its_stream_reaches_it_and_later_work_waits_for_it, no_misuse),
 	        cmocka_unit_test_teardown(the_default_streams_are_streams_too, no_misuse),
 	        cmocka_unit_test_teardown(ranks_of_three_threads_may_share_a_device, no_misuse),
