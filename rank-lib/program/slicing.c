@@ -34,6 +34,7 @@
 #define DIRECT_ROUND (64u << 10)
 #define DIRECT_REDUCE_STAGES 3
 #define DIRECT_REDUCE_MOST (2u << 20)
+#define DIRECT_REDUCE_WINDOW 1024
 #define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
 #define DIRECT_MOVE_STAGES 2
 #define DIRECT_MOVE_MOST (2u << 20)
@@ -132,7 +133,7 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 	if (ferry_collective_reduces(program->collective)) {
 		uint64_t bytes = slice * nslices * program->nchunks, staging = room(program, options, nwindows) / slice * slot;
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
-		return between(1, held + 2 * nslices, UINT32_MAX); /* two calls beyond what may be held */
+		return between(1, held + 2 * nslices, DIRECT_REDUCE_WINDOW); /* two calls beyond what may be held */
 	}
 	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX) / slot, 8));
 }
