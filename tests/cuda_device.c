@@ -181,6 +181,15 @@ static void wait_while_held_up(void *unused)
 		doze(1);
 }
 
+static _Atomic int other_held_up;
+
+static void wait_while_other_held_up(void *unused)
+{
+	(void)unused;
+	while (atomic_load(&other_held_up))
+		doze(1);
+}
+
 /* More than the lines that the device allocates at once, all of them behind a kernel that does not end. */
 static void thousands_of_calls_wait_behind_a_kernel(void **state)
 {
@@ -527,6 +536,54 @@ static ferryResult_t error_within(ferryComm_t comm, int milliseconds)
 	return error;
 }
 
+/*
+ * A call that its stream has not reached ends with its communicator; the start that lies in that stream is written later. By then a
+ * call of another communicator must not have it for its own.
+ */
+static void a_call_that_failed_before_its_stream_reached_it_starts_no_other(void **state)
+{
+	(void)state;
+	enum { CALLS = 1500 }; /* more than these two devices have lines: each is used again */
+	static const int others[] = {2, 3};
+	struct gang gangs[2];
+	struct place places[2][MOST_PLACES];
+	for (int which = 0; which < 2; which++) {
+		gang_open(&gangs[which], 2, others, 1);
+		places_open(places[which], &gangs[which], 1000);
+	}
+	atomic_store(&held_up, 1);
+	atomic_store(&other_held_up, 1);
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[0][rank]);
+		CU(fake_cuda_launch(places[0][rank].stream, wait_while_held_up, NULL));
+		place_call(&places[0][rank], gangs[0].comms[rank]);
+	}
+	for (int rank = 0; rank < 2; rank++) { /* in a stream that is free, a call on which the two disagree */
+		place_enter(&places[0][rank]);
+		OK(ferryAllReduce(host(places[0][rank].input), host(places[0][rank].output), 10 + (size_t)rank, ferryUint32, ferrySum,
+		                  gangs[0].comms[rank], (ferryStream_t)CU_STREAM_PER_THREAD));
+	}
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(error_within(gangs[0].comms[rank], 20000), ferryInvalidUsage);
+	doze(20);
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[1][rank]);
+		CU(fake_cuda_launch(places[1][rank].stream, wait_while_other_held_up, NULL));
+	}
+	for (int i = 0; i < CALLS; i++)
+		places_round(places[1], &gangs[1]);
+	atomic_store(&held_up, 0);
+	doze(50);
+	atomic_store(&other_held_up, 0);
+	places_settle(places[0], &gangs[0], 0);
+	places_settle(places[1], &gangs[1], CALLS);
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryCommAbort(gangs[0].comms[rank]));
+	gang_close(&gangs[1]);
+	for (int which = 0; which < 2; which++)
+		places_close(places[which], &gangs[which]);
+}
+
 /* Rank 1 never calls; rank 0's GPU fails while its call waits. Staging stays registered with it: the last test of the suite. */
 /* Never returns: a call under way, and memory freed beside it. */
 static void free_beside_a_call(int say)
@@ -619,6 +676,7 @@ int main(void)
 	        cmocka_unit_test_teardown(memory_pools_will_do, no_misuse),
 	        cmocka_unit_test_teardown(memory_that_is_not_this_devices_is_refused_by_name, no_misuse),
 	        cmocka_unit_test_teardown(premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call, no_misuse),
+	        cmocka_unit_test_teardown(a_call_that_failed_before_its_stream_reached_it_starts_no_other, no_misuse),
 	        cmocka_unit_test_teardown(a_gpu_that_fails_fails_its_communicator_and_no_other, no_misuse),
 	};
 	fake_is_the_driver();

@@ -61,6 +61,8 @@ static ferryResult_t make_lines(struct ferry_cuda_device *device)
 		return ferry_cuda_failed(device->driver, refused, "allocating pinned memory for calls");
 	}
 	memset((void *)made, 0, LINES_AT_ONCE * sizeof *made);
+	for (uint32_t i = 0; i < LINES_AT_ONCE; i++)
+		atomic_store_explicit(&made[i].started, 1, memory_order_relaxed);
 	for (uint32_t i = 0; i < device->nlines; i++)
 		ring[i] = device->lines[(device->first + i) % device->capacity];
 	free(device->lines);
@@ -72,6 +74,16 @@ static ferryResult_t make_lines(struct ferry_cuda_device *device)
 	return ferrySuccess;
 }
 
+/*
+ * No stream has it before it any more. A call that failed is finished before its stream comes to its start, and the gate may then
+ * be past it while that start is still to be written. What comes with a start (the scalar) is before it.
+ */
+static bool is_over(const struct ferry_cuda_line *line)
+{
+	return atomic_load_explicit(&line->started, memory_order_acquire) &&
+	       !atomic_load_explicit(&line->finished, memory_order_acquire);
+}
+
 /* The first line that no stream is about to pass any more; they are given back in about that order. Under the lock. */
 static struct ferry_cuda_line *usable_line(struct ferry_cuda_device *device)
 {
@@ -79,7 +91,7 @@ static struct ferry_cuda_line *usable_line(struct ferry_cuda_device *device)
 		struct ferry_cuda_line *line = device->lines[device->first];
 		device->first = (device->first + 1) % device->capacity;
 		device->nlines--;
-		if (!atomic_load_explicit(&line->finished, memory_order_acquire))
+		if (is_over(line))
 			return line;
 		put_line(device, line);
 	}
@@ -279,8 +291,10 @@ static void release(struct ferry_device *base, struct ferry_ticket *ticket)
 	struct ferry_cuda_line *line = ticket->backend;
 	if (!line)
 		return;
-	if (ticket->repeats) /* no graph is left that could pass it */
+	if (ticket->repeats) { /* no graph is left that could pass it */
+		atomic_store_explicit(&line->started, 1, memory_order_relaxed);
 		atomic_store_explicit(&line->finished, 0, memory_order_relaxed);
+	}
 	ferry_cuda_give_line(ferry_cuda_device(base), line);
 }
 
