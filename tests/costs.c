@@ -149,6 +149,42 @@ static void domains_that_share_a_cache_share_what_moves_take_of_it(void **state)
 	free(shared);
 }
 
+static void compiles_to_a_valid_plan(const struct ferry_program *program, const struct ferry_compile_options *options)
+{
+	struct ferry_plan_limits limits = {.nranks = program->nranks, .ndomains = 1, .rank_domain = program->rank_domain};
+	struct ferry_plan *plan;
+	limits.staging[0] = options->staging[0];
+	limits.counters[0] = 1000;
+	if (ferry_program_compile(program, options, &plan) || ferry_plan_validate(plan, plan->bytes, &limits))
+		fail_msg("%u ranks, count %llu, staging %llu, slice %u, cache %llu: %s", program->nranks,
+		         (unsigned long long)options->count, (unsigned long long)options->staging[0], options->slice,
+		         (unsigned long long)options->core_cache, ferry_last_message());
+	free(plan);
+}
+
+/* Short slices, by a setting or because the message is short, in large caches and much staging ask for the most slots. */
+static void windows_are_never_deeper_than_a_plan_may_have_them(void **state)
+{
+	(void)state;
+	static const uint64_t caches[] = {0, 2 << 20, 4 << 20, 64 << 20}, counts[] = {0, 1, 1 << 20, 64 << 20};
+	for (uint32_t nranks = 1; nranks <= 4; nranks++) {
+		struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
+		struct ferry_program *program;
+		assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
+		for (uint64_t staging = 1 << 20; staging <= 64ull << 30; staging *= 8)
+			for (int i = 0; i < 4 * 4 * 3; i++) {
+				struct ferry_compile_options options = four_gpus();
+				options.staging[0] = staging;
+				options.core_cache = caches[i % 4];
+				options.count = counts[i / 4 % 4];
+				options.slice = (uint32_t)(i / 16) * 64;
+				options.type = ferryFloat32;
+				compiles_to_a_valid_plan(program, &options);
+			}
+		ferry_program_free(program);
+	}
+}
+
 static void host_devices_get_none_of_it(void **state)
 {
 	(void)state;
@@ -170,6 +206,7 @@ int main(void)
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),
+	        cmocka_unit_test(windows_are_never_deeper_than_a_plan_may_have_them),
 	        cmocka_unit_test(host_devices_get_none_of_it),
 	};
 	int descriptor = mkstemp(file);
