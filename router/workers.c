@@ -13,26 +13,35 @@
 struct round {
 	struct ferry_job *jobs[JOBS_AT_ONCE];
 	uint32_t njobs;
+	uint32_t first, next; /* places in the list: of the first of them, and of the job after the last; next 0: there is none */
 	uint64_t generation;
 };
 
-/* Enters the next jobs in turn; none left out for ever, none entered twice. */
+/*
+ * Enters the jobs from place `next` on. Each worker goes round by itself: with a cursor that all share, one would see the same
+ * jobs every time while others, or its own last look, take those between.
+ */
 static void enter_jobs(struct ferry_workers *workers, struct round *round)
 {
 	pthread_mutex_lock(&workers->lock);
-	struct ferry_job *job = workers->cursor && workers->cursor->next ? workers->cursor->next : workers->jobs, *first = job;
+	struct ferry_job *job = workers->jobs;
+	uint32_t place = 0;
+	for (; job && place < round->next; place++)
+		job = job->next;
+	if (!job) { /* the list has become shorter, or is empty */
+		job = workers->jobs;
+		place = 0;
+	}
+	round->first = place;
 	round->njobs = 0;
 	round->generation = atomic_load_explicit(&workers->generation, memory_order_relaxed);
-	while (job && round->njobs < JOBS_AT_ONCE) {
-		if (!job->closed) {
-			job->users++;
-			round->jobs[round->njobs++] = job;
-		}
-		workers->cursor = job;
-		job = job->next ? job->next : workers->jobs;
-		if (job == first)
-			break;
+	for (; job && round->njobs < JOBS_AT_ONCE; job = job->next, place++) {
+		if (job->closed)
+			continue;
+		job->users++;
+		round->jobs[round->njobs++] = job;
 	}
+	round->next = job ? place : 0;
 	pthread_mutex_unlock(&workers->lock);
 }
 
@@ -90,26 +99,30 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	return count;
 }
 
+/* Idle is who has gone round all jobs and found nothing. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 {
-	struct round round;
+	struct round round = {.next = 0};
 	uint64_t idle_since = 0;
+	bool found = false;
 	enter_jobs(workers, &round);
 	while (round.njobs) {
-		uint32_t count = work_round(workers, &round, worker);
-		if (round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed) ||
-		    round.njobs == JOBS_AT_ONCE) {
+		found |= work_round(workers, &round, worker) > 0;
+		bool all = !round.next, idle = all && !found;
+		if (round.first || round.next || round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
 			leave_jobs(workers, &round);
 			enter_jobs(workers, &round);
 		}
-		if (count) {
+		if (found)
 			idle_since = 0;
+		if (all)
+			found = false;
+		if (!idle)
 			continue;
-		}
 		uint64_t now = ferry_now_ns();
 		if (!idle_since)
 			idle_since = now;
-		if (now - idle_since >= workers->spin_us * 1000ull) /* jobs beyond JOBS_AT_ONCE have their attendants */
+		if (now - idle_since >= workers->spin_us * 1000ull)
 			break;
 		ferry_relax();
 	}
@@ -224,8 +237,6 @@ void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *j
 			*link = job->next;
 			break;
 		}
-	if (workers->cursor == job)
-		workers->cursor = NULL;
 	empty(workers, job);
 	pthread_mutex_unlock(&workers->lock);
 }

@@ -18,7 +18,6 @@ struct ferry_workers {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
-	struct ferry_job *cursor;  /* served last */
 	_Atomic uint64_t generation; /* of the list; written under lock: workers that see another one leave their jobs and look */
 	_Atomic uint32_t active;    /* at work now; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */

@@ -192,14 +192,19 @@ static void wait_finished(struct job *job, uint64_t seq)
 	ferry_doorbell_cancel(bell);
 }
 
-static void run_calls(struct job *job, uint64_t count, uint64_t calls)
+static void run_calls_from(struct job *job, uint64_t count, uint64_t first, uint64_t calls)
 {
-	for (uint64_t seq = 1; seq <= calls; seq++) {
+	for (uint64_t seq = first; seq < first + calls; seq++) {
 		for (uint32_t rank = 0; rank < job->nranks; rank++)
 			submit(job, rank, seq, 7, job->plan->hash, count);
 		play_call(job, seq, count);
 		wait_finished(job, seq);
 	}
+}
+
+static void run_calls(struct job *job, uint64_t count, uint64_t calls)
+{
+	run_calls_from(job, count, 1, calls);
 }
 
 static void the_router_sums_every_slice_of_call_after_call(void **state)
@@ -232,6 +237,38 @@ static void two_jobs_run_at_once_and_one_failing_leaves_the_other_alone(void **s
 	assert_int_equal(atomic_load(&second.shared.arenas[0].header->failed), 0);
 	close_job(&first);
 	close_job(&second);
+}
+
+/* A plan that the router's last workers must leave to its first. */
+static void leave_to_the_first_worker(struct ferry_plan *plan)
+{
+	plan->flags |= FERRY_PLAN_DMA;
+	plan->workers = 1;
+	plan->hash = ferry_plan_hash(plan);
+}
+
+#define CROWD 128
+
+/* More than a worker looks at in one go, and multiples of it: a call in any of them is run while all the others rest. */
+static void each_of_many_jobs_is_served_while_the_others_rest(void **state)
+{
+	static struct job jobs[CROWD];
+	static const uint32_t crowds[] = {33, 64, CROWD};
+	(void)state;
+	uint32_t open = 0;
+	for (size_t i = 0; i < sizeof crowds / sizeof *crowds; i++) {
+		for (; open < crowds[i]; open++) {
+			open_job(&jobs[open], 1, (uint8_t)(open + 1));
+			make_plan(&jobs[open], 100);
+			if (open % 2)
+				leave_to_the_first_worker(jobs[open].plan);
+			assert_int_equal(give_plan(&jobs[open], 7), ferrySuccess);
+		}
+		for (uint32_t j = 0; j < open; j++)
+			run_calls_from(&jobs[j], 100, 1 + 2 * i, 2);
+	}
+	for (uint32_t j = 0; j < open; j++)
+		close_job(&jobs[j]);
 }
 
 static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **state)
@@ -462,6 +499,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(the_router_sums_every_slice_of_call_after_call),
 		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
+		TEST(each_of_many_jobs_is_served_while_the_others_rest),
 		TEST(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone),
 		TEST(ranks_that_disagree_fail_their_job_by_name),
 		TEST(a_descriptor_that_names_no_known_plan_fails_its_job_alone),
