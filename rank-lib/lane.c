@@ -362,13 +362,23 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
 }
 
+/* Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. */
+static bool has_half(const struct ferry_lane *lane, const struct ferry_call *call)
+{
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	return !call->name || (seq && seq != call->ended[lane->direction]);
+}
+
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_call *call = lane->calls;
 	uint64_t hanging = other_hangs(lane, now);
-	/* Waiting for a rank that has not come yet is nothing to report. */
-	if (awaits_start(lane) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
+	/*
+	 * Waiting for a rank that has not come yet is nothing to report. And where this lane has ended its half of a captured call,
+	 * the D2H lane may begin the next run meanwhile: nothing here to look at.
+	 */
+	if (awaits_start(lane) || !has_half(lane, call) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
 		lane->awaited_until = now;
 	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
 	if (lane->reported || !lane->comm->stall_ns || now - since < lane->comm->stall_ns)
