@@ -110,8 +110,11 @@ ferryResult_t ferry_cuda_copy(struct ferry_copy_queue *queue, void *destination,
 		refused = !crosses                      ? device->driver->MemcpyDtoDAsync(to, from, bytes, stream)
 		          : queue->direction == FERRY_UP ? device->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
 		                                         : device->driver->MemcpyHtoDAsync(to, source, bytes, stream);
-	if (!refused)
+	if (!refused) {
 		refused = device->driver->EventRecord(backend->events[queue->started % PENDING], stream);
+		if (refused) /* the copy is under way, and nobody would wait for it */
+			device->driver->StreamSynchronize(stream);
+	}
 	if (refused)
 		return ferry_cuda_failed(device->driver, refused, path_name(queue, crosses));
 	queue->started++;
