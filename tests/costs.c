@@ -131,6 +131,9 @@ static void small_messages_get_few_workers_and_shallow_windows(void **state)
 	assert_in_range(small->workers, 1, large->workers - 1);
 	assert_true(small->staging[0] < options.staging[0] / 2 && large->staging[0] > options.staging[0] / 2);
 	assert_true((small->window - slots) * slot >= small->workers * options.core_cache);
+	struct ferry_plan *scattered = plan_for(FERRY_REDUCESCATTER, 1 << 20, &options);
+	assert_int_equal(scattered->workers, small->workers); /* the same sums, each rank's part of them in one place */
+	free(scattered);
 	free(small);
 	free(large);
 }

@@ -61,7 +61,7 @@ static void a_late_rank_is_no_stall(void **state)
 	(void)state;
 	setenv("FERRY_SLICE", "65536", 1);
 	setenv("FERRY_HOST_LINK", "d2h=0.0005,h2d=1", 1);
-	call_with_delay(1500, said, sizeof said);
+	call_with_delay(2500, said, sizeof said);
 	assert_string_equal(said, "");
 }
 
@@ -70,7 +70,7 @@ static void a_copy_that_takes_long_is_reported_once_by_its_lane(void **state)
 	char said[4096];
 	(void)state;
 	setenv("FERRY_SLICE", "262144", 1);
-	setenv("FERRY_HOST_LINK", "d2h=0.0001,h2d=1", 1); /* 2.6 s */
+	setenv("FERRY_HOST_LINK", "d2h=0.00005,h2d=1", 1); /* 5.2 s */
 	call_with_delay(0, said, sizeof said);
 	for (int rank = 0; rank < 2; rank++) {
 		char start[64];
@@ -92,7 +92,7 @@ int main(void)
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DEVICE", "host", 1);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_STALL_SECONDS", "2", 1); /* long for a thread to be put aside */
 	setenv("FERRY_DOMAINS", "1", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

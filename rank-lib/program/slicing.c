@@ -113,6 +113,14 @@ static uint32_t most_windows(const struct ferry_program *program, const uint32_t
 	return most;
 }
 
+/* Bytes of result, of all ranks together: chunks of another length count as the longest. */
+static uint64_t result_bytes(const struct ferry_program *program, uint64_t longest)
+{
+	uint32_t send, receive;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, 0, &send, &receive);
+	return longest * send;
+}
+
 static uint64_t wanted_workers(const struct ferry_compile_options *options, uint64_t staging, uint64_t bytes)
 {
 	return between(1, staging / (options->core_cache * DIRECT_CACHES), between(1, bytes / DIRECT_WORKER_BYTES, UINT32_MAX));
@@ -131,7 +139,7 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 		return between(1, nslices, WINDOW_MOST);
 	uint64_t slot = slice * between(1, most_windows(program, nwindows), UINT32_MAX);
 	if (ferry_collective_reduces(program->collective)) {
-		uint64_t bytes = slice * nslices * program->nchunks, staging = room(program, options, nwindows) / slice * slot;
+		uint64_t bytes = result_bytes(program, slice * nslices), staging = room(program, options, nwindows) / slice * slot;
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
 		return between(1, held + 2 * nslices, DIRECT_REDUCE_WINDOW); /* two calls beyond what may be held */
 	}
@@ -195,7 +203,8 @@ static uint64_t staging_of(const struct ferry_plan *plan)
 	return least;
 }
 
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, uint64_t bytes, const struct ferry_plan *plan)
+uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
+                              const struct ferry_plan *plan)
 {
 	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
 		return 0;
@@ -203,7 +212,7 @@ uint32_t ferry_choose_workers(const struct ferry_compile_options *options, uint6
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		if (plan->staging[domain] && options->staging[domain] < least)
 			least = options->staging[domain];
-	return (uint32_t)wanted_workers(options, options->window ? staging_of(plan) : least, bytes);
+	return (uint32_t)wanted_workers(options, options->window ? staging_of(plan) : least, result_bytes(program, longest));
 }
 
 uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan)

@@ -21,10 +21,11 @@ uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint6
 
 /**
  * How many workers of a router may share a call; 0: any number. Where copy engines reuse the windows: so few that a slot has
- * left the cores' private caches by the time it comes round again, and as `bytes` of result keep busy. The plan has its windows
- * already.
+ * left the cores' private caches by the time it comes round again, and as the result keeps busy. The plan has its windows
+ * already; `longest` is its longest chunk, in bytes.
  */
-uint32_t ferry_choose_workers(const struct ferry_compile_options *options, uint64_t bytes, const struct ferry_plan *plan);
+uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
+                              const struct ferry_plan *plan);
 
 /**
  * How many slots of a window a copy engine stays behind the cores that read it, at most half of them: as many as those cores'
