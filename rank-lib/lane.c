@@ -351,7 +351,9 @@ static bool awaits_start(const struct ferry_lane *lane)
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_device_ops *ops = lane->comm->device->ops;
-	int64_t most = lane->calls ? LIVENESS_US : -1;
+	/* Without calls, but not the other lane: that one may hang in the driver. */
+	bool busy = lane->calls || (ops->polled && atomic_load_explicit(&lane->comm->inflight, memory_order_relaxed));
+	int64_t most = busy ? LIVENESS_US : -1;
 	if (lane->head != lane->tail) {
 		int64_t copy = ops->wait_us(&lane->queue);
 		most = copy < most ? copy : most;
@@ -369,11 +371,30 @@ static bool has_half(const struct ferry_lane *lane, const struct ferry_call *cal
 	return !call->name || (seq && seq != call->ended[lane->direction]);
 }
 
+static const char *name_of(enum ferry_direction direction)
+{
+	return direction == FERRY_UP ? "D2H" : "H2D";
+}
+
+/* One line about the other lane if it does not come out of the driver. */
+static void report_hang(struct ferry_lane *lane, uint64_t now)
+{
+	uint64_t hanging = other_hangs(lane, now);
+	if (!lane->comm->stall_ns || lane->reported || hanging < lane->comm->stall_ns)
+		return;
+	lane->reported = true;
+	ferry_log(FERRY_LOG_WARN,
+	          "rank %d, %s lane: in the device's driver for %llu s, with a call under way: does a thread of this process free or register "
+	          "memory, or load kernels, which waits for the call in there?",
+	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
+}
+
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_call *call = lane->calls;
-	uint64_t hanging = other_hangs(lane, now);
+	if (!lane->comm->stall_ns || lane->reported)
+		return;
 	/*
 	 * Waiting for a rank that has not come yet is nothing to report. And where this lane has ended its half of a captured call,
 	 * the D2H lane may begin the next run meanwhile: nothing here to look at.
@@ -381,7 +402,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	if (awaits_start(lane) || !has_half(lane, call) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
 		lane->awaited_until = now;
 	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
-	if (lane->reported || !lane->comm->stall_ns || now - since < lane->comm->stall_ns)
+	if (now - since < lane->comm->stall_ns)
 		return;
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
@@ -390,13 +411,10 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 		slices += call->transfers[lane->direction][i].nslices;
 	}
 	lane->reported = true;
-	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way%s",
-	          lane->comm->rank, lane->direction == FERRY_UP ? "D2H" : "H2D", (unsigned long long)(now - since) / 1000000000,
+	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
+	          lane->comm->rank, name_of(lane->direction), (unsigned long long)(now - since) / 1000000000,
 	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
-	          slices, issued - finished,
-	          hanging < lane->comm->stall_ns / 2 ? ""
-	                                             : "; the other lane hangs in the device's driver: does a thread of this process free or "
-	                                               "register memory, or load kernels, which waits for the call in there?");
+	          slices, issued - finished);
 }
 
 static bool device_works(struct ferry_lane *lane)
@@ -411,9 +429,12 @@ static bool device_works(struct ferry_lane *lane)
 static void check_liveness(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_device_ops *ops = lane->comm->device->ops;
-	if (!lane->calls || now - lane->checked < LIVENESS_US * 1000ull)
+	if (now - lane->checked < LIVENESS_US * 1000ull)
 		return;
 	lane->checked = now;
+	report_hang(lane, now);
+	if (!lane->calls)
+		return;
 	report_stall(lane, now);
 	ferry_comm_check_sockets(lane->comm);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
