@@ -95,6 +95,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (!arguments->command)
 			argp_error(state, "no command: ferryrun -n 4 -- CMD");
+		if (arguments->fork && arguments->mpiexec)
+			argp_error(state, "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
+		if (arguments->layout && arguments->domains)
+			argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one of the two");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;

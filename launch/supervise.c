@@ -108,6 +108,9 @@ static void stop_ranks(struct ferry_supervisor *supervisor)
 static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *child, int status)
 {
 	int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	/* MPICH's mpiexec ends with 0 after some Ctrl-Cs: a run that was broken off must not look like one that finished. */
+	if (!code && supervisor->asked && child->role == FERRY_CHILD_MPIEXEC)
+		code = 128 + supervisor->asked;
 	child->pid = 0;
 	if (child->role == FERRY_CHILD_ROUTER) {
 		if (!supervisor->stopping && alive(supervisor, false))
@@ -167,6 +170,8 @@ void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 	reap(supervisor);
 	while (alive(supervisor, false)) {
 		int number = next_signal(supervisor->deadline, &info);
+		if (number > 0 && number != SIGCHLD)
+			supervisor->asked = number;
 		if (number == SIGCHLD)
 			reap(supervisor);
 		else if (number == 0)

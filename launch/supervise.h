@@ -26,6 +26,7 @@ struct ferry_supervisor {
 	int nchildren;
 	int exit_code;       /* of the first rank that failed, or of mpiexec */
 	bool failed;         /* exit_code is a failure's */
+	int asked;           /* the signal that this process was told to end by; 0: none */
 	bool stopping;       /* the ranks have been told to end */
 	uint64_t deadline;   /* ns: when patience ends; 0: none */
 	const char *directory; /* of the sockets, private to this run; NULL: none */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,6 +99,8 @@ static void bad_usage_is_refused(void **state)
 	assert_int_equal(run("$B/ferryrun -n 65 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun -n x -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun --fork --mpiexec mpiexec -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun --layout '0: cpus=0' --domains 2 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("FERRY_LAYOUT=nonsense $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
 	assert_non_null(strstr(text, "nonsense"));
 }
@@ -183,6 +186,32 @@ static void a_terminating_signal_ends_everything(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
 
+static void a_run_broken_off_is_no_success_whatever_mpiexec_says(void **state)
+{
+	(void)state;
+	char fifo[128], mpiexec[128], command[512];
+	int status;
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(mpiexec, sizeof mpiexec, "/tmp/ferryrun-mpiexec-%d", (int)getpid());
+	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
+	assert_int_equal(system(command), 0);
+	FILE *script = fopen(mpiexec, "w");
+	assert_non_null(script);
+	fprintf(script, "#!/bin/sh\ntrap 'exit 0' TERM\necho up > %s\nwhile :; do sleep 0.05; done\n", fifo);
+	fclose(script);
+	assert_int_equal(chmod(mpiexec, 0700), 0);
+	snprintf(command, sizeof command, "exec $B/ferryrun -n 2 --mpiexec %s -- true", mpiexec);
+	pid_t child = start(command);
+	await_line(fifo);
+	kill(child, SIGTERM);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
+	await_no_children();
+	unlink(fifo);
+	unlink(mpiexec);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -194,6 +223,7 @@ int main(int argc, char **argv)
 		TEST(joining_ranks_get_ferrys_variables),
 		TEST(nothing_is_left_when_ferryrun_is_killed),
 		TEST(a_terminating_signal_ends_everything),
+		TEST(a_run_broken_off_is_no_success_whatever_mpiexec_says),
 	};
 	if (argc == 2)
 		setenv("B", argv[1], 1); /* the directory of the commands */
