@@ -24,7 +24,7 @@ static const struct argp_option options[] = {
         {NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
         {NULL, 'o', "OP", 0, "sum prod min max avg premulsum (default sum)", 0},
         {NULL, 'n', "ITERS", 0, "Samples per row (default: a quarter of a second's worth, 7 to 200; on GPUs 20 to 50)", 0},
-        {NULL, 'w', "WARM", 0, "Calls before (default 3)", 0},
+        {NULL, 'w', "WARM", 0, "Calls before, not timed, at least 1 (default 3)", 0},
         {NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
         {"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
         {"device", KEY_DEVICE, "host|cuda", 0,
@@ -76,13 +76,15 @@ static uint64_t bytes_of(const char *value, const char *name, struct argp_state 
 
 static void take_collective(struct perf_options *out, const char *name, struct argp_state *state)
 {
+	if (out->collective != FERRY_NUM_COLLECTIVES)
+		argp_error(state, "one collective: \"%s\" is one too many", name);
 	/* "reduce" is the kernel benchmark (ferry-perf reduce), so the collective goes by a longer name. */
 	out->collective = ferry_collective_parse(strcmp(name, "reducetoroot") ? name : "reduce");
 	if (out->collective == FERRY_NUM_COLLECTIVES)
 		argp_error(
 		        state,
 		        "\"%s\" is none of allreduce, allgather, reducescatter, broadcast, reducetoroot, gather, scatter, "
-		        "alltoall, alltoallv, sendrecv (or reduce, the kernel)",
+		        "alltoall, alltoallv, sendrecv (or, in the first place: reduce, the kernel; limits, the machine)",
 		        name);
 }
 
@@ -122,6 +124,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		out->root = (int)number_of(value, 0, FERRY_MAX_RANKS - 1, "--root", state);
 		return 0;
 	case KEY_DEVICE:
+		if (strcmp(value, "host") && strcmp(value, "cuda"))
+			argp_error(state, "--device \"%s\": host or cuda", value);
 		setenv("FERRY_DEVICE", value, 1);
 		return 0;
 	case KEY_PROGRAM:
@@ -142,6 +146,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		out->cpu = true;
 		return 0;
 	case KEY_JSON:
+		if (!perf_can_write(value))
+			argp_error(state, "--json %s: %s", value, strerror(errno));
 		out->json = value;
 		return 0;
 	case KEY_RANKS:
@@ -276,8 +282,12 @@ static bool wants(const struct perf_options *parsed, const char *peer)
 /* Why this run cannot be measured; NULL if it can. */
 static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nranks)
 {
-	if (run->options->root >= run->nranks)
-		return "--root is not below the number of ranks";
+	static char text[64];
+	if (run->options->root >= run->nranks) {
+		snprintf(text, sizeof text, "--root %d: the last of %d ranks is %d", run->options->root, run->nranks,
+		         run->nranks - 1);
+		return text;
+	}
 	if (!run->peer)
 		return NULL;
 	if (run->memory.share)
@@ -421,14 +431,15 @@ int main(int argc, char **argv)
 	        "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: allreduce, allgather, reducescatter, "
 	        "broadcast, "
 	        "reducetoroot, gather, scatter, alltoall, alltoallv, sendrecv. `ferry-perf reduce` times the reduction "
-	        "kernel.\v"
+	        "kernel, `ferry-perf limits` measures what the machine can do at most.\v"
 	        "Examples:\n"
 	        "  ferry-perf allreduce\n"
 	        "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
 	        "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
 	        "  ferry-perf allgather -b 1M -e 1G --vs nccl --cpu\n"
 	        "  ferry-perf reduce --help\n"
-	        "Exit code: 0, or 1 if a call failed or a result was wrong.",
+	        "  ferry-perf limits --help\n"
+	        "Exit code: 0, 1 if a call failed or a result was wrong, 64 for bad usage.",
 	        NULL,
 	        NULL,
 	        NULL};

@@ -177,10 +177,13 @@ int ferry_bench_limits(int argc, char **argv)
 		return 1;
 	}
 	limits = (struct limits){.quick = arguments.quick};
-	ferryResult_t result = measure(&limits, arguments.devices);
-	limits_print(&limits);
-	if (!result && !arguments.named)
-		result = make_folders(arguments.path);
+	ferryResult_t result = arguments.named ? ferrySuccess : make_folders(arguments.path);
+	if (!result && !perf_can_write(arguments.path))
+		result = ferry_fail(ferrySystemError, "writing %s: %s", arguments.path, strerror(errno));
+	if (!result) {
+		result = measure(&limits, arguments.devices);
+		limits_print(&limits);
+	}
 	if (!result)
 		result = limits_write(&limits, arguments.path);
 	if (result) {

@@ -108,7 +108,8 @@ void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_p
 void perf_print_refusals(const struct perf_run *run);
 void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all);
 
-/** perf_json.c */
+/** perf_json.c. Whether a file of this name can be written, asked before the measurement and not after it; else errno says why. */
+bool perf_can_write(const char *name);
 bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count);
 
 /** reduce_bench.c: `ferry-perf reduce`. Returns the exit code. */

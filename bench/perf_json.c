@@ -4,9 +4,12 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 extern char **environ;
 
@@ -169,6 +172,20 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 		add_positive(object, "ratio", row->best < 0 ? 0 : row->others[row->best].median_us / row->time.median_us);
 	}
 	return object;
+}
+
+bool perf_can_write(const char *name)
+{
+	struct stat status;
+	int file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (file >= 0) { /* not there until there is something in it */
+		close(file);
+		return !unlink(name);
+	}
+	if (errno != EEXIST || access(name, W_OK) || stat(name, &status))
+		return false;
+	errno = EISDIR;
+	return !S_ISDIR(status.st_mode);
 }
 
 bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count)

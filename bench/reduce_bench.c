@@ -40,6 +40,7 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
+	uint64_t *bytes;
 	char *end;
 	switch (key) {
 	case 'd':
@@ -59,10 +60,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_IN:
 	case KEY_OUT:
-		if (!ferry_parse_bytes(value, key == KEY_IN ? &arguments->in_cache : &arguments->out_of_cache))
-			argp_error(state, "\"%s\" is no size such as 512K", value);
+		bytes = key == KEY_IN ? &arguments->in_cache : &arguments->out_of_cache;
+		if (!ferry_parse_bytes(value, bytes) || !*bytes)
+			argp_error(state, "%s: \"%s\" is no size such as 512K", key == KEY_IN ? "--in-cache" : "--out-of-cache", value);
 		return 0;
 	case KEY_JSON:
+		if (!perf_can_write(value))
+			argp_error(state, "--json %s: %s", value, strerror(errno));
 		arguments->json = value;
 		return 0;
 	case ARGP_KEY_ARG:
@@ -173,6 +177,8 @@ int ferry_bench_reduce(int argc, char **argv)
 	struct arguments arguments = {.type = ferryFloat32, .op = ferrySum, .sources = 4};
 	struct ferry_layout layout;
 	struct result results[6];
+	static char name[] = "ferry-perf reduce";
+	argv[0] = name;
 	argp_err_exit_status = 64;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;

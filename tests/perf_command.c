@@ -170,8 +170,15 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"allreduce --vs nccl --device host", "CUDA device", 1},
 	        {"allreduce --ranks 65", "\"65\"", 64},
 	        {"allreduce --program /nonexistent", "/nonexistent", 64},
-	        {"broadcast --root 2 --ranks 2", "--root", 1},
-	        {"allreduce --device tpu --ranks 1", "tpu", 1},
+	        {"allreduce alltoall", "\"alltoall\"", 64},
+	        {"allreduce --json /nonexistent/file", "/nonexistent/file", 64},
+	        {"allreduce --json /", "Is a directory", 64},
+	        {"reduce --json /nonexistent/file", "/nonexistent/file", 64},
+	        {"reduce --in-cache 0", "--in-cache: \"0\"", 64},
+	        {"reduce --sources", "ferry-perf reduce", 64},
+	        {"limits --json /nonexistent/file", "/nonexistent/file", 1},
+	        {"broadcast --root 2 --ranks 2", "--root 2", 1},
+	        {"allreduce --device tpu --ranks 1", "tpu", 64},
 	};
 	char output[8192];
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
