@@ -303,7 +303,7 @@ static ferryResult_t from_hwloc(const char *description, struct ferry_layout *la
 	if (refused || hwloc_topology_load(topology)) {
 		hwloc_topology_destroy(topology);
 		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: hwloc cannot read this %s", description ? description : "",
-		                  xml ? "XML file" : "synthetic topology");
+		                  xml ? "XML file" : "as a synthetic topology (an XML file's name ends with .xml)");
 	}
 	allowed_cpus(&allowed);
 	hwloc_obj_t node = NULL;

@@ -40,6 +40,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
 		return 0;
+	case ARGP_KEY_END:
+		if (arguments->markdown && !arguments->env)
+			argp_error(state, "--markdown is how --env is printed: ferry-stat --env --markdown");
+		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}

@@ -58,11 +58,11 @@ static const char description[] = "Checks, shows and synthesizes collective prog
                                   "\n"
                                   "The language: docs/program-language.md.";
 
-static uint64_t parse_number(const char *value, uint64_t least, uint64_t most, struct argp_state *state)
+static uint64_t parse_number(const char *name, const char *value, uint64_t least, uint64_t most, struct argp_state *state)
 {
 	uint64_t number = 0;
 	if (!ferry_parse_bytes(value, &number) || number < least || number > most)
-		argp_error(state, "\"%s\" is not a number from %llu to %llu", value, (unsigned long long)least,
+		argp_error(state, "%s: \"%s\" is not a number from %llu to %llu", name, value, (unsigned long long)least,
 		           (unsigned long long)most);
 	return number;
 }
@@ -103,28 +103,28 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 	struct arguments *arguments = state->input;
 	switch (key) {
 	case KEY_COUNT:
-		arguments->compile.count = parse_number(value, 0, 1ull << 44, state);
+		arguments->compile.count = parse_number("--count", value, 0, 1ull << 44, state);
 		return 0;
 	case 't':
 		arguments->compile.type = ferry_type_parse(value);
 		if (arguments->compile.type == ferryNumTypes)
-			argp_error(state, "\"%s\" is no element type", value);
+			argp_error(state, "--type: \"%s\" is no element type", value);
 		return 0;
 	case 'o':
 		arguments->compile.redop = ferry_redop_parse(value);
 		if (arguments->compile.redop == ferryMaxRedOp)
-			argp_error(state, "\"%s\" is no operation: sum, prod, max, min, avg or premulsum", value);
+			argp_error(state, "--op: \"%s\" is no operation: sum, prod, max, min, avg or premulsum", value);
 		return 0;
 	case KEY_SLICE:
-		arguments->compile.slice = (uint32_t)parse_number(value, 64, 1u << 30, state);
+		arguments->compile.slice = (uint32_t)parse_number("--slice", value, 64, 1u << 30, state);
 		if (arguments->compile.slice % 64)
 			argp_error(state, "--slice: %s is no multiple of 64", value);
 		return 0;
 	case KEY_WINDOW:
-		arguments->compile.window = (uint32_t)parse_number(value, 1, 1024, state);
+		arguments->compile.window = (uint32_t)parse_number("--window", value, 1, 1024, state);
 		return 0;
 	case KEY_STAGING:
-		arguments->staging = parse_number(value, 64, 1ull << 44, state);
+		arguments->staging = parse_number("--staging", value, 64, 1ull << 44, state);
 		return 0;
 	case KEY_DOT:
 		arguments->dot = true;
@@ -158,13 +158,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->collective = parse_collective(value, state);
 		return 0;
 	case 'n':
-		arguments->nranks = (uint32_t)parse_number(value, 1, FERRY_MAX_RANKS, state);
+		arguments->nranks = (uint32_t)parse_number("--ranks", value, 1, FERRY_MAX_RANKS, state);
 		return 0;
 	case 'd':
-		arguments->ndomains = (uint32_t)parse_number(value, 1, FERRY_MAX_DOMAINS, state);
+		arguments->ndomains = (uint32_t)parse_number("--domains", value, 1, FERRY_MAX_DOMAINS, state);
 		return 0;
 	case 'r':
-		arguments->root = (uint32_t)parse_number(value, 0, FERRY_MAX_RANKS - 1, state);
+		arguments->root = (uint32_t)parse_number("--root", value, 0, FERRY_MAX_RANKS - 1, state);
 		return 0;
 	case KEY_PLACE:
 		parse_place(arguments, value, state);
@@ -179,6 +179,11 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->collective = parse_collective(arguments->operand, state);
 		if (!arguments->nranks)
 			argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
+		if (arguments->root >= arguments->nranks)
+			argp_error(state, "synth: --root %u: the last of %u ranks is %u", arguments->root, arguments->nranks,
+			           arguments->nranks - 1);
+		if (arguments->collective == FERRY_SENDRECV && arguments->nranks != 2)
+			argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
 		return 0;
 	default:
 		return parse_show(key, value, state);

@@ -41,30 +41,32 @@ static const struct argp_option options[] = {
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
 
+static uint32_t number_of(const char *value, uint32_t least, uint32_t most, const char *name, struct argp_state *state)
+{
+	char *end;
+	errno = 0;
+	long number = strtol(value, &end, 10);
+	if (errno || end == value || *end || number < (long)least || number > (long)most)
+		argp_error(state, "%s: \"%s\" is not a number from %u to %u", name, value, least, most);
+	return (uint32_t)number;
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
 	enum ferry_log_level level;
-	uint64_t number = 0;
-	char *end = NULL;
-	if (key == 'd' || key == 'w' || key == KEY_IDLE_EXIT || key == KEY_READY_FD) {
-		errno = 0;
-		number = strtoul(value, &end, 10);
-		if (errno || end == value || *end || number > 1000000)
-			argp_error(state, "\"%s\" is not a number from 0 to 1000000", value);
-	}
 	switch (key) {
 	case 'd':
-		arguments->router.domain = (uint32_t)number;
+		arguments->router.domain = number_of(value, 0, FERRY_MAX_DOMAINS - 1, "--domain", state);
 		return 0;
 	case 'w':
-		arguments->router.workers = (uint32_t)number;
+		arguments->router.workers = number_of(value, 1, FERRY_MAX_RANKS, "--workers", state);
 		return 0;
 	case KEY_IDLE_EXIT:
-		arguments->router.idle_exit_ms = (uint32_t)number * 1000;
+		arguments->router.idle_exit_ms = number_of(value, 0, 1000000, "--idle-exit", state) * 1000;
 		return 0;
 	case KEY_READY_FD:
-		arguments->ready_fd = (int)number;
+		arguments->ready_fd = (int)number_of(value, 0, 1000000, "--ready-fd", state);
 		return 0;
 	case KEY_STAGING_LIMIT:
 		if (!ferry_parse_bytes(value, &arguments->router.staging_limit))

@@ -105,6 +105,21 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "nonsense"));
 }
 
+static void the_other_commands_refuse_by_option_and_value(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+		{"ferry-router --workers 0", "--workers: \"0\""}, {"ferry-router --workers 65", "--workers: \"65\""},
+		{"ferry-router --domain -1", "--domain: \"-1\""}, {"ferry-router --idle-exit x", "--idle-exit: \"x\""},
+		{"ferry-stat --markdown", "--env"}};
+	char command[128], text[4096];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(command, sizeof command, "$B/%s 2>&1", cases[i][0]);
+		assert_int_equal(run(command, text, sizeof text), 64);
+		assert_non_null(strstr(text, cases[i][1]));
+	}
+}
+
 static void joining_ranks_get_ferrys_variables(void **state)
 {
 	(void)state;
@@ -220,6 +235,7 @@ int main(int argc, char **argv)
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
+		TEST(the_other_commands_refuse_by_option_and_value),
 		TEST(joining_ranks_get_ferrys_variables),
 		TEST(nothing_is_left_when_ferryrun_is_killed),
 		TEST(a_terminating_signal_ends_everything),
