@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` lays down besides the commands, which their own folders install: the library, its two headers, the
-# pkg-config file, the CMake package, man pages and examples. Everything finds its neighbours by relative paths, so an
+# pkg-config file, the CMake package, man pages, the manual and examples. Everything finds its neighbours by relative paths, so an
 # installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
@@ -21,6 +21,8 @@ foreach(section 1 7)
 endforeach()
 install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples FILES_MATCHING PATTERN "*.c")
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE
+  PATTERN models EXCLUDE)
 
 file(RELATIVE_PATH prefix_from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")
