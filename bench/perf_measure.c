@@ -5,7 +5,7 @@
  * timed beside another's busy waiting. A sample's time is that of its slowest rank.
  *
  * On GPUs a sample is as many calls as take about 4 ms, put into the stream back to back and waited for once; before it go calls
- * that are not timed: the GPU and the caches have just worked for another process, cores that had nothing to do have slowed down,
+ * that are not timed: the GPU and the caches have just worked for another process, cores that had nothing to do may have slowed,
  * and ranks that a meeting has woken start unevenly. About 20 ms of them, and two at least, as libraries have two sets of
  * buffers that calls take turns with. On the host a sample is one call, as the peer's calls block.
  */

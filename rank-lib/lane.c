@@ -351,7 +351,7 @@ static bool awaits_start(const struct ferry_lane *lane)
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_device_ops *ops = lane->comm->device->ops;
-	/* Without calls, but not the other lane: that one may hang in the driver. */
+	/* The other lane may still have calls where this one has none, and hang in the driver. */
 	bool busy = lane->calls || (ops->polled && atomic_load_explicit(&lane->comm->inflight, memory_order_relaxed));
 	int64_t most = busy ? LIVENESS_US : -1;
 	if (lane->head != lane->tail) {
@@ -438,8 +438,7 @@ static void check_liveness(struct ferry_lane *lane, uint64_t now)
 	report_stall(lane, now);
 	ferry_comm_check_sockets(lane->comm);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
-	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) ||
-	    device_works(lane))
+	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) || device_works(lane))
 		return;
 	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
 	lane->head = lane->tail; /* nothing is copied any more */
