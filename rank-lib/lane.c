@@ -7,6 +7,8 @@
  */
 #include "rank-lib/lane.h"
 
+#include "ipc/cache.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -14,6 +16,7 @@
 #define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
 #define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
+#define KEPT_PART 16      /* of a slice, see keep_window */
 #define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
 
 
@@ -45,6 +48,20 @@ static void transfer_done(struct ferry_lane *lane, struct ferry_call *call, stru
 	call->left[lane->direction]--;
 }
 
+/*
+ * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as those are
+ * full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there by reading them.
+ * Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane, a part of each slice that
+ * has arrived, another part each time the slot comes round (AllToAll of 256 MiB: docs/performance.md).
+ */
+static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	const struct ferry_plan *plan = call->entry->plan;
+	uint64_t seq = ferry_run_number(call), part = plan->slice / KEPT_PART / FERRY_CACHE_LINE * FERRY_CACHE_LINE;
+	uint64_t lap = slice / plan->window + seq / FERRY_BANKS;
+	ferry_keep_cached(transfer->step->window + ferry_plan_slot(plan, seq, slice) + lap % KEPT_PART * part, part);
+}
+
 /* A slice has arrived: publish it. */
 static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -53,6 +70,9 @@ static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct 
 		ferry_pair_publish(lane, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
 		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, ferry_run_number(call), transfer->finished);
+	if (lane->comm->device->ops->direct_memory_access && transfer->step && transfer->step->instr->opcode == FERRY_D2H &&
+	    !transfer->step->instr->wakes_domains)
+		keep_window(call, transfer, transfer->finished - 1);
 	if (transfer->finished == transfer->nslices)
 		transfer_done(lane, call, transfer);
 }

@@ -5,6 +5,7 @@
 #ifndef FERRY_ROUTER_REDUCE_TARGETS_H
 #define FERRY_ROUTER_REDUCE_TARGETS_H
 
+#include "ipc/cache.h"
 #include "router/reduce.h"
 
 #include <stdbool.h>
@@ -33,17 +34,5 @@ uint8_t ferry_f8e5m2_round(float value);
 /* One half at a time, in integers. */
 float ferry_half_to_float(uint16_t half);
 uint16_t ferry_float_to_half(float value);
-
-/* cldemote is a hint: CPUs without it run it as a no-op. */
-static inline void ferry_demote(const char *line, size_t bytes)
-{
-#if defined(__x86_64__)
-	for (size_t at = 0; at < bytes; at += 64)
-		__asm__ volatile("cldemote %0" : : "m"(line[at]));
-#else
-	(void)line;
-	(void)bytes;
-#endif
-}
 
 #endif

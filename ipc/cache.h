@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Where a core that writes or reads staging leaves the lines: not in its private cache, which copy engines are slow to get at. */
+#ifndef FERRY_IPC_CACHE_H
+#define FERRY_IPC_CACHE_H
+
+#include <stddef.h>
+
+#define FERRY_CACHE_LINE 64
+
+/** Sends lines from this core's private cache to the last-level cache. A hint: CPUs without cldemote run it as a no-op. */
+static inline void ferry_demote(const char *lines, size_t bytes)
+{
+#if defined(__x86_64__)
+	for (size_t at = 0; at < bytes; at += FERRY_CACHE_LINE)
+		__asm__ volatile("cldemote %0" : : "m"(lines[at]));
+#else
+	(void)lines;
+	(void)bytes;
+#endif
+}
+
+/** Reads lines and demotes them: from then on the last-level cache keeps them as it keeps lines that cores use. */
+static inline void ferry_keep_cached(const char *lines, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += FERRY_CACHE_LINE)
+		(void)*(const volatile char *)(lines + at);
+	ferry_demote(lines, bytes);
+}
+
+#endif
