@@ -96,6 +96,29 @@ static void slices_grow_with_the_message_and_with_what_a_copy_costs(void **state
 	free(dear);
 }
 
+/* Copy engines rest between copies. A lane with many windows takes them in turn, so none of them needs to be deep. */
+static void long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow(void **state)
+{
+	static const struct {
+		enum ferry_collective collective;
+		uint64_t bytes;
+		uint32_t slice, window; /* at least */
+	} wanted[] = {
+	        {FERRY_ALLREDUCE, 256 << 20, 2 << 20, 6},
+	        {FERRY_REDUCESCATTER, 256 << 20, 3 << 19, 3},
+	        {FERRY_BROADCAST, 4096ull << 20, 4 << 20, 4},
+	        {FERRY_ALLTOALL, 256 << 20, 3 << 20, 2},
+	};
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+		struct ferry_plan *plan = plan_for(wanted[i].collective, wanted[i].bytes, &options);
+		if (plan->slice < wanted[i].slice || plan->window < wanted[i].window)
+			fail_msg("%s: %u slots of %u bytes", ferry_collective_name(wanted[i].collective), plan->window, plan->slice);
+		free(plan);
+	}
+}
+
 /* A D2H into a slot waits until the cores are past it by as much as their private caches hold. */
 static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **state)
 {
@@ -206,6 +229,7 @@ int main(void)
 	        cmocka_unit_test(costs_are_those_of_the_file_and_typical_ones_without_it),
 	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
+	        cmocka_unit_test(long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),

@@ -35,9 +35,11 @@
 #define DIRECT_REDUCE_STAGES 3
 #define DIRECT_REDUCE_MOST (2u << 20)
 #define DIRECT_REDUCE_WINDOW 1024
-#define DIRECT_REDUCE_SLOTS 6 /* at least: long slices are not worth a window shallower than this */
+#define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
+#define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-#define DIRECT_MOVE_MOST (2u << 20)
+#define DIRECT_MOVE_MOST (3u << 20) /* longer where DIRECT_MOVE_STAGING has room for DIRECT_MOVE_SLOTS */
+#define DIRECT_MOVE_SLOTS 4
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
@@ -86,8 +88,21 @@ static uint64_t transfers_of_lane(const struct ferry_program *program)
 	return most;
 }
 
+static uint32_t most_windows(const struct ferry_program *program, const uint32_t *nwindows)
+{
+	uint32_t most = 0;
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		most = nwindows[domain] > most ? nwindows[domain] : most;
+	return most ? most : 1;
+}
+
+static uint64_t move_staging(const struct ferry_compile_options *options)
+{
+	return DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
+}
+
 static uint64_t wanted_slice(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
-                             uint64_t room)
+                             const uint32_t *nwindows)
 {
 	bool direct = options->direct;
 	bool reduces = ferry_collective_reduces(program->collective);
@@ -95,22 +110,19 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 		return longest ? up_to_line(longest) : 64;
 	if (!direct)
 		return between(SLICE_LEAST, up_to_line(longest / DEPTH), SLICE_MOST);
-	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, most = DIRECT_MOVE_MOST;
-	if (reduces)
-		most = between(64, room / DIRECT_REDUCE_SLOTS / 64 * 64, DIRECT_REDUCE_MOST);
-	double loss = (double)(transfers_of_lane(program) * options->costs.issue_ns) * options->costs.link / (double)stages;
+	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, transfers = transfers_of_lane(program), most;
+	if (reduces) {
+		uint64_t slots = between(DIRECT_REDUCE_LEAST, DIRECT_REDUCE_SLOTS / transfers, DIRECT_REDUCE_SLOTS);
+		most = between(64, room(program, options, nwindows) / slots / 64 * 64, DIRECT_REDUCE_MOST);
+	} else {
+		uint64_t share = move_staging(options) / (DIRECT_MOVE_SLOTS * most_windows(program, nwindows));
+		most = between(DIRECT_MOVE_MOST, share / 64 * 64, UINT32_MAX);
+	}
+	double loss = (double)(transfers * options->costs.issue_ns) * options->costs.link / (double)stages;
 	uint64_t best = (uint64_t)sqrt(loss * (double)longest);
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = best ? (longest + best - 1) / best : longest;
 	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
-}
-
-static uint32_t most_windows(const struct ferry_program *program, const uint32_t *nwindows)
-{
-	uint32_t most = 0;
-	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		most = nwindows[domain] > most ? nwindows[domain] : most;
-	return most;
 }
 
 /* Bytes of result, of all ranks together: chunks of another length count as the longest. */
@@ -137,13 +149,13 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 {
 	if (!options->direct)
 		return between(1, nslices, WINDOW_MOST);
-	uint64_t slot = slice * between(1, most_windows(program, nwindows), UINT32_MAX);
+	uint64_t slot = slice * most_windows(program, nwindows);
 	if (ferry_collective_reduces(program->collective)) {
 		uint64_t bytes = result_bytes(program, slice * nslices), staging = room(program, options, nwindows) / slice * slot;
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
 		return between(1, held + 2 * nslices, DIRECT_REDUCE_WINDOW); /* two calls beyond what may be held */
 	}
-	return between(1, nslices, between(2, DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX) / slot, 8));
+	return between(1, nslices, between(2, move_staging(options) / slot, 8));
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
@@ -152,7 +164,7 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
 	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 2 : SLICE_LEAST)
-	                                : wanted_slice(program, options, longest, room(program, options, nwindows));
+	                                : wanted_slice(program, options, longest, nwindows);
 	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
 	uint64_t window =
 	        options->window ? options->window : wanted_window(program, options, slice, nslices, nwindows);
