@@ -3,7 +3,8 @@
  * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU, under
  * ferryrun. Rounds of products alone, beside nothing, alone, beside Ferry's AllReduce, alone, beside NCCL's, alone; a loss is against
  * the mean of the two neighbours, of the GPU that loses most, and its median over rounds. "Nothing" tells how far to trust it.
- * A product that is slower because the GPU, at its power limit, runs at a lower clock shows in the clock: measured too.
+ * Products keep a GPU at its power limit: what else draws power lowers its clock, and so does a warmer day. So the mean clock of
+ * every round is measured too, and what a product takes more in cycles: what the collective takes from it but for power.
  * cuBLAS and NCCL are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its column is empty.
  */
 #include "ferry.h"
@@ -18,7 +19,8 @@
 #include <vector>
 
 #define SIZE 8192
-#define CLOCKS 4 /* looks at the clock among the products of a round; 0.2% of its time */
+#define ROUND_US 200000 /* of products */
+#define LEAD_US 50000 /* of products before each round: the clock settles */
 #define BYTES ((size_t)256 << 20)
 
 #define DIE(...)                                                                                                               \
@@ -46,7 +48,12 @@ static ferryComm_t comm, control; /* on the GPU; on host memory */
 static cudaStream_t products, beside;
 static void *a, *b, *c;
 static float *send_buffer, *receive_buffer;
-static double *clocks; /* pinned, CLOCKS of them */
+/* Counters of every multiprocessor. Pinned; two sets: when a round's products begin and when they have ended. */
+struct counters {
+	unsigned long long cycles, ns;
+};
+static struct counters *counters;
+static int multiprocessors;
 
 /* ---- matrix products ---- */
 
@@ -110,16 +117,40 @@ static __global__ void randomize(unsigned short *values, size_t count, unsigned 
 	}
 }
 
-/* Cycles of a multiprocessor per microsecond, over 100 of them. */
-static __global__ void watch_clock(double *megahertz)
+/* Blocks so large that they spread over all multiprocessors; one that gets none is left out of the mean. */
+static __global__ void read_counters(struct counters *of)
 {
-	unsigned long long start, now;
-	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-	long long before = clock64();
-	do
-		asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-	while (now - start < 100000);
-	*megahertz = (double)(clock64() - before) * 1e3 / (double)(now - start);
+	unsigned multiprocessor;
+	struct counters now;
+	if (threadIdx.x)
+		return;
+	asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.ns));
+	now.cycles = (unsigned long long)clock64();
+	of[multiprocessor] = now;
+}
+
+static void enqueue_counters(struct counters *of)
+{
+	read_counters<<<multiprocessors, 1024, 0, products>>>(of);
+	CUDA(cudaGetLastError());
+}
+
+/* Mean over the multiprocessors that both sets have. */
+static double clock_megahertz(void)
+{
+	double sum = 0;
+	int seen = 0;
+	for (int i = 0; i < multiprocessors; i++) {
+		const struct counters *begin = &counters[i], *end = &counters[multiprocessors + i];
+		if (!begin->ns || end->ns <= begin->ns)
+			continue;
+		sum += (double)(end->cycles - begin->cycles) * 1e3 / (double)(end->ns - begin->ns);
+		seen++;
+	}
+	if (!seen)
+		DIE("no multiprocessor's clock could be read");
+	return sum / seen;
 }
 
 /* ---- NCCL ---- */
@@ -175,19 +206,8 @@ static void reduce_once(enum company company)
 		DIE("ncclAllReduce failed");
 }
 
-static void products_and_clocks(int count)
-{
-	for (int i = 0, clock = 0; i < count; i++) {
-		product();
-		if (clock < CLOCKS && (i + 1) * (CLOCKS + 1) >= (clock + 1) * count) {
-			watch_clock<<<1, 1, 0, products>>>(&clocks[clock++]);
-			CUDA(cudaGetLastError());
-		}
-	}
-}
-
-/* Means over the products and collectives of a round; the collectives go on for longer than the products. */
-static struct round_times measure(enum company company, int count, int collectives)
+/* Means over the products and collectives of a round, after `lead` products; the collectives go on for longer than the products. */
+static struct round_times measure(enum company company, int lead, int count, int collectives)
 {
 	struct round_times times = {};
 	cudaEvent_t marks[4];
@@ -195,7 +215,7 @@ static struct round_times measure(enum company company, int count, int collectiv
 	for (int i = 0; i < 4; i++)
 		CUDA(cudaEventCreate(&marks[i]));
 	maximum(0);
-	memset(clocks, 0, CLOCKS * sizeof *clocks);
+	memset(counters, 0, 2 * (size_t)multiprocessors * sizeof *counters);
 	if (collectives) {
 		reduce_once(company); /* under way before the products start */
 		CUDA(cudaEventRecord(marks[2], beside));
@@ -203,18 +223,22 @@ static struct round_times measure(enum company company, int count, int collectiv
 			reduce_once(company);
 		CUDA(cudaEventRecord(marks[3], beside));
 	}
+	for (int i = 0; i < lead; i++)
+		product();
+	enqueue_counters(counters);
 	CUDA(cudaEventRecord(marks[0], products));
-	products_and_clocks(count);
+	for (int i = 0; i < count; i++)
+		product();
 	CUDA(cudaEventRecord(marks[1], products));
-	CUDA(cudaEventSynchronize(marks[1]));
+	enqueue_counters(counters + multiprocessors);
+	CUDA(cudaStreamSynchronize(products));
 	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
 	CUDA(cudaStreamSynchronize(beside));
 	if (collectives)
 		CUDA(cudaEventElapsedTime(&other_ms, marks[2], marks[3]));
 	times.collective_us = collectives ? other_ms * 1e3 / collectives : 0;
 	times.product_us = ms * 1e3 / count;
-	for (int i = 0; i < CLOCKS; i++)
-		times.megahertz += clocks[i] / (count < CLOCKS ? count : CLOCKS);
+	times.megahertz = clock_megahertz();
 	for (int i = 0; i < 4; i++)
 		CUDA(cudaEventDestroy(marks[i]));
 	return times;
@@ -231,24 +255,26 @@ struct finding {
 	const char *name;
 	enum company company;
 	int collectives; /* per round: they outlast the products */
-	std::vector<double> losses, rates, clocks; /* percent, GB/s, percent of the clock lost */
+	std::vector<double> losses, clocks, cycles, rates; /* percent lost, of the clock lost, of cycles added; GB/s */
 };
 
-static void prepare(struct finding *finding, int count, double alone_us)
+static void prepare(struct finding *finding, int lead, int count, double alone_us)
 {
 	if (finding->company == WITH_NOTHING)
 		return;
-	measure(finding->company, 4, 4); /* makes plans and connections */
-	finding->collectives = (int)(alone_us * count / maximum(measure(finding->company, 4, 4).collective_us) * 1.3) + 2;
+	measure(finding->company, 0, 4, 4); /* makes plans and connections */
+	finding->collectives = (int)(alone_us * (lead + count) / maximum(measure(finding->company, 0, 4, 4).collective_us) * 1.3) + 2;
 }
 
 /* *alone: of the round before, then of the one after. */
-static void compare(struct finding *finding, int count, struct round_times *alone)
+static void compare(struct finding *finding, int lead, int count, struct round_times *alone)
 {
-	struct round_times before = *alone, with = measure(finding->company, count, finding->collectives);
-	*alone = measure(WITH_NOTHING, count, 0);
+	struct round_times before = *alone, with = measure(finding->company, lead, count, finding->collectives);
+	*alone = measure(WITH_NOTHING, lead, count, 0);
 	double alone_us = (before.product_us + alone->product_us) / 2, megahertz = (before.megahertz + alone->megahertz) / 2;
 	finding->losses.push_back(maximum((1 - alone_us / with.product_us) * 100));
+	double cycles = (before.product_us * before.megahertz + alone->product_us * alone->megahertz) / 2;
+	finding->cycles.push_back(maximum((with.product_us * with.megahertz / cycles - 1) * 100));
 	finding->clocks.push_back(maximum((1 - with.megahertz / megahertz) * 100));
 	finding->rates.push_back(finding->collectives ? (double)BYTES / maximum(with.collective_us) / 1e3 : 0);
 }
@@ -258,8 +284,8 @@ static void print_text(const std::vector<struct finding> &findings, int count, d
 	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, medians:\n", nranks,
 	       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us, count, rounds);
 	for (const struct finding &finding : findings)
-		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, AllReduce of 256 MiB meanwhile %6.2f GB/s\n", finding.name,
-		       median(finding.losses), median(finding.clocks), median(finding.rates));
+		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%, AllReduce of 256 MiB meanwhile %6.2f GB/s\n",
+		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates));
 	if (!nccl_comm)
 		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
 }
@@ -271,9 +297,9 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	       cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
 	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && atoi(direct) ? "true" : "false");
 	for (const struct finding &finding : findings) {
-		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
+		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
 		       "\"rounds_loss_percent\": [",
-		       finding.name, median(finding.losses), median(finding.clocks), median(finding.rates));
+		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -287,18 +313,18 @@ static void run(bool json)
 	for (int i = 0; i < 10; i++)
 		product();
 	CUDA(cudaDeviceSynchronize());
-	double alone_us = maximum(measure(WITH_NOTHING, 20, 0).product_us);
-	int count = (int)(200000 / alone_us) + 1;
-	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}});
-	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}});
+	double alone_us = maximum(measure(WITH_NOTHING, 0, 20, 0).product_us);
+	int count = (int)(ROUND_US / alone_us) + 1, lead = (int)(LEAD_US / alone_us) + 1;
+	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}});
+	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}});
 	if (nccl_comm)
-		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}});
+		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}});
 	for (struct finding &finding : findings)
-		prepare(&finding, count, alone_us);
-	struct round_times alone = measure(WITH_NOTHING, count, 0);
+		prepare(&finding, lead, count, alone_us);
+	struct round_times alone = measure(WITH_NOTHING, lead, count, 0);
 	for (int round = 0; round < rounds; round++)
 		for (struct finding &finding : findings)
-			compare(&finding, count, &alone);
+			compare(&finding, lead, count, &alone);
 	if (rank == 0)
 		(json ? print_json : print_text)(findings, count, alone_us);
 }
@@ -312,7 +338,10 @@ static void open_buffers(void)
 		randomize<<<1024, 256>>>((unsigned short *)*matrix, (size_t)SIZE * SIZE, 1u + (unsigned)rank);
 		CUDA(cudaGetLastError());
 	}
-	CUDA(cudaMallocHost((void **)&clocks, CLOCKS * sizeof *clocks));
+	int device;
+	CUDA(cudaGetDevice(&device));
+	CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+	CUDA(cudaMallocHost((void **)&counters, 2 * (size_t)multiprocessors * sizeof *counters));
 	CUDA(cudaMalloc((void **)&send_buffer, BYTES));
 	CUDA(cudaMalloc((void **)&receive_buffer, BYTES));
 	CUDA(cudaMemset(send_buffer, 0, BYTES));
