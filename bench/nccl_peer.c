@@ -64,6 +64,20 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
 
 /* ---- start ---- */
 
+/*
+ * Without P2P NCCL has no use for the other ranks' GPUs, and a process that sees one alone starts in half the time. Before the
+ * first call of CUDA.
+ */
+static void see_own_gpu(const struct ferry_export *buffer)
+{
+	const char *apart = getenv("NCCL_P2P_DISABLE");
+	char text[48];
+	if (!apart || !atoi(apart) || ferry_export_check(buffer, "cuda"))
+		return;
+	ferry_cuda_write_uuid(buffer->device, text);
+	setenv("CUDA_VISIBLE_DEVICES", text, 1);
+}
+
 /* The GPU that the rank's buffers are on, and the buffers. */
 static ferryResult_t open_buffers(struct peer *peer, const struct nccl_order *order, struct ferry_device **device)
 {
@@ -81,6 +95,7 @@ static ferryResult_t open_buffers(struct peer *peer, const struct nccl_order *or
 static bool open_all(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
 {
 	struct ferry_device *device;
+	see_own_gpu(&order->send_buffer);
 	const char *refused = nccl_library_open(&peer->nccl);
 	if (refused)
 		return fail(answer, "%s", refused);

@@ -195,6 +195,25 @@ static void a_damaged_handle_is_refused(void **state)
 	assert_int_equal(finish(&child), 0);
 }
 
+/* Not the first that is visible, and without P2P the only one that it looks at. */
+static void without_p2p_it_sees_its_own_gpu_alone(void **state)
+{
+	static const char *const settings[] = {"NCCL_P2P_DISABLE=0", "NCCL_P2P_DISABLE=1"};
+	(void)state;
+	for (int apart = 0; apart < 2; apart++) {
+		struct child child;
+		struct nccl_answer answer;
+		setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+		start(&child, settings[apart]);
+		unsetenv("CUDA_VISIBLE_DEVICES");
+		struct nccl_order order = {
+		        .kind = NCCL_OPEN, .nranks = 1, .send_buffer = child.handles[0], .receive_buffer = child.handles[1]};
+		assert_true(tell(&child, &order, &answer));
+		assert_int_equal(answer.failed, !apart);
+		assert_int_equal(finish(&child), 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +222,7 @@ int main(void)
 	        cmocka_unit_test(nccl_that_aborts_is_seen_as_a_closed_socket),
 	        cmocka_unit_test(a_missing_library_is_named),
 	        cmocka_unit_test(a_damaged_handle_is_refused),
+	        cmocka_unit_test(without_p2p_it_sees_its_own_gpu_alone),
 	};
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	unsetenv("CUDA_VISIBLE_DEVICES");

@@ -97,8 +97,7 @@ static bool has_uuid(const struct ferry_cuda_driver *driver, int ordinal, const 
 	return !driver->DeviceGet(&device, ordinal) && !driver->DeviceGetUuid(&uuid, device) && !memcmp(&uuid, wanted, sizeof uuid);
 }
 
-/* As nvidia-smi -L writes it. */
-static void write_uuid(const unsigned char *uuid, char text[48])
+void ferry_cuda_write_uuid(const unsigned char *uuid, char text[48])
 {
 	size_t length = (size_t)sprintf(text, "GPU");
 	for (int i = 0; i < 16; i++)
@@ -121,7 +120,7 @@ ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int
 	for (*ordinal = 0; *ordinal < count; ++*ordinal)
 		if (has_uuid(driver, *ordinal, handle->device))
 			return ferrySuccess;
-	write_uuid(handle->device, text);
+	ferry_cuda_write_uuid(handle->device, text);
 	return ferry_fail(ferryInvalidArgument,
 	                  "the exported buffer is on %s, which is none of the %d that this process sees (CUDA_VISIBLE_DEVICES?)", text,
 	                  count);

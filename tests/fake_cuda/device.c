@@ -26,6 +26,37 @@ static int number_from(const char *name, int otherwise)
 	return text && *text ? atoi(text) : otherwise;
 }
 
+static unsigned char uuid_byte(int physical, size_t i)
+{
+	return (unsigned char)(0xfa ^ (size_t)physical << 4 ^ i);
+}
+
+/* A number, or a UUID as nvidia-smi -L writes it. -1: neither. */
+static int next_visible(const char **visible, int physical)
+{
+	char *end;
+	long number = strtol(*visible, &end, 10);
+	if (end == *visible && !strncmp(*visible, "GPU-", 4)) {
+		unsigned value, i = 0;
+		const char *at = *visible + 4;
+		for (number = 0; i < 16 && sscanf(at, "%2x", &value) == 1; i++) {
+			if (!i)
+				while (number < physical && uuid_byte((int)number, 0) != value)
+					number++;
+			if (uuid_byte((int)number, i) != value)
+				return -1;
+			at += 2 + (at[2] == '-');
+		}
+		if (i < 16)
+			return -1;
+		end = (char *)(uintptr_t)at;
+	}
+	if (end == *visible || number < 0 || number >= physical)
+		return -1;
+	*visible = *end == ',' ? end + 1 : "";
+	return (int)number;
+}
+
 static void initialize(void)
 {
 	int physical = number_from("FAKE_CUDA_DEVICES", 4);
@@ -39,13 +70,11 @@ static void initialize(void)
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
 	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {
-		char *end;
-		long number = strtol(visible, &end, 10);
-		if (end == visible || number < 0 || number >= physical) /* as the driver: what follows is not seen */
+		int number = next_visible(&visible, physical);
+		if (number < 0) /* as the driver: what follows is not seen */
 			break;
-		fake_contexts[fake_device_count] = (struct CUctx_st){.ordinal = fake_device_count, .physical = (int)number};
+		fake_contexts[fake_device_count] = (struct CUctx_st){.ordinal = fake_device_count, .physical = number};
 		fake_device_count++;
-		visible = *end == ',' ? end + 1 : "";
 	}
 	for (int i = 0; i < fake_device_count; i++)
 		pthread_rwlock_init(&fake_contexts[i].frees, NULL);
@@ -205,7 +234,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	if (refused || !uuid)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < sizeof uuid->bytes; i++)
-		uuid->bytes[i] = (char)(0xfa ^ (size_t)context->physical << 4 ^ i);
+		uuid->bytes[i] = (char)uuid_byte(context->physical, i);
 	return CUDA_SUCCESS;
 }
 

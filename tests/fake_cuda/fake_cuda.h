@@ -14,7 +14,7 @@
  *
  * Device memory is opened by other processes that run the double (cuIpcOpenMemHandle), as long as its owner lives.
  *
- * Environment, read by cuInit: FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (a list of numbers), FAKE_CUDA_CONNECTIONS (0: a
+ * Environment, read by cuInit: FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (numbers and UUIDs), FAKE_CUDA_CONNECTIONS (0: a
  * thread per stream; else the streams of a device and priority share so many queues, as GPUs do beyond
  * CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits then holds up the others of its queue), FAKE_CUDA_PEERS (1: each device can
  * reach the others' memory; 0: none).
