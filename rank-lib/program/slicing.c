@@ -38,7 +38,7 @@
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-#define DIRECT_MOVE_MOST (3u << 20) /* longer where DIRECT_MOVE_STAGING has room for DIRECT_MOVE_SLOTS */
+#define DIRECT_MOVE_MOST (2u << 20) /* longer where DIRECT_MOVE_STAGING has room for DIRECT_MOVE_SLOTS */
 #define DIRECT_MOVE_SLOTS 4
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
