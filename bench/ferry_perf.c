@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP };
+enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP, KEY_PAUSE };
 
 #define EXIT_USAGE 64
 
@@ -35,6 +35,7 @@ static const struct argp_option options[] = {
          "Settings of NCCL to compare with: its defaults alone, or also each of NCCL_PROTO, NCCL_ALGO and NCCL_P2P_DISABLE "
          "(default hylink); one that the environment sets stays as it is",
          0},
+        {"pause", KEY_PAUSE, "MS", 0, "Time single calls, after so many milliseconds without any (default 0: back to back)", 0},
         {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
         {"json", KEY_JSON, "FILE", 0, "Write the machine's facts and the rows as JSON", 0},
         {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default: one per GPU, or 4)", 0},
@@ -141,6 +142,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (strcmp(value, "none") && strcmp(value, "hylink"))
 			argp_error(state, "--nccl-sweep \"%s\": none or hylink", value);
 		out->sweep = value[0] == 'h';
+		return 0;
+	case KEY_PAUSE:
+		out->pause_us = 1000 * number_of(value, 0, 10000, "--pause", state);
 		return 0;
 	case KEY_CPU:
 		out->cpu = true;

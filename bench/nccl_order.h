@@ -30,7 +30,7 @@ struct nccl_order {
 	struct ferry_export send_buffer, receive_buffer;     /* NCCL_OPEN; on the GPU that the child is to use */
 	char id[128];                                        /* NCCL_JOIN */
 	uint32_t collective, type, op, root;                 /* NCCL_RUN, in Ferry's values; op ferryNumOps: premulsum */
-	uint32_t lead, calls;
+	uint32_t lead, pause_us, calls;                      /* as struct perf_sampling has them */
 	uint64_t count, scalar;
 	struct nccl_place send, receive;
 	uint64_t sendcounts[FERRY_MAX_RANKS], senddispls[FERRY_MAX_RANKS]; /* alltoallv, in elements */

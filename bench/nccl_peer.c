@@ -251,6 +251,8 @@ static bool run(struct peer *peer, struct nccl_order *order, struct nccl_answer 
 	make_counts(peer, order);
 	if (order->lead && !repeat(peer, order, order->lead, answer))
 		return false;
+	for (double until = now_us() + order->pause_us; order->pause_us && now_us() < until;)
+		;
 	double before = now_us();
 	if (!repeat(peer, order, order->calls, answer))
 		return false;

@@ -23,6 +23,7 @@ struct perf_options {
 	int root;
 	uint32_t iterations; /* samples per row; 0: as many as fit about a quarter of a second */
 	uint32_t warmups;
+	uint32_t pause_us;   /* before each timed call, which is then alone in its sample; 0: none */
 	bool check;
 	bool cpu;            /* print the cores used */
 	char *program;       /* text, or NULL */
@@ -31,6 +32,14 @@ struct perf_options {
 	bool sweep;          /* NCCL's settings, as HyLink swept them; else its defaults alone */
 	int ranks, domains;  /* without a launcher; 0: one per GPU or 4; ferryrun's default */
 	const char *command; /* the command line, for the record */
+};
+
+/** What a row's samples are, of any side; the same on all ranks. */
+struct perf_sampling {
+	uint32_t lead;     /* calls that are not timed, waited for */
+	uint32_t pause_us; /* then all sides' callers compute for so long, and make no call */
+	uint32_t calls;    /* timed, put into the stream back to back and waited for once */
+	uint32_t rounds;   /* so many samples */
 };
 
 /** What one collective call needs, in elements of the type. */
@@ -114,6 +123,9 @@ bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, si
 
 /** reduce_bench.c: `ferry-perf reduce`. Returns the exit code. */
 int ferry_bench_reduce(int argc, char **argv);
+
+/** Keeps this thread busy for so long, as an application that computes. */
+void perf_pause(uint32_t us);
 
 /** Sorts values; median and quartiles. */
 struct perf_timing perf_summarize(double *values, size_t count);

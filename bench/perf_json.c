@@ -150,6 +150,7 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 	cJSON_AddBoolToObject(object, "in_place", row->in_place);
 	cJSON_AddNumberToObject(object, "samples", row->samples);
 	cJSON_AddNumberToObject(object, "calls_per_sample", row->calls);
+	cJSON_AddNumberToObject(object, "pause_us", options->pause_us);
 	cJSON_AddNumberToObject(object, "time_us", row->time.median_us);
 	cJSON_AddNumberToObject(object, "time_us_low_quartile", row->time.low_us);
 	cJSON_AddNumberToObject(object, "time_us_high_quartile", row->time.high_us);

@@ -8,6 +8,9 @@
  * that are not timed: the GPU and the caches have just worked for another process, cores that had nothing to do may have slowed,
  * and ranks that a meeting has woken start unevenly. About 20 ms of them, and two at least, as libraries have two sets of
  * buffers that calls take turns with. On the host a sample is one call, as the peer's calls block.
+ *
+ * With --pause a sample is one call after so many milliseconds in which the callers compute: what an application sees whose calls
+ * do not follow one another at once.
  */
 #include "bench/limits.h"
 #include "bench/perf_nccl.h"
@@ -26,11 +29,6 @@
 #define LEAD_CALLS      2
 #define TRIAL_ROUNDS    3        /* after so many rounds, settings a third slower than the best are left out */
 
-/* How a row is sampled; the same on all ranks. */
-struct sampling {
-	uint32_t rounds, calls, lead;
-};
-
 /* A row's samples: of Ferry, then of each of the other library's settings. Microseconds per call, of the slowest rank. */
 static double samples[1 + PERF_MOST_SETTINGS][MOST_ITERATIONS];
 /* Of Ferry's samples: CPU time per call over all ranks, with and without the calling threads. */
@@ -41,6 +39,12 @@ double perf_now_us(void)
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+void perf_pause(uint32_t us)
+{
+	for (double until = perf_now_us() + us; us && perf_now_us() < until;)
+		;
 }
 
 static int ascending(const void *a, const void *b)
@@ -85,12 +89,13 @@ static bool runs(const struct perf_run *run, unsigned other)
 
 /* ---- one sample ---- */
 
-static bool sample_ferry(struct perf_run *run, const struct perf_work *work, const struct sampling *how, uint32_t round)
+static bool sample_ferry(struct perf_run *run, const struct perf_work *work, const struct perf_sampling *how, uint32_t round)
 {
 	struct perf_cpu before, after;
 	double us;
 	if (!meet(run) || (how->lead && !perf_work_run(run, work, how->lead, &us)))
 		return false;
+	perf_pause(how->pause_us);
 	perf_cpu_read(&run->routers, &before);
 	if (!perf_work_run(run, work, how->calls, &samples[0][round]))
 		return false;
@@ -103,15 +108,16 @@ static bool sample_ferry(struct perf_run *run, const struct perf_work *work, con
 }
 
 static bool sample_other(struct perf_run *run, const struct perf_work *work, unsigned other, bool first,
-                         const struct sampling *how, double *us, enum perf_nccl_result *result)
+                         const struct perf_sampling *how, double *us, enum perf_nccl_result *result)
 {
 	*result = PERF_NCCL_DONE;
 	if (!meet(run))
 		return false;
 	if (run->nccl) {
-		*result = perf_nccl_run(run, other, &work->call, first, how->lead, how->calls, us);
+		*result = perf_nccl_run(run, other, &work->call, first, how, us);
 		return *result != PERF_NCCL_BROKEN;
 	}
+	perf_pause(how->pause_us);
 	double before = perf_now_us();
 	run->peer->run(&work->call);
 	*us = perf_now_us() - before;
@@ -119,7 +125,7 @@ static bool sample_other(struct perf_run *run, const struct perf_work *work, uns
 }
 
 /* In the rounds a refusal is a failure: the setting has done this very work in the warm-up. */
-static bool sample_all(struct perf_run *run, const struct perf_work *work, const struct sampling *how, uint32_t round,
+static bool sample_all(struct perf_run *run, const struct perf_work *work, const struct perf_sampling *how, uint32_t round,
                        const bool *left_out)
 {
 	enum perf_nccl_result result;
@@ -143,7 +149,7 @@ static bool sample_all(struct perf_run *run, const struct perf_work *work, const
 /* ---- warm-up ---- */
 
 /* One call of every side; settings that refuse are taken out. us: per side, of the slowest rank; 0: it does not run. */
-static bool warm_up(struct perf_run *run, const struct perf_work *work, const struct sampling *how, double *us)
+static bool warm_up(struct perf_run *run, const struct perf_work *work, const struct perf_sampling *how, double *us)
 {
 	unsigned others = perf_others(run);
 	double refused[PERF_MOST_SETTINGS] = {0};
@@ -184,12 +190,12 @@ static uint32_t between(double value, double least, double most)
 }
 
 /* Enough samples for a good median, few enough for a row to take about half a second; how many calls make one. */
-static bool choose_sampling(struct perf_run *run, const struct perf_work *work, struct sampling *chosen)
+static bool choose_sampling(struct perf_run *run, const struct perf_work *work, struct perf_sampling *chosen)
 {
 	double us[1 + PERF_MOST_SETTINGS], slowest = 1;
 	unsigned sides = 1 + perf_others(run);
 	bool gpu = !strcmp(run->memory.kind, "cuda");
-	*chosen = (struct sampling){.calls = 1};
+	*chosen = (struct perf_sampling){.calls = 1, .pause_us = run->options->pause_us};
 	for (uint32_t i = 0; i < run->options->warmups; i++)
 		if (!warm_up(run, work, chosen, us))
 			return false;
@@ -202,6 +208,8 @@ static bool choose_sampling(struct perf_run *run, const struct perf_work *work, 
 			chosen->calls = between(SAMPLE_US / fastest_of(us, sides), 1, MOST_CALLS);
 		}
 		chosen->lead = between(LEAD_US / fastest_of(us, sides), LEAD_CALLS, MOST_CALLS);
+		if (chosen->pause_us)
+			chosen->calls = 1;
 	}
 	for (unsigned side = 0; side < sides; side++) {
 		bool stays = side == 0 || !run->nccl || us[side] <= 2 * us[0]; /* about: slow settings are left out soon */
@@ -235,7 +243,7 @@ static bool leave_out(struct perf_run *run, bool *left_out)
 	return true;
 }
 
-static bool sample_rounds(struct perf_run *run, const struct perf_work *work, const struct sampling *how,
+static bool sample_rounds(struct perf_run *run, const struct perf_work *work, const struct perf_sampling *how,
                           struct perf_row *row)
 {
 	bool left_out[PERF_MOST_SETTINGS] = {false};
@@ -282,7 +290,7 @@ static bool summarize(struct perf_run *run, struct perf_row *row)
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row)
 {
 	static struct perf_work work;
-	struct sampling how;
+	struct perf_sampling how;
 	perf_work_describe(run, bytes, in_place, &work);
 	*row = (struct perf_row){.bytes = perf_work_bytes(&work.trial),
 	                         .count = work.trial.count,

@@ -378,14 +378,15 @@ static void describe(const struct perf_run *run, const struct perf_call *call, s
 }
 
 enum perf_nccl_result perf_nccl_run(struct perf_run *run, unsigned index, const struct perf_call *call, bool first,
-                                    uint32_t lead, uint32_t calls, double *us)
+                                    const struct perf_sampling *how, double *us)
 {
 	static struct nccl_order order;
 	struct nccl_answer answer = {0};
 	struct perf_nccl_setting *setting = &run->nccl->settings[index];
 	describe(run, call, &order);
-	order.lead = lead;
-	order.calls = calls;
+	order.lead = how->lead;
+	order.pause_us = how->pause_us;
+	order.calls = how->calls;
 	order_child(setting, &order);
 	enum perf_nccl_result result = hear_child(run, setting, first, &answer);
 	*us = answer.us;

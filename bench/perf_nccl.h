@@ -40,11 +40,11 @@ bool perf_nccl_open(struct perf_run *run);
 void perf_nccl_close(struct perf_run *run);
 
 /**
- * `lead` calls, then `calls` timed ones and a synchronization; *us: microseconds per timed call. first: the setting has not
- * done this work yet; a call that does not end is then a refusal.
+ * One sample; *us: microseconds per timed call. first: the setting has not done this work yet; a call that does not end is then a
+ * refusal.
  */
 enum perf_nccl_result perf_nccl_run(struct perf_run *run, unsigned setting, const struct perf_call *call, bool first,
-                                    uint32_t lead, uint32_t calls, double *us);
+                                    const struct perf_sampling *how, double *us);
 /** Takes a setting out of the run, on all ranks alike. */
 void perf_nccl_drop(struct perf_run *run, unsigned setting);
 

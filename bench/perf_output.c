@@ -70,7 +70,9 @@ static void print_columns(const struct perf_run *run, bool units)
 
 static void print_legend(const struct perf_run *run)
 {
-	if (!strcmp(run->memory.kind, "cuda"))
+	if (run->options->pause_us)
+		printf("# a sample is one call, after %u ms in which the callers compute\n", run->options->pause_us / 1000);
+	else if (!strcmp(run->memory.kind, "cuda"))
 		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after 20 ms of calls that are "
 		       "not timed\n");
 	if (run->peer)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static char json_file[64];
@@ -140,6 +141,28 @@ static void unchecked_rows_say_so(void **state)
 	cJSON_Delete(rows);
 }
 
+static double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void a_pause_goes_before_each_sample_and_is_not_timed(void **state)
+{
+	(void)state;
+	double before = seconds();
+	cJSON *rows = rows_of("broadcast -b 1K -e 1K -n 4 -w 1 --ranks 2 --pause 150 -c 0"), *row;
+	assert_true(seconds() - before > 4 * 0.15);
+	cJSON_ArrayForEach(row, rows)
+	{
+		assert_true(number(row, "pause_us") == 150000);
+		assert_true(number(row, "calls_per_sample") == 1);
+		assert_true(number(row, "time_us") < 150000);
+	}
+	cJSON_Delete(rows);
+}
+
 static void a_program_from_a_file_is_measured(void **state)
 {
 	(void)state;
@@ -237,6 +260,7 @@ int main(void)
 	        cmocka_unit_test(every_collective_gives_right_rows_with_all_fields),
 	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
 	        cmocka_unit_test(unchecked_rows_say_so),
+	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
 #ifdef FERRY_HAS_MPI

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define GPU          3
@@ -141,6 +142,25 @@ static void each_collective_is_the_nccl_function_on_the_parents_buffer(void **st
 	assert_int_equal(finish(&child), 0);
 }
 
+static void a_pause_goes_before_the_timed_calls_and_is_not_timed(void **state)
+{
+	(void)state;
+	struct child child;
+	struct nccl_answer answer;
+	struct nccl_order order = call_of(FERRY_ALLREDUCE);
+	struct timespec before, after;
+	start(&child, NULL);
+	assert_true(join(&child, &answer) && !answer.failed);
+	order.calls = 1;
+	order.pause_us = 100000;
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	assert_true(tell(&child, &order, &answer) && !answer.failed);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	assert_true((double)(after.tv_sec - before.tv_sec) * 1e6 + (double)(after.tv_nsec - before.tv_nsec) / 1e3 >= 100000);
+	assert_true(answer.us < 100000);
+	assert_int_equal(finish(&child), 0);
+}
+
 static void what_nccl_refuses_comes_back_with_its_words(void **state)
 {
 	(void)state;
@@ -218,6 +238,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(each_collective_is_the_nccl_function_on_the_parents_buffer),
+	        cmocka_unit_test(a_pause_goes_before_the_timed_calls_and_is_not_timed),
 	        cmocka_unit_test(what_nccl_refuses_comes_back_with_its_words),
 	        cmocka_unit_test(nccl_that_aborts_is_seen_as_a_closed_socket),
 	        cmocka_unit_test(a_missing_library_is_named),
