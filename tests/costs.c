@@ -119,6 +119,30 @@ static void long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow(void
 	}
 }
 
+/*
+ * Eight ranks' ReduceScatter, with any staging: three slots of a window are what the room was divided by, and three there are. Of
+ * two, one would be the guard's, and a third of the staging nobody's.
+ */
+static void long_slices_leave_a_reducing_window_its_slots(void **state)
+{
+	(void)state;
+	struct ferry_topology topology = {.nranks = 8, .ndomains = 1};
+	struct ferry_program *program;
+	assert_int_equal(ferry_program_synthesize(FERRY_REDUCESCATTER, &topology, 0, &program), ferrySuccess);
+	for (uint64_t staging = 16 << 20; staging <= 256 << 20; staging += 1234567) {
+		struct ferry_compile_options options = four_gpus();
+		struct ferry_plan *plan;
+		options.staging[0] = staging;
+		options.type = ferryFloat32;
+		options.count = 256 << 20;
+		assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+		if (plan->window < 3)
+			fail_msg("%llu bytes of staging: %u slots of %u bytes", (unsigned long long)staging, plan->window, plan->slice);
+		free(plan);
+	}
+	ferry_program_free(program);
+}
+
 /* A D2H into a slot waits until the cores are past it by as much as their private caches hold. */
 static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **state)
 {
@@ -230,6 +254,7 @@ int main(void)
 	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow),
+	        cmocka_unit_test(long_slices_leave_a_reducing_window_its_slots),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),

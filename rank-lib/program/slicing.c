@@ -113,7 +113,8 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, transfers = transfers_of_lane(program), most;
 	if (reduces) {
 		uint64_t slots = between(DIRECT_REDUCE_LEAST, DIRECT_REDUCE_SLOTS / transfers, DIRECT_REDUCE_SLOTS);
-		most = between(64, room(program, options, nwindows) / slots / 64 * 64, DIRECT_REDUCE_MOST);
+		uint64_t lines = slots % 2 ? 128 : 64; /* a window is rounded up to a pair of lines, and must fit still */
+		most = between(64, room(program, options, nwindows) / slots / lines * lines, DIRECT_REDUCE_MOST);
 	} else {
 		uint64_t share = move_staging(options) / (DIRECT_MOVE_SLOTS * most_windows(program, nwindows));
 		most = between(DIRECT_MOVE_MOST, share / 64 * 64, UINT32_MAX);
