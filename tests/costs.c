@@ -143,6 +143,20 @@ static void long_slices_leave_a_reducing_window_its_slots(void **state)
 	ferry_program_free(program);
 }
 
+/* Longer slices for moves are for windows that have the room, in the cache and in the staging; else they would have fewer slots. */
+static void long_slices_leave_a_moving_window_its_slots(void **state)
+{
+	(void)state;
+	for (uint64_t megabytes = 6; megabytes <= 64; megabytes++) {
+		struct ferry_compile_options options = four_gpus();
+		options.staging[0] = megabytes << 20;
+		struct ferry_plan *plan = plan_for(FERRY_BROADCAST, 4096ull << 20, &options);
+		if (plan->window < 3 || (plan->slice > 2 << 20 && plan->window < 4))
+			fail_msg("%llu MiB of staging: %u slots of %u bytes", (unsigned long long)megabytes, plan->window, plan->slice);
+		free(plan);
+	}
+}
+
 /* A D2H into a slot waits until the cores are past it by as much as their private caches hold. */
 static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **state)
 {
@@ -255,6 +269,7 @@ int main(void)
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow),
 	        cmocka_unit_test(long_slices_leave_a_reducing_window_its_slots),
+	        cmocka_unit_test(long_slices_leave_a_moving_window_its_slots),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),

@@ -38,7 +38,7 @@
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-#define DIRECT_MOVE_MOST (2u << 20) /* longer where DIRECT_MOVE_STAGING has room for DIRECT_MOVE_SLOTS */
+#define DIRECT_MOVE_MOST (2u << 20) /* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS */
 #define DIRECT_MOVE_SLOTS 4
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
@@ -116,8 +116,9 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 		uint64_t lines = slots % 2 ? 128 : 64; /* a window is rounded up to a pair of lines, and must fit still */
 		most = between(64, room(program, options, nwindows) / slots / lines * lines, DIRECT_REDUCE_MOST);
 	} else {
-		uint64_t share = move_staging(options) / (DIRECT_MOVE_SLOTS * most_windows(program, nwindows));
-		most = between(DIRECT_MOVE_MOST, share / 64 * 64, UINT32_MAX);
+		uint64_t cached = move_staging(options) / most_windows(program, nwindows);
+		uint64_t share = between(0, cached, room(program, options, nwindows)) / DIRECT_MOVE_SLOTS;
+		most = between(DIRECT_MOVE_MOST, share / 128 * 128, UINT32_MAX);
 	}
 	double loss = (double)(transfers * options->costs.issue_ns) * options->costs.link / (double)stages;
 	uint64_t best = (uint64_t)sqrt(loss * (double)longest);
