@@ -16,7 +16,6 @@
 #define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
 #define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
-#define KEPT_PART 16      /* of a slice, see keep_window */
 #define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
 
 
@@ -48,6 +47,12 @@ static void transfer_done(struct ferry_lane *lane, struct ferry_call *call, stru
 	call->left[lane->direction]--;
 }
 
+static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	uint64_t left = transfer->length - (uint64_t)slice * plan->slice;
+	return left < plan->slice ? left : plan->slice;
+}
+
 /*
  * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as those are
  * full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there by reading them.
@@ -57,9 +62,8 @@ static void transfer_done(struct ferry_lane *lane, struct ferry_call *call, stru
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
 	const struct ferry_plan *plan = call->entry->plan;
-	uint64_t seq = ferry_run_number(call), part = plan->slice / KEPT_PART / FERRY_CACHE_LINE * FERRY_CACHE_LINE;
-	uint64_t lap = slice / plan->window + seq / FERRY_BANKS;
-	ferry_keep_cached(transfer->step->window + ferry_plan_slot(plan, seq, slice) + lap % KEPT_PART * part, part);
+	uint64_t seq = ferry_run_number(call), lap = slice / plan->window + seq / FERRY_BANKS;
+	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice), bytes_in_slice(plan, transfer, slice), lap);
 }
 
 /* A slice has arrived: publish it. */
@@ -174,8 +178,7 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_call *call, struct 
 		if (slice >= transfer->open)
 			return false;
 	}
-	uint64_t start = (uint64_t)slice * plan->slice;
-	uint64_t bytes = transfer->length - start < plan->slice ? transfer->length - start : plan->slice;
+	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	char *slot = step->window + ferry_plan_slot(plan, ferry_run_number(call), slice);
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_lane_copy(lane, call, transfer, transfer->destination + start, transfer->user + start, bytes, false);
