@@ -72,7 +72,7 @@ static void see_own_gpu(const struct ferry_export *buffer)
 {
 	const char *apart = getenv("NCCL_P2P_DISABLE");
 	char text[48];
-	if (!apart || !atoi(apart) || ferry_export_check(buffer, "cuda"))
+	if (!apart || strtol(apart, NULL, 0) != 1 || ferry_export_check(buffer, "cuda")) /* as NCCL reads it */
 		return;
 	ferry_cuda_write_uuid(buffer->device, text);
 	setenv("CUDA_VISIBLE_DEVICES", text, 1);

@@ -215,21 +215,26 @@ static void a_damaged_handle_is_refused(void **state)
 	assert_int_equal(finish(&child), 0);
 }
 
-/* Not the first that is visible, and without P2P the only one that it looks at. */
+/* Not the first that is visible, and without P2P the only one that it looks at. NCCL reads the number like C, and means 1 alone. */
 static void without_p2p_it_sees_its_own_gpu_alone(void **state)
 {
-	static const char *const settings[] = {"NCCL_P2P_DISABLE=0", "NCCL_P2P_DISABLE=1"};
+	static const struct {
+		const char *setting;
+		bool apart;
+	} cases[] = {{"NCCL_P2P_DISABLE=0", false}, {"NCCL_P2P_DISABLE=1", true},   {"NCCL_P2P_DISABLE=0x1", true},
+	             {"NCCL_P2P_DISABLE=2", false}, {"NCCL_P2P_DISABLE=-1", false}, {"NCCL_P2P_DISABLE=", false}};
 	(void)state;
-	for (int apart = 0; apart < 2; apart++) {
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct child child;
 		struct nccl_answer answer;
 		setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-		start(&child, settings[apart]);
+		start(&child, cases[i].setting);
 		unsetenv("CUDA_VISIBLE_DEVICES");
 		struct nccl_order order = {
 		        .kind = NCCL_OPEN, .nranks = 1, .send_buffer = child.handles[0], .receive_buffer = child.handles[1]};
 		assert_true(tell(&child, &order, &answer));
-		assert_int_equal(answer.failed, !apart);
+		if (answer.failed == cases[i].apart)
+			fail_msg("%s: %s", cases[i].setting, answer.failed ? answer.message : "no failure");
 		assert_int_equal(finish(&child), 0);
 	}
 }

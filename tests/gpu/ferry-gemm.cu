@@ -295,7 +295,7 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	const char *direct = getenv("NCCL_P2P_DISABLE");
 	printf("{\"gpus\": %d, \"products\": \"%s\", \"product_us\": %.1f, \"products_per_round\": %d, \"rounds\": %d,\n", nranks,
 	       cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
-	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && atoi(direct) ? "true" : "false");
+	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
 	for (const struct finding &finding : findings) {
 		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
 		       "\"rounds_loss_percent\": [",
