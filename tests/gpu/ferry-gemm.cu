@@ -117,7 +117,10 @@ static __global__ void randomize(unsigned short *values, size_t count, unsigned 
 	}
 }
 
-/* Blocks so large that they spread over all multiprocessors; one that gets none is left out of the mean. */
+/*
+ * Blocks so large that they spread over all multiprocessors; one that gets none is left out of the mean, and so is one whose number is
+ * beyond their count: the numbers may have gaps (PTX, %nsmid).
+ */
 static __global__ void read_counters(struct counters *of)
 {
 	unsigned multiprocessor;
@@ -127,7 +130,8 @@ static __global__ void read_counters(struct counters *of)
 	asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
 	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now.ns));
 	now.cycles = (unsigned long long)clock64();
-	of[multiprocessor] = now;
+	if (multiprocessor < gridDim.x)
+		of[multiprocessor] = now;
 }
 
 static void enqueue_counters(struct counters *of)
