@@ -39,6 +39,7 @@ struct ferry_step {
 	uint32_t ngates;
 	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */
 	uint32_t producer_rank;
+	bool only_passes_on; /* D2H: copy engines alone read the window, and each slot waits for them */
 };
 
 struct ferry_plan_entry {

@@ -57,7 +57,8 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
  * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as those are
  * full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there by reading them.
  * Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane, a part of each slice that
- * has arrived, another part each time the slot comes round (AllToAll of 256 MiB: docs/performance.md).
+ * has arrived, another part each time the slot comes round (AllToAll of 256 MiB: docs/performance.md). Not of a window that
+ * nobody reads: its slots wait for nobody, and the next slice may be on its way already.
  */
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
@@ -74,8 +75,7 @@ static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct 
 		ferry_pair_publish(lane, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
 		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, ferry_run_number(call), transfer->finished);
-	if (lane->comm->device->ops->direct_memory_access && transfer->step && transfer->step->instr->opcode == FERRY_D2H &&
-	    !transfer->step->instr->wakes_domains)
+	if (lane->comm->device->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
 		keep_window(call, transfer, transfer->finished - 1);
 	if (transfer->finished == transfer->nslices)
 		transfer_done(lane, call, transfer);

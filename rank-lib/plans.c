@@ -38,6 +38,8 @@ static void resolve(struct ferryComm *comm, const struct ferry_plan *plan, const
 	*gates += instr->nedges;
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_instr *other = &instrs[edges[i].instr];
+		if (edges[i].lag && instr->opcode == FERRY_D2H && !instr->wakes_domains)
+			step->only_passes_on = true;
 		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter], edges[i].lag,
 		                                     other->nslices};
 		if (instr->opcode == FERRY_H2D && edges[i].lag == 0 && other->opcode == FERRY_D2H &&

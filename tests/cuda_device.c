@@ -375,6 +375,37 @@ static void every_collective_is_right_in_device_memory(void **state)
 	every_collective_over(4, 2);
 }
 
+/* Its slots wait for no reader: the next copy into one may start while the lane is still at the last. Under ThreadSanitizer. */
+static void a_window_that_nobody_reads_is_the_copy_engines_alone(void **state)
+{
+	static const char text[] = "program allgather  ranks 2  domains 1  chunks 1\n"
+	                           "rank 0\n"
+	                           "  D2H gpu[0] -> host[0]\n"
+	                           "  D2H gpu[0] -> host[2]\n"
+	                           "  H2D host[1] -> gpu[1]  deps: host[1]>=1\n"
+	                           "rank 1\n"
+	                           "  D2H gpu[0] -> host[1]\n"
+	                           "  H2D host[0] -> gpu[0]  deps: host[0]>=1\n";
+	struct ferry_trial trial = {.collective = FERRY_ALLGATHER, .type = ferryFloat32, .nranks = 2, .ndomains = 1, .count = COUNT};
+	char file[] = "/tmp/ferry-unread-XXXXXX";
+	struct gang gang;
+	(void)state;
+	int descriptor = mkstemp(file);
+	assert_true(descriptor >= 0 && write(descriptor, text, sizeof text - 1) == sizeof text - 1);
+	close(descriptor);
+	setenv("FERRY_PROGRAM_PATH", file, 1);
+	setenv("FERRY_SLICE", "1024", 1);
+	setenv("FERRY_WINDOW", "1", 1);
+	gang_open(&gang, 2, devices, 1);
+	unsetenv("FERRY_PROGRAM_PATH");
+	unsetenv("FERRY_SLICE");
+	unsetenv("FERRY_WINDOW");
+	unlink(file);
+	for (int i = 0; i < 20; i++)
+		assert_int_equal(run_trial(&trial, &gang, 0), 0);
+	gang_close(&gang);
+}
+
 static void sends_and_receives_of_a_group_are_right(void **state)
 {
 	(void)state;
@@ -679,6 +710,7 @@ int main(void)
 	        cmocka_unit_test_teardown(each_rank_may_be_a_thread, no_misuse),
 	        cmocka_unit_test_teardown(a_calling_thread_finds_its_context_as_it_left_it, no_misuse),
 	        cmocka_unit_test_teardown(every_collective_is_right_in_device_memory, no_misuse),
+	        cmocka_unit_test_teardown(a_window_that_nobody_reads_is_the_copy_engines_alone, no_misuse),
 	        cmocka_unit_test_teardown(sends_and_receives_of_a_group_are_right, no_misuse),
 	        cmocka_unit_test_teardown(memory_pools_will_do, no_misuse),
 	        cmocka_unit_test_teardown(memory_that_is_not_this_devices_is_refused_by_name, no_misuse),
