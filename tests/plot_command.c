@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the ferry-plot command: what ferry-perf measured beside Ferry is drawn beside it. Skipped where Python has no matplotlib. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/ferry-plot-test-XXXXXX";
+
+/* Draws rows of two sizes, each with `peer` among its fields; the exit code, and the figure (or the complaint) in text. */
+static int draw(const char *peer, char *text, size_t bytes)
+{
+	char command[512], name[64];
+	snprintf(name, sizeof name, "%s/rows.json", directory);
+	FILE *file = fopen(name, "w");
+	assert_non_null(file);
+	fprintf(file, "[{\"bytes\": 1024, \"algbw\": 1, %s}, {\"bytes\": 4096, \"algbw\": 2, %s}]", peer, peer);
+	fclose(file);
+	snprintf(command, sizeof command, "cd %s && { %s rows.json 2>&1 >/dev/null && cat rows.svg; }", directory, FERRY_PLOT);
+	FILE *pipe = popen(command, "r");
+	assert_non_null(pipe);
+	size_t got = 0;
+	for (size_t part = 1; part && got < bytes - 1; got += part)
+		part = fread(text + got, 1, bytes - 1 - got, pipe);
+	text[got] = '\0';
+	int status = pclose(pipe);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void mpi_is_drawn_like_nccl(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 2, \"ratio\": 1", figure, sizeof figure), 0);
+	assert_non_null(strstr(figure, ">MPI<"));
+	assert_null(strstr(figure, ">NCCL, best"));
+	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": []}", figure, sizeof figure), 0);
+	assert_null(strstr(figure, ">MPI<"));
+	assert_non_null(strstr(figure, ">NCCL, best"));
+	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 0", figure, sizeof figure), 1);
+	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
+}
+
+static int make_directory(void **state)
+{
+	(void)state;
+	return !mkdtemp(directory);
+}
+
+static int remove_directory(void **state)
+{
+	(void)state;
+	char command[64];
+	snprintf(command, sizeof command, "rm -r %s", directory);
+	return system(command);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(mpi_is_drawn_like_nccl),
+	};
+	return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
