@@ -52,6 +52,20 @@ static void mpi_is_drawn_like_nccl(void **state)
 	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
 }
 
+static void settings_that_nccl_does_not_support_are_left_out(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	int code = draw("\"nccl\": {\"algbw\": 1, \"settings\": [{\"name\": \"default\", \"algbw\": 1}, {\"name\": \"NCCL_PROTO=LL128\", "
+	                "\"algbw\": null, \"unsupported\": \"why\"}]}",
+	                figure, sizeof figure);
+	if (code)
+		fail_msg("%s", figure);
+	assert_non_null(strstr(figure, "each of 1 settings"));
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -70,6 +84,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(mpi_is_drawn_like_nccl),
+	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	};
 	return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
