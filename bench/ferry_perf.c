@@ -266,6 +266,8 @@ static bool measure_all(struct perf_run *run)
 			busbw += row[i].busbw;
 		}
 		count += 1 + in_place;
+		if (run->rank == 0 && parsed->json) /* for a run that is broken off; the last writing decides */
+			perf_write_json(run, rows, count, false);
 	}
 	perf_print_refusals(run);
 	if (run->rank == 0)
@@ -273,7 +275,7 @@ static bool measure_all(struct perf_run *run)
 		       !parsed->check ? "results not checked"
 		       : wrong        ? "WRONG RESULTS"
 		                      : "all results right");
-	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count))
+	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count, true))
 		return false;
 	return !wrong;
 }

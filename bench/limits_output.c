@@ -2,13 +2,13 @@
 /* The limits as a table with bars, and as JSON. */
 #include "bench/limits_run.h"
 
+#include "bench/perf.h"
 #include "ipc/error.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define BAR 40
 
@@ -269,28 +269,16 @@ static void add_passes(cJSON *root, const struct limits *limits)
 	}
 }
 
-/* Into a neighbour first: a reader sees the old file or the new one, whole. */
 ferryResult_t limits_write(const struct limits *limits, const char *path)
 {
-	char partial[600];
 	cJSON *root = cJSON_CreateObject();
-	snprintf(partial, sizeof partial, "%s.%ld", path, (long)getpid());
 	add_about(root, limits);
 	add_gpus(root, limits);
 	add_costs(root, limits);
 	add_passes(root, limits);
 	char *text = cJSON_Print(root);
-	FILE *file = text ? fopen(partial, "w") : NULL;
-	bool written = file && fprintf(file, "%s\n", text) > 0;
-	if (file && fclose(file))
-		written = false;
+	bool written = text && perf_write_file(path, text, true);
 	int error = errno;
-	if (written && rename(partial, path)) {
-		error = errno;
-		written = false;
-	}
-	if (file && !written)
-		unlink(partial);
 	free(text);
 	cJSON_Delete(root);
 	return written ? ferrySuccess : ferry_fail(ferrySystemError, "writing %s: %s", path, strerror(error));

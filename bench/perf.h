@@ -119,7 +119,13 @@ void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what,
 
 /** perf_json.c. Whether a file of this name can be written, asked before the measurement and not after it; else errno says why. */
 bool perf_can_write(const char *name);
-bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count);
+/**
+ * Puts text and a newline into the file, which has the old text or the new one whole at any time, also when this process is
+ * killed. A device or pipe gets the last text alone. false: errno says why.
+ */
+bool perf_write_file(const char *name, const char *text, bool last);
+/** The record of the rows so far; false (with a message printed) if it could not be written. */
+bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count, bool complete);
 
 /** reduce_bench.c: `ferry-perf reduce`. Returns the exit code. */
 int ferry_bench_reduce(int argc, char **argv);

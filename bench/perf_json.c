@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ferry-perf's record of a run: {"about": the machine and the run, "rows": [...]}. */
+/* ferry-perf's record of a run: {"about": the machine and the run, "rows": [...]}; and how files of figures are written. */
 #include "bench/perf_nccl.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -78,7 +79,7 @@ static void add_gpus(cJSON *about)
 	add_text(about, "cuda", version);
 }
 
-static cJSON *about_run(const struct perf_run *run)
+static cJSON *about_run(const struct perf_run *run, bool complete)
 {
 	cJSON *about = cJSON_CreateObject();
 	char text[256] = "";
@@ -88,6 +89,7 @@ static cJSON *about_run(const struct perf_run *run)
 	strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
 	add_text(about, "date", text);
 	add_text(about, "command", run->options->command);
+	cJSON_AddBoolToObject(about, "complete", complete);
 	add_text(about, "device", run->memory.kind);
 	cJSON_AddNumberToObject(about, "ranks", run->nranks);
 	cJSON_AddNumberToObject(about, "domains", run->ndomains);
@@ -177,30 +179,60 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 
 bool perf_can_write(const char *name)
 {
+	char neighbour[PATH_MAX + 16];
 	struct stat status;
-	int file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-	if (file >= 0) { /* not there until there is something in it */
-		close(file);
-		return !unlink(name);
+	if (!lstat(name, &status)) {
+		if (access(name, W_OK) || stat(name, &status))
+			return false;
+		errno = EISDIR;
+		return !S_ISDIR(status.st_mode);
 	}
-	if (errno != EEXIST || access(name, W_OK) || stat(name, &status))
+	if (errno != ENOENT || !*name)
 		return false;
-	errno = EISDIR;
-	return !S_ISDIR(status.st_mode);
+	snprintf(neighbour, sizeof neighbour, "%s.%ld", name, (long)getpid()); /* the file is not there until there is something in it */
+	int file = open(neighbour, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	if (file < 0)
+		return false;
+	close(file);
+	return !unlink(neighbour);
 }
 
-bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count)
+bool perf_write_file(const char *name, const char *text, bool last)
+{
+	char neighbour[PATH_MAX + 16], *target = realpath(name, NULL); /* what a link leads to is replaced, not the link */
+	struct stat status;
+	bool plain = stat(name, &status) || S_ISREG(status.st_mode);
+	if (!plain && !last) {
+		free(target);
+		return true;
+	}
+	snprintf(neighbour, sizeof neighbour, "%s.%ld", target ? target : name, (long)getpid());
+	FILE *file = plain ? fopen(neighbour, "w") : NULL;
+	bool beside = file != NULL;
+	if (!beside) /* a device, a pipe, or a file in a folder that takes no other */
+		file = fopen(name, "w");
+	bool written = file && fprintf(file, "%s\n", text) > 0;
+	if (file && fclose(file))
+		written = false;
+	if (written && beside && rename(neighbour, target ? target : name))
+		written = false;
+	int error = errno;
+	if (beside && !written)
+		unlink(neighbour);
+	free(target);
+	errno = error;
+	return written;
+}
+
+bool perf_write_json(const struct perf_run *run, const struct perf_row *rows, size_t count, bool complete)
 {
 	cJSON *whole = cJSON_CreateObject();
-	cJSON_AddItemToObject(whole, "about", about_run(run));
+	cJSON_AddItemToObject(whole, "about", about_run(run, complete));
 	cJSON *array = cJSON_AddArrayToObject(whole, "rows");
 	for (size_t i = 0; i < count; i++)
 		cJSON_AddItemToArray(array, row_object(run, &rows[i]));
 	char *text = cJSON_Print(whole);
-	FILE *file = text ? fopen(run->options->json, "w") : NULL;
-	bool written = file && fprintf(file, "%s\n", text) > 0;
-	if (file && fclose(file))
-		written = false;
+	bool written = text && perf_write_file(run->options->json, text, complete);
 	if (!written)
 		fprintf(stderr, "ferry-perf: writing %s: %s\n", run->options->json, strerror(errno));
 	free(text);

@@ -139,7 +139,7 @@ static bool measure(const struct arguments *arguments, struct result *result)
 	return true;
 }
 
-static bool write_json(const struct arguments *arguments, const struct result *results, int count)
+static bool write_json(const struct arguments *arguments, const struct result *results, int count, bool complete)
 {
 	static const char *const stores[] = {"ordinary", "stream", "demote"};
 	cJSON *array = cJSON_CreateArray();
@@ -157,10 +157,7 @@ static bool write_json(const struct arguments *arguments, const struct result *r
 		cJSON_AddItemToArray(array, object);
 	}
 	char *text = cJSON_Print(array);
-	FILE *file = text ? fopen(arguments->json, "w") : NULL;
-	bool written = file && fprintf(file, "%s\n", text) > 0;
-	if (file && fclose(file))
-		written = false;
+	bool written = text && perf_write_file(arguments->json, text, complete);
 	if (!written)
 		fprintf(stderr, "ferry-perf reduce: writing %s: %s\n", arguments->json, strerror(errno));
 	free(text);
@@ -202,6 +199,8 @@ int ferry_bench_reduce(int argc, char **argv)
 		printf("  %-13s %12llu %10s %14.1f %14.1f %6.2f\n", results[i].where, (unsigned long long)results[i].bytes,
 		       stores[results[i].store], results[i].kernel, results[i].copy, results[i].kernel / results[i].copy);
 		fflush(stdout);
+		if (arguments.json && !write_json(&arguments, results, i + 1, i == 5))
+			return 1;
 	}
-	return arguments.json && !write_json(&arguments, results, 6);
+	return 0;
 }

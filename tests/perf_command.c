@@ -7,11 +7,14 @@
 #include <cmocka.h>
 
 #include <cjson/cJSON.h>
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -35,21 +38,33 @@ static int run(const char *arguments, char *output, size_t bytes)
 	return WEXITSTATUS(status);
 }
 
+/* What is in the file now, which is JSON; NULL if there is no file. */
+static cJSON *read_json(void)
+{
+	static char text[1 << 18];
+	FILE *file = fopen(json_file, "r");
+	if (!file)
+		return NULL;
+	text[fread(text, 1, sizeof text - 1, file)] = '\0';
+	fclose(file);
+	cJSON *whole = cJSON_Parse(text);
+	if (!whole)
+		fail_msg("no JSON: \"%s\"", text);
+	return whole;
+}
+
 /* Runs with --json and returns the rows. */
 static cJSON *rows_of(const char *arguments)
 {
-	static char text[65536], output[65536];
+	static char output[65536];
 	char all[512];
 	snprintf(all, sizeof all, "%s --json %s", arguments, json_file);
 	int code = run(all, output, sizeof output);
 	if (code)
 		fail_msg("ferry-perf %s ended with %d:\n%s", all, code, output);
-	FILE *file = fopen(json_file, "r");
-	assert_non_null(file);
-	text[fread(text, 1, sizeof text - 1, file)] = '\0';
-	fclose(file);
-	cJSON *whole = cJSON_Parse(text), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
+	cJSON *whole = read_json(), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
 	assert_true(cJSON_IsObject(about) && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(about, "date")));
+	assert_true(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(about, "complete")));
 	cJSON *rows = cJSON_DetachItemFromObjectCaseSensitive(whole, "rows");
 	assert_true(cJSON_IsArray(rows));
 	cJSON_Delete(whole);
@@ -173,6 +188,60 @@ static void a_program_from_a_file_is_measured(void **state)
 	cJSON_Delete(rows);
 }
 
+/* How many rows the file has; it never has half of one. */
+static int rows_written(bool *complete)
+{
+	cJSON *whole = read_json(), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
+	int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(whole, "rows"));
+	*complete = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(about, "complete"));
+	cJSON_Delete(whole);
+	return count;
+}
+
+static void a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished(void **state)
+{
+	(void)state;
+	static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+		bool complete;
+		int rows = 0, first = -1, status;
+		struct stat found;
+		unlink(json_file);
+		pid_t child = fork();
+		assert_true(child >= 0);
+		if (!child) {
+			freopen("/dev/null", "w", stdout);
+			freopen("/dev/null", "w", stderr);
+			execl(FERRY_PERF, "ferry-perf", "allreduce", "-b", "1K", "-f", "2", "-n", "1000", "--ranks", "2", "--json", json_file,
+			      (char *)NULL);
+			_exit(127);
+		}
+		while (rows < 4 && !waitpid(child, &status, WNOHANG)) {
+			rows = rows_written(&complete);
+			if (rows && first < 0)
+				first = open(json_file, O_RDONLY);
+			usleep(1000);
+		}
+		kill(child, signals[i]);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(rows_written(&complete) >= 4);
+		assert_false(complete);
+		assert_int_equal(fstat(first, &found), 0);
+		assert_int_equal(found.st_nlink, 0); /* each file took the place of the one before: nobody ever finds half a file */
+		close(first);
+	}
+}
+
+static void a_pipe_gets_the_record_once(void **state)
+{
+	(void)state;
+	static char output[65536];
+	assert_int_equal(run("allreduce -b 64 -e 256 -n 1 -w 1 --ranks 1 --json /dev/fd/3 3>&1", output, sizeof output), 0);
+	const char *first = strstr(output, "\"about\"");
+	assert_non_null(first);
+	assert_null(strstr(first + 1, "\"about\""));
+}
+
 static void bad_arguments_are_refused_by_value(void **state)
 {
 	(void)state;
@@ -262,6 +331,8 @@ int main(void)
 	        cmocka_unit_test(unchecked_rows_say_so),
 	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
+	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
+	        cmocka_unit_test(a_pipe_gets_the_record_once),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
