@@ -45,13 +45,13 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	return ferrySuccess;
 }
 
-static ferryResult_t make_directory(const char *path)
+static ferryResult_t check_directory(const char *path, bool make)
 {
 	struct stat status;
-	if (mkdir(path, 0700) && errno != EEXIST)
+	if (make && mkdir(path, 0700) && errno != EEXIST)
 		return ferry_fail(ferrySystemError, "mkdir %s: %s", path, strerror(errno));
 	if (stat(path, &status))
-		return ferry_fail(ferrySystemError, "stat %s: %s", path, strerror(errno));
+		return !make && errno == ENOENT ? ferrySuccess : ferry_fail(ferrySystemError, "stat %s: %s", path, strerror(errno));
 	if (!S_ISDIR(status.st_mode))
 		return ferry_fail(ferrySystemError, "%s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
@@ -60,7 +60,7 @@ static ferryResult_t make_directory(const char *path)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_socket_directory(char *path, size_t bytes)
+ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make)
 {
 	const char *given = ferry_env("FERRY_SOCKET_DIR"), *runtime = ferry_env("XDG_RUNTIME_DIR");
 	int written;
@@ -76,7 +76,7 @@ ferryResult_t ferry_socket_directory(char *path, size_t bytes)
 	if (written < 0 || (size_t)written >= bytes || written > 59)
 		return ferry_fail(ferryInvalidArgument, "socket directory \"%.200s\" has %d bytes; at most 59 fit a socket's path",
 		                  given ? given : runtime, written);
-	return make_directory(path);
+	return check_directory(path, make);
 }
 
 /* A path that starts with '@' is a name in Linux's abstract namespace: it goes when its last socket does. */

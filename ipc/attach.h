@@ -57,10 +57,10 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 
 /**
  * The directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else
- * /tmp/ferry-<uid>; made with mode 0700 if it does not exist. Errors: ferrySystemError with the path; ferryRefused if the
- * directory belongs to another user.
+ * /tmp/ferry-<uid>. If it does not exist, `make` makes it with mode 0700, for who is about to start a router; who only looks for
+ * one leaves nothing behind. Errors: ferrySystemError with the path; ferryRefused if the directory belongs to another user.
  */
-ferryResult_t ferry_socket_directory(char *path, size_t bytes);
+ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make);
 
 /**
  * Binds and listens. A stale socket file is replaced; ferryInvalidUsage if a router answers on it. A path that starts with

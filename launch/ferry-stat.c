@@ -7,6 +7,7 @@
 
 #include <argp.h>
 #include <string.h>
+#include <unistd.h>
 
 enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS };
 
@@ -109,8 +110,12 @@ static int print_routers(void)
 {
 	char directory[64], path[128], text[512];
 	unsigned found = 0;
-	if (ferry_socket_directory(directory, sizeof directory))
+	if (ferry_socket_directory(directory, sizeof directory, false))
 		return fail();
+	if (access(directory, F_OK)) {
+		printf("no router answers: there is no directory %s\n", directory);
+		return 0;
+	}
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
 		if (ferry_attach_status(path, text, sizeof text))

@@ -208,7 +208,7 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 static ferryResult_t make_directory(char *directory, size_t bytes)
 {
 	char base[64];
-	ferryResult_t result = ferry_socket_directory(base, sizeof base);
+	ferryResult_t result = ferry_socket_directory(base, sizeof base, true);
 	if (result)
 		return result;
 	if (snprintf(directory, bytes, "%s/run-XXXXXX", base) > 59)

@@ -155,7 +155,7 @@ static ferryResult_t choose_router(struct ferryComm *comm, const ferryConfig_t *
 	comm->embedded = mode[0] == 'e';
 	if (!comm->embedded) {
 		snprintf(comm->prefix, sizeof comm->prefix, "router");
-		return ferry_socket_directory(comm->directory, sizeof comm->directory);
+		return ferry_socket_directory(comm->directory, sizeof comm->directory, mode[0] == 'a');
 	}
 	snprintf(comm->directory, sizeof comm->directory, "@ferry");
 	for (int i = 0; i < FERRY_KEY_BYTES; i++)

@@ -534,7 +534,7 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 {
 	ferryResult_t result = ferrySuccess;
 	if (!options->directory)
-		result = ferry_socket_directory(router->directory, sizeof router->directory);
+		result = ferry_socket_directory(router->directory, sizeof router->directory, true);
 	else if ((size_t)snprintf(router->directory, sizeof router->directory, "%s", options->directory) >= sizeof router->directory)
 		result = ferry_fail(ferryInvalidArgument, "socket directory %s: at most %zu bytes", options->directory,
 		                    sizeof router->directory - 1);

@@ -120,6 +120,20 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 	}
 }
 
+static void looking_for_routers_makes_no_directory(void **state)
+{
+	(void)state;
+	char text[4096], none[80];
+	snprintf(none, sizeof none, "%s/none", directory);
+	setenv("FERRY_SOCKET_DIR", none, 1);
+	assert_int_equal(run("$B/ferry-stat 2>&1", text, sizeof text), 0);
+	assert_non_null(strstr(text, "there is no directory"));
+	assert_non_null(strstr(text, none));
+	assert_int_equal(run("FERRY_ROUTER=required FERRY_RANK=0 FERRY_SIZE=1 $B/ferry-perf allreduce 2>&1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "no router answers on"));
+	assert_int_equal(entries_left(), 0);
+}
+
 static void joining_ranks_get_ferrys_variables(void **state)
 {
 	(void)state;
@@ -236,6 +250,7 @@ int main(int argc, char **argv)
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
 		TEST(the_other_commands_refuse_by_option_and_value),
+		TEST(looking_for_routers_makes_no_directory),
 		TEST(joining_ranks_get_ferrys_variables),
 		TEST(nothing_is_left_when_ferryrun_is_killed),
 		TEST(a_terminating_signal_ends_everything),
