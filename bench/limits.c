@@ -172,12 +172,12 @@ int ferry_bench_limits(int argc, char **argv)
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;
-	if (!arguments.named && !ferry_limits_path(arguments.path, sizeof arguments.path)) {
-		fprintf(stderr, "ferry-perf limits: nowhere to write: name a file with --json, or set FERRY_LIMITS or HOME\n");
-		return 1;
-	}
 	limits = (struct limits){.quick = arguments.quick};
-	ferryResult_t result = arguments.named ? ferrySuccess : make_folders(arguments.path);
+	ferryResult_t result = ferry_reduce_check();
+	if (!result && !arguments.named)
+		result = ferry_limits_path(arguments.path, sizeof arguments.path);
+	if (!result && !arguments.named)
+		result = make_folders(arguments.path);
 	if (!result && !perf_can_write(arguments.path))
 		result = ferry_fail(ferrySystemError, "writing %s: %s", arguments.path, strerror(errno));
 	if (!result) {

@@ -28,7 +28,7 @@ const char *nccl_library_open(struct nccl_library *nccl)
 	const char *chosen = ferry_env("FERRY_NCCL_LIBRARY"), *name = chosen ? chosen : "libnccl.so.2";
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
-		snprintf(message, sizeof message, "no NCCL: %s", dlerror());
+		snprintf(message, sizeof message, "%s: %s", chosen ? "FERRY_NCCL_LIBRARY" : "no NCCL", dlerror());
 		library = chosen ? NULL : open_of_python();
 	}
 	if (!library)

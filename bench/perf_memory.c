@@ -58,7 +58,7 @@ const char *perf_memory_kind(void)
 	const char *chosen = ferry_env("FERRY_DEVICE");
 	if (chosen)
 		return chosen;
-	return perf_cuda_missing() ? "host" : "cuda";
+	return perf_cuda_missing() && !ferry_env("FERRY_CUDA_LIBRARY") ? "host" : "cuda";
 }
 
 bool perf_memory_open(struct perf_memory *memory, const char *kind, int local_rank)

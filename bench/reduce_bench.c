@@ -5,6 +5,7 @@
  */
 #include "bench/perf.h"
 #include "ipc/environment.h"
+#include "ipc/error.h"
 #include "ipc/layout.h"
 #include "router/reduce.h"
 
@@ -179,6 +180,10 @@ int ferry_bench_reduce(int argc, char **argv)
 	argp_err_exit_status = 64;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;
+	if (ferry_reduce_check()) {
+		fprintf(stderr, "ferry-perf reduce: %s\n", ferry_last_message());
+		return 1;
+	}
 	uint64_t core = 1 << 20, last = 32 << 20;
 	if (!ferry_layout_load(&layout)) {
 		core = layout.domains[0].core_cache_bytes ? layout.domains[0].core_cache_bytes : core;

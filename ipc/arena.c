@@ -139,9 +139,9 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	    shape->ndomains > FERRY_MAX_DOMAINS || shape->domain >= shape->ndomains)
 		return ferry_fail(ferryInvalidArgument, "arena of %u ranks (1 to %d), domain %u of %u (at most %d)",
 		                  shape->nranks, FERRY_MAX_RANKS, shape->domain, shape->ndomains, FERRY_MAX_DOMAINS);
-	if (shape->staging < FERRY_BANKS * PAGE || shape->staging > 1ull << 40)
+	if (shape->staging < FERRY_STAGING_LEAST || shape->staging > FERRY_STAGING_MOST)
 		return ferry_fail(ferryInvalidArgument, "staging of %llu bytes: at least %u, at most 1 TiB",
-		                  (unsigned long long)shape->staging, FERRY_BANKS * PAGE);
+		                  (unsigned long long)shape->staging, FERRY_STAGING_LEAST);
 
 	struct ferry_arena_header header;
 	header_for(shape, &header);

@@ -27,6 +27,8 @@
 #define FERRY_ARENA_ABI 2u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
+#define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
+#define FERRY_STAGING_MOST (1ull << 40)
 
 /* One cache line pair: no two counters share what a prefetcher moves together. */
 struct ferry_counter {

@@ -49,11 +49,12 @@ static ferryResult_t check_directory(const char *path, bool make)
 {
 	struct stat status;
 	if (make && mkdir(path, 0700) && errno != EEXIST)
-		return ferry_fail(ferrySystemError, "mkdir %s: %s", path, strerror(errno));
+		return ferry_fail(ferrySystemError, "making the socket directory %s (FERRY_SOCKET_DIR names another): %s", path,
+		                  strerror(errno));
 	if (stat(path, &status))
-		return !make && errno == ENOENT ? ferrySuccess : ferry_fail(ferrySystemError, "stat %s: %s", path, strerror(errno));
+		return !make && errno == ENOENT ? ferrySuccess : ferry_fail(ferrySystemError, "the socket directory %s: %s", path, strerror(errno));
 	if (!S_ISDIR(status.st_mode))
-		return ferry_fail(ferrySystemError, "%s is not a directory", path);
+		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
 		return ferry_fail(ferryRefused, "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
 		                  status.st_uid, geteuid());
@@ -74,8 +75,8 @@ ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make)
 		written = snprintf(path, bytes, "/tmp/ferry-%u", (unsigned)geteuid());
 	/* The file names in it take up to 48 bytes more; sun_path holds 108. */
 	if (written < 0 || (size_t)written >= bytes || written > 59)
-		return ferry_fail(ferryInvalidArgument, "socket directory \"%.200s\" has %d bytes; at most 59 fit a socket's path",
-		                  given ? given : runtime, written);
+		return ferry_fail(ferryInvalidArgument, "socket directory \"%.200s\" of %s has %d bytes; at most 59 fit a socket's path",
+		                  given ? given : runtime, given ? "FERRY_SOCKET_DIR" : "XDG_RUNTIME_DIR", written);
 	return check_directory(path, make);
 }
 

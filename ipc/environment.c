@@ -23,28 +23,28 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_DOMAINS", "", "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_DEVICE", "", "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
-	{"FERRY_CUDA_LIBRARY", "libcuda.so.1", "The CUDA driver to open."},
-	{"FERRY_LAZY_MODULES", "", "1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
+	{"FERRY_CUDA_LIBRARY", "libcuda.so.1", "The CUDA driver to open. Where it is set it must open, unless FERRY_DEVICE is host."},
+	{"FERRY_LAZY_MODULES", "", "0 or 1. 1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
 	{"CUDA_MODULE_LOADING", "", "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
 	{"CUDA_DEVICE_MAX_CONNECTIONS", "", "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2", "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
 	{"FERRY_HOST_LINK", "",
-	 "Speed of a host device's links in GB/s, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
+	 "Speed of a host device's links in GB/s, 1e-6 to 1e5, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",
-	 "Bytes of staging per job and domain (K, M, G). Unset: half of the domain's last-level cache, two thirds of it for GPUs."},
-	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64. Unset: chosen per plan."},
+	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, two thirds of it for GPUs."},
+	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64, at most 1G. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
-	{"FERRY_WORKERS", "", "Worker threads of a router. Unset: one per two CPUs of its domain, at least one."},
+	{"FERRY_WORKERS", "", "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
 	{"FERRY_STORE", "",
 	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host devices; for GPUs "
-	 "demote where the CPU has it, else stream."},
+	 "demote where the CPU has it, else stream. One that the CPU lacks is refused."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "",
 	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for GPUs, workers 1000 "
 	 "in a domain of at least 8 CPUs, else 0."},
 	{"FERRY_REDUCE", "",
-	 "Narrows the reduction kernels to portable, avx2, avx512 or neon. Unset: the best this CPU has."},
+	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are refused."},
 	{"FERRY_LIMITS", "",
 	 "Where `ferry-perf limits` writes what this machine can do, and ferry-perf reads it. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
 	 "else in ~/.cache."},
@@ -125,13 +125,13 @@ int ferry_parse_bytes(const char *text, uint64_t *value)
 	return 1;
 }
 
-ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *value)
+ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, uint64_t fallback, uint64_t *value)
 {
 	const char *text = ferry_env(name);
 	*value = fallback;
-	if (text && !ferry_parse_bytes(text, value))
-		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a number of bytes such as 65536, 64K, 16M or 1G", name,
-		                  text);
+	if (text && (!ferry_parse_bytes(text, value) || *value < least || *value > most))
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected bytes from %llu to %llu, such as 65536, 64K, 16M or 1G", name, text,
+		                  (unsigned long long)least, (unsigned long long)most);
 	return ferrySuccess;
 }
 

@@ -20,8 +20,8 @@ extern const struct ferry_variable ferry_variables[];
 /** The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged. */
 const char *ferry_env(const char *name);
 
-/** A count of bytes, K, M or G (powers of 1024) behind it. Unset: fallback. Errors: ferryInvalidArgument with name and value. */
-ferryResult_t ferry_env_bytes(const char *name, uint64_t fallback, uint64_t *value);
+/** Bytes in [least, most], K, M or G (powers of 1024) behind them. Unset: fallback. Errors: as ferry_env_integer. */
+ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, uint64_t fallback, uint64_t *value);
 
 /** An integer in [least, most]. Unset: fallback. Errors: ferryInvalidArgument with name, value and the range. */
 ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value);

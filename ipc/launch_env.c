@@ -23,10 +23,10 @@ static const struct {
 	{"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
 };
 
-static ferryResult_t read_number(const char *name, int *value)
+static ferryResult_t read_number(const char *name, long least, int *value)
 {
 	long number = -1;
-	ferryResult_t result = name ? ferry_env_integer(name, 0, 1 << 24, -1, &number) : ferrySuccess;
+	ferryResult_t result = name ? ferry_env_integer(name, least, 1 << 24, -1, &number) : ferrySuccess;
 	*value = (int)number;
 	return result;
 }
@@ -103,6 +103,17 @@ static ferryResult_t parse_key(const char *text, uint8_t *key)
 	return ferrySuccess;
 }
 
+/* What ferryrun sets, it sets together: a part of it would be ignored. */
+static ferryResult_t check_ferrys_own(void)
+{
+	const char *const names[] = {launchers[0].rank, launchers[0].size, launchers[0].local_rank, launchers[0].local_size};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		for (size_t needed = 0; needed < 2; needed++)
+			if (ferry_env(names[i]) && !ferry_env(names[needed]))
+				return ferry_fail(ferryInvalidArgument, "%s=%s without %s", names[i], ferry_env(names[i]), names[needed]);
+	return ferrySuccess;
+}
+
 /* Only variables that are the same on all ranks. */
 static const char *const identities[][4] = {{"openmpi", "PMIX_NAMESPACE"},
                                             {"slurm", "SLURM_JOB_ID", "SLURM_STEP_ID"},
@@ -133,18 +144,26 @@ ferryResult_t ferry_launch_read(struct ferry_launch *launch)
 	const char *key = ferry_env("FERRY_JOB_KEY"), *rank_variable = NULL;
 	ferryResult_t result;
 	*launch = (struct ferry_launch){-1, -1, -1, -1, {0}, 0, "none"};
+	if ((result = check_ferrys_own()))
+		return result;
 	for (size_t i = 0; i < sizeof launchers / sizeof *launchers && launch->rank < 0; i++) {
 		if (!ferry_env(launchers[i].rank) || !ferry_env(launchers[i].size))
 			continue;
 		rank_variable = launchers[i].rank;
 		snprintf(launch->launcher, sizeof launch->launcher, "%s", launchers[i].launcher);
-		if ((result = read_number(launchers[i].rank, &launch->rank)) ||
-		    (result = read_number(launchers[i].size, &launch->size)) ||
-		    (result = read_number(launchers[i].local_rank, &launch->local_rank)) ||
-		    (result = read_number(launchers[i].local_size, &launch->local_size)))
+		if ((result = read_number(launchers[i].rank, 0, &launch->rank)) ||
+		    (result = read_number(launchers[i].size, 1, &launch->size)) ||
+		    (result = read_number(launchers[i].local_rank, 0, &launch->local_rank)) ||
+		    (result = read_number(launchers[i].local_size, 1, &launch->local_size)))
 			return result;
 		if (launch->rank >= launch->size)
 			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].rank, launch->rank,
+			                  launchers[i].size, launch->size);
+		if (launch->local_size >= 0 && launch->local_rank >= launch->local_size)
+			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].local_rank, launch->local_rank,
+			                  launchers[i].local_size, launch->local_size);
+		if (launch->local_size > launch->size)
+			return ferry_fail(ferryInvalidArgument, "%s=%d is over %s=%d", launchers[i].local_size, launch->local_size,
 			                  launchers[i].size, launch->size);
 	}
 	if (launch->local_rank < 0)

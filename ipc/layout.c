@@ -87,7 +87,7 @@ struct parser {
 
 static ferryResult_t unexpected(const struct parser *parser, const char *expected)
 {
-	return ferry_fail(ferryInvalidArgument, "layout \"%s\": at character %zu: expected %s, found \"%.20s\"", parser->text,
+	return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": at character %zu: expected %s, found \"%.20s\"", parser->text,
 	                  (size_t)(parser->next - parser->text) + 1, expected, parser->next);
 }
 
@@ -152,7 +152,7 @@ static ferryResult_t parse_domain(struct parser *parser)
 	long number;
 	skip_space(parser);
 	if (domain == FERRY_MAX_DOMAINS)
-		return ferry_fail(ferryInvalidArgument, "layout \"%s\": more than %d domains", parser->text, FERRY_MAX_DOMAINS);
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": more than %d domains", parser->text, FERRY_MAX_DOMAINS);
 	if (!read_number(parser, domain, &number) || number != domain)
 		return unexpected(parser, "the number of the next domain, counted from 0");
 	if (*parser->next++ != ':')
@@ -178,7 +178,7 @@ static ferryResult_t parse_domain(struct parser *parser)
 			return unexpected(parser, "a list such as 0-3,8 of numbers in range, each device once");
 	}
 	if (!CPU_COUNT(&layout->domains[domain].cpus))
-		return ferry_fail(ferryInvalidArgument, "layout \"%s\": domain %u has no cpus=LIST", parser->text, domain);
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": domain %u has no cpus=LIST", parser->text, domain);
 	return ferrySuccess;
 }
 
@@ -215,10 +215,14 @@ static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *
 		                  strerror(errno));
 	if (!file)
 		return ferry_layout_parse(given, layout);
-	size_t got = fread(text, 1, sizeof text - 1, file);
+	size_t got = fread(text, 1, sizeof text, file);
+	int error = ferror(file) ? errno : 0;
 	fclose(file);
+	if (error || got == sizeof text)
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT=%s: %s", given, error ? strerror(error) : "a file of over 8191 bytes");
 	text[got] = '\0';
-	return ferry_layout_parse(text, layout);
+	ferryResult_t result = ferry_layout_parse(text, layout);
+	return result ? ferry_fail_context(result, "the file %s", given) : ferrySuccess;
 }
 
 /* ---- equal parts, and the machine ---- */
@@ -307,12 +311,18 @@ static ferryResult_t from_hwloc(const char *description, struct ferry_layout *la
 	}
 	allowed_cpus(&allowed);
 	hwloc_obj_t node = NULL;
-	while ((node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) && layout->ndomains < FERRY_MAX_DOMAINS) {
-		domain_from_node(topology, node, !description, &allowed, &layout->domains[layout->ndomains]);
-		if (layout->domains[layout->ndomains].ncpus) /* memory without CPUs (CXL, GPU memory) has no router */
-			layout->ndomains++;
+	uint32_t found = 0;
+	while ((node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node))) {
+		struct ferry_domain domain;
+		domain_from_node(topology, node, !description, &allowed, &domain);
+		found += domain.ncpus > 0; /* memory without CPUs (CXL, GPU memory) has no router */
+		if (domain.ncpus && found <= FERRY_MAX_DOMAINS)
+			layout->domains[layout->ndomains++] = domain;
 	}
 	hwloc_topology_destroy(topology);
+	if (description && found > FERRY_MAX_DOMAINS)
+		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: %u NUMA nodes with CPUs, at most %d are domains", description,
+		                  found, FERRY_MAX_DOMAINS);
 	if (!layout->ndomains)
 		return ferry_fail(ferryInvalidArgument, "%s: no NUMA node with CPUs", description ? description : "hwloc");
 	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc", description ? description : "");

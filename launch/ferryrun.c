@@ -278,11 +278,21 @@ static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const st
 	return result;
 }
 
-static ferryResult_t launch(struct ferry_supervisor *supervisor, const struct arguments *arguments, char *directory, size_t bytes)
+/* Routers of this run's own are what auto and required come to. */
+static ferryResult_t choose_router(struct arguments *arguments)
+{
+	const char *mode = ferry_env("FERRY_ROUTER");
+	if (mode && strcmp(mode, "auto") && strcmp(mode, "required") && strcmp(mode, "embedded"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", mode);
+	arguments->embedded |= mode && mode[0] == 'e';
+	return ferrySuccess;
+}
+
+static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments, char *directory, size_t bytes)
 {
 	struct ferry_layout layout;
-	ferryResult_t result = ferrySuccess;
-	if (arguments->layout)
+	ferryResult_t result = choose_router(arguments);
+	if (!result && arguments->layout)
 		result = set("FERRY_LAYOUT", arguments->layout);
 	if (!result && arguments->domains)
 		result = set_number("FERRY_DOMAINS", (int)arguments->domains);

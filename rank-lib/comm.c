@@ -221,19 +221,19 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (log)
 		ferry_log_set_level(level);
 	uint64_t staging = config->staging;
-	comm->show_plans = debug && strstr(debug, "plan");
-	ferryResult_t result = ferry_env_bytes("FERRY_SLICE", 0, &comm->slice);
+	if (debug && strcmp(debug, "plan"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_DEBUG=%s: plan, or unset", debug);
+	comm->show_plans = debug;
+	ferryResult_t result = ferry_env_bytes("FERRY_SLICE", 64, 1u << 30, 0, &comm->slice);
 	if (!result && comm->slice % 64)
 		result = ferry_fail(ferryInvalidArgument, "FERRY_SLICE of %llu bytes is not a multiple of 64",
 		                    (unsigned long long)comm->slice);
-	if (!result && comm->slice > 1u << 30)
-		result = ferry_fail(ferryInvalidArgument, "FERRY_SLICE of %llu bytes is over 1 GiB", (unsigned long long)comm->slice);
 	if (!result && !staging)
-		result = ferry_env_bytes("FERRY_STAGING", 0, &staging);
+		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, 0, &staging);
 	if (staging)
 		comm->staging = staging;
 	if (!result)
-		result = ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &window);
+		result = ferry_env_integer("FERRY_WINDOW", 1, 1024, 0, &window);
 	comm->window = (uint64_t)window;
 	if (!result && comm->device->ops->direct_memory_access)
 		result = ferry_costs_read(&comm->costs);

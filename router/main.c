@@ -171,7 +171,12 @@ int main(int argc, char **argv)
 	enum ferry_log_level level;
 	argp_program_version = "ferry-router 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
-	if (ferry_log_parse(ferry_env("FERRY_LOG"), &level))
+	const char *log = ferry_env("FERRY_LOG");
+	if (log && !ferry_log_parse(log, &level)) {
+		fprintf(stderr, "ferry-router: FERRY_LOG=%s: error, warn, info or debug\n", log);
+		return EXIT_FAILED;
+	}
+	if (log)
 		ferry_log_set_level(level); /* --log overrides */
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return EXIT_USAGE;

@@ -152,6 +152,21 @@ static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 static enum ferry_target chosen_target;
 static pthread_once_t chosen = PTHREAD_ONCE_INIT;
 
+ferryResult_t ferry_reduce_check(void)
+{
+	const char *wanted = ferry_env("FERRY_REDUCE");
+	char names[64] = "";
+	size_t length = 0;
+	for (int i = 0; i < FERRY_NUM_TARGETS; i++) {
+		if (!kernels_of((enum ferry_target)i))
+			continue;
+		if (!wanted || !strcmp(wanted, target_names[i]))
+			return ferrySuccess;
+		length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", target_names[i]);
+	}
+	return ferry_fail(ferryInvalidArgument, "FERRY_REDUCE=%s: this CPU has %s", wanted, names);
+}
+
 static void choose(void)
 {
 	static const enum ferry_target best_first[] = {FERRY_TARGET_AVX512, FERRY_TARGET_AVX2, FERRY_TARGET_NEON, FERRY_TARGET_PORTABLE};

@@ -43,9 +43,12 @@ void ferry_reduce(void *destination, const void *const *sources, uint32_t nsourc
 ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources, uint32_t nsources,
                               size_t elements, const struct ferry_reduction *reduction);
 
-/** The target that ferry_reduce uses on this CPU (FERRY_REDUCE=portable|avx2|avx512|neon narrows it). */
+/** The target that ferry_reduce uses on this CPU (FERRY_REDUCE chooses another). */
 enum ferry_target ferry_reduce_target(void);
 const char *ferry_reduce_target_name(enum ferry_target target);
+
+/** Whether FERRY_REDUCE is unset or names a target of this CPU; else ferryInvalidArgument with its value and those there are. */
+ferryResult_t ferry_reduce_check(void);
 
 /** Whether this CPU has cldemote. */
 bool ferry_cpu_demotes(void);

@@ -56,7 +56,7 @@ static uint64_t staging_default(const struct ferry_router *router)
 {
 	uint64_t cache = router->layout.domains[router->domain].cache_bytes, value = 0;
 	uint64_t fallback = cache ? cache / 2 : DEFAULT_STAGING;
-	if (ferry_env_bytes("FERRY_STAGING", fallback, &value))
+	if (ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, fallback, &value))
 		return fallback;
 	return value;
 }
@@ -500,7 +500,7 @@ static uint32_t workers_default(const struct ferry_layout *layout, uint32_t doma
 
 static ferryResult_t read_settings(struct ferry_router *router, const struct ferry_router_options *options, long *workers, long *spin)
 {
-	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK"), *reduce = ferry_env("FERRY_REDUCE");
+	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK");
 	uint64_t staging;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
@@ -509,21 +509,20 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 		result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000,
 		                           options->layout->domains[options->domain].ncpus >= SPIN_CPUS ? SPIN_US : 0, spin);
 	if (!result)
-		result = ferry_env_bytes("FERRY_STAGING", DEFAULT_STAGING, &staging);
+		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, DEFAULT_STAGING, &staging);
+	if (!result)
+		result = ferry_reduce_check();
 	if (result)
 		return result;
 	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: ordinary, stream or demote", store);
+	if (store && store[0] == 'd' && !ferry_cpu_demotes())
+		return ferry_fail(ferryInvalidArgument, "FERRY_STORE=%s: this CPU has no cldemote: ordinary or stream", store);
 	router->store = router->cached_store = store && store[0] == 's'   ? FERRY_STORE_STREAM
 	                                       : store && store[0] == 'd' ? FERRY_STORE_DEMOTE
 	                                                                  : FERRY_STORE_ORDINARY;
 	if (!store)
 		router->store = ferry_cpu_demotes() ? FERRY_STORE_DEMOTE : FERRY_STORE_STREAM;
-	int target = 0;
-	while (reduce && target < FERRY_NUM_TARGETS && strcmp(reduce, ferry_reduce_target_name((enum ferry_target)target)))
-		target++;
-	if (target == FERRY_NUM_TARGETS)
-		return ferry_fail(ferryInvalidArgument, "FERRY_REDUCE=%s: portable, avx2, avx512 or neon", reduce);
 	if (lock && strcmp(lock, "off") && strcmp(lock, "require"))
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOCK=%s: off or require", lock);
 	router->lock_staging = lock && lock[0] == 'r';

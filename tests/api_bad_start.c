@@ -71,13 +71,22 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	static const char *const settings[][2] = {
 	        {"FERRY_SLICE", "100"},
 	        {"FERRY_SLICE", "many"},
+	        {"FERRY_SLICE", "0"},
+	        {"FERRY_SLICE", "2G"},
+	        {"FERRY_WINDOW", "0"},
 	        {"FERRY_WINDOW", "-1"},
 	        {"FERRY_WINDOW", "4096"},
 	        {"FERRY_STAGING", "5 apples"},
 	        {"FERRY_STAGING", "1"},
+	        {"FERRY_STAGING", "0"},
+	        {"FERRY_STAGING", "1025G"},
 	        {"FERRY_ROUTER", "maybe"},
 	        {"FERRY_DEVICE", "tpu"},
 	        {"FERRY_HOST_LINK", "d2h=x"},
+	        {"FERRY_HOST_LINK", "d2h=1e-300"},
+	        {"FERRY_HOST_LINK", "d2h=inf"},
+	        {"FERRY_HOST_LINK", "d2h=1,d2h=2"},
+	        {"FERRY_HOST_LINK", "h2d=1,"},
 	        {"FERRY_DOMAINS", "99"},
 	        {"FERRY_LAYOUT", "0: cups=1"},
 	        {"FERRY_WORKERS", "zero"},
@@ -88,6 +97,13 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_LOCK", "perhaps"},
 	        {"FERRY_SPIN_US", "-3"},
 	        {"FERRY_LOG", "loud"},
+	        {"FERRY_DEBUG", "plans"},
+	        {"FERRY_REDUCE", "upside-down"},
+#ifdef __x86_64__
+	        {"FERRY_REDUCE", "neon"},
+#else
+	        {"FERRY_REDUCE", "avx2"},
+#endif
 	};
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
 		ferryComm_t comms[1];
@@ -98,7 +114,8 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 		ferryResult_t result = ferryCommInitAll(comms, 1, NULL);
 		if (!result)
 			fail_msg("%s=%s was taken", settings[i][0], settings[i][1]);
-		if (result != ferryInvalidArgument || !strstr(ferryGetLastError(NULL), settings[i][1]))
+		if (result != ferryInvalidArgument || !strstr(ferryGetLastError(NULL), settings[i][1]) ||
+		    !strstr(ferryGetLastError(NULL), settings[i][0]))
 			fail_msg("%s=%s: %s: %s", settings[i][0], settings[i][1], ferryGetErrorString(result),
 			         ferryGetLastError(NULL));
 		if (old)
@@ -174,6 +191,19 @@ static int without_router_command(void)
 	return rmdir(directory) ? 3 : verdict;
 }
 
+static int without_driver(void)
+{
+	unsetenv("FERRY_DEVICE");
+	setenv("FERRY_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
+	return refused_init(ferryInvalidUsage, "cuda", "");
+}
+
+static void a_driver_that_is_named_and_not_there_is_no_reason_for_host_memory(void **state)
+{
+	(void)state;
+	in_child(without_driver);
+}
+
 static void no_room_in_shared_memory_is_told_with_the_size(void **state)
 {
 	(void)state;
@@ -209,6 +239,7 @@ int main(void)
 	        cmocka_unit_test(a_low_memlock_limit_is_told_with_the_limit),
 	        cmocka_unit_test(a_required_router_that_is_not_there_is_told_with_its_socket),
 	        cmocka_unit_test(a_router_command_that_is_not_there_is_told_by_name),
+	        cmocka_unit_test(a_driver_that_is_named_and_not_there_is_no_reason_for_host_memory),
 	        cmocka_unit_test(impossible_communicators_are_refused_by_value),
 	        cmocka_unit_test(a_rank_whose_peers_never_come_gives_up_and_says_how_many_are_missing),
 	        cmocka_unit_test(settings_with_senseless_values_are_refused_by_name_and_value),

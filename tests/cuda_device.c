@@ -669,6 +669,38 @@ static void a_call_that_the_driver_holds_up_is_told_of(void **state)
 		fail_msg("said: \"%s\"", said);
 }
 
+static int refused_settings(void)
+{
+	static const char *const settings[][2] = {{"FERRY_LAZY_MODULES", "yes"}, {"FERRY_LAZY_MODULES", "-1"},
+	                                          {"FERRY_COPY_STREAMS", "9"},   {"FERRY_STAGING", "0"},
+	                                          {"FERRY_LIMITS", "/dev/null/limits.json"}};
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+		ferryComm_t comm;
+		setenv(settings[i][0], settings[i][1], 1);
+		ferryResult_t result = ferryCommInitAll(&comm, 1, NULL);
+		const char *said = result ? ferryGetLastError(NULL) : "taken";
+		if (result != ferryInvalidArgument || !strstr(said, settings[i][0]) || !strstr(said, settings[i][1])) {
+			fprintf(stderr, "%s=%s: %s\n", settings[i][0], settings[i][1], said);
+			return 1;
+		}
+		unsetenv(settings[i][0]);
+	}
+	return 0;
+}
+
+/* In a child: a device that has been opened keeps its settings. */
+static void settings_out_of_range_are_refused_by_name_and_value(void **state)
+{
+	int status;
+	(void)state;
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (!child)
+		_exit(refused_settings());
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 {
 	(void)state;
@@ -699,7 +731,8 @@ static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(a_call_that_the_driver_holds_up_is_told_of), /* first: it forks */
+	        cmocka_unit_test(a_call_that_the_driver_holds_up_is_told_of), /* first: they fork */
+	        cmocka_unit_test(settings_out_of_range_are_refused_by_name_and_value),
 	        cmocka_unit_test_teardown(call_starts_when_its_stream_reaches_it_and_later_work_waits_for_it, no_misuse),
 	        cmocka_unit_test_teardown(the_default_streams_are_streams_too, no_misuse),
 	        cmocka_unit_test_teardown(ranks_of_three_threads_may_share_a_device, no_misuse),

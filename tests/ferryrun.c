@@ -103,6 +103,17 @@ static void bad_usage_is_refused(void **state)
 	assert_int_equal(run("$B/ferryrun --layout '0: cpus=0' --domains 2 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("FERRY_LAYOUT=nonsense $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
 	assert_non_null(strstr(text, "nonsense"));
+	assert_int_equal(run("FERRY_ROUTER=maybe $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "FERRY_ROUTER=maybe"));
+}
+
+static void the_environment_can_ask_for_no_router_processes(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("FERRY_ROUTER=embedded $B/ferryrun --fork -- sh -c 'echo $FERRY_ROUTER $FERRY_SOCKET_DIR'", text, sizeof text), 0);
+	assert_non_null(strstr(text, "embedded"));
+	assert_null(strstr(text, "/run-")); /* no sockets of its own */
 }
 
 static void the_other_commands_refuse_by_option_and_value(void **state)
@@ -118,6 +129,8 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 		assert_int_equal(run(command, text, sizeof text), 64);
 		assert_non_null(strstr(text, cases[i][1]));
 	}
+	assert_int_equal(run("FERRY_LOG=loud timeout 9 $B/ferry-router 2>&1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "FERRY_LOG=loud"));
 }
 
 static void looking_for_routers_makes_no_directory(void **state)
@@ -249,6 +262,7 @@ int main(int argc, char **argv)
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
+		TEST(the_environment_can_ask_for_no_router_processes),
 		TEST(the_other_commands_refuse_by_option_and_value),
 		TEST(looking_for_routers_makes_no_directory),
 		TEST(joining_ranks_get_ferrys_variables),

@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int forget_everything(void **state)
 {
@@ -53,6 +54,28 @@ static void a_malformed_override_is_refused_with_position(void **state)
 	}
 }
 
+static void a_layout_file_is_read_whole_or_refused_by_name(void **state)
+{
+	struct ferry_layout layout;
+	char path[] = "/tmp/ferry-layout-test-XXXXXX";
+	static const char second[] = "; 1: cpus=0";
+	FILE *file = fdopen(mkstemp(path), "w");
+	assert_non_null(file);
+	setenv("FERRY_LAYOUT", path, 1);
+	fprintf(file, "0: cpus=0%*s", 8000, "");
+	fflush(file);
+	assert_int_equal(ferry_layout_load(&layout), ferrySuccess);
+	fprintf(file, "%*s%s", 1000, "", second); /* the start would do */
+	fclose(file);
+	assert_int_equal(ferry_layout_load(&layout), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), path));
+	unlink(path);
+	setenv("FERRY_LAYOUT", "/", 1);
+	assert_int_equal(ferry_layout_load(&layout), ferryInvalidArgument);
+	assert_string_equal(ferry_last_message(), "FERRY_LAYOUT=/: Is a directory");
+	forget_everything(state);
+}
+
 static void equal_domains_share_the_cpus_and_the_devices(void **state)
 {
 	(void)state;
@@ -82,6 +105,9 @@ static void hwloc_synthetic_machines_have_their_nodes_and_caches(void **state)
 	assert_int_equal(layout.domains[0].core_cache_bytes, 2 << 20);
 	assert_int_equal(ferry_layout_from_topology("node:2 nonsense:4", &layout), ferryInvalidArgument);
 	assert_int_equal(ferry_layout_from_topology("/nonexistent.xml", &layout), ferryInvalidArgument);
+	assert_int_equal(ferry_layout_from_topology("node:8 pu:1", &layout), ferrySuccess);
+	assert_int_equal(ferry_layout_from_topology("node:9 pu:1", &layout), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "9 NUMA nodes with CPUs, at most 8"));
 }
 
 static void numbers_and_sizes_from_the_environment_are_checked(void **state)
@@ -90,13 +116,14 @@ static void numbers_and_sizes_from_the_environment_are_checked(void **state)
 	uint64_t bytes;
 	long number;
 	setenv("FERRY_STAGING", "16M", 1);
-	assert_int_equal(ferry_env_bytes("FERRY_STAGING", 5, &bytes), ferrySuccess);
+	assert_int_equal(ferry_env_bytes("FERRY_STAGING", 4, 1ull << 40, 5, &bytes), ferrySuccess);
 	assert_int_equal(bytes, 16 << 20);
-	static const char *const wrong[] = {"16X", "-1", "M", "16MM", "99999999999999999999", "1 ", "20000000000G"};
+	static const char *const wrong[] = {"16X", "-1", "M", "16MM", "99999999999999999999", "1 ", "20000000000G", "3", "1025G", "0"};
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		setenv("FERRY_STAGING", wrong[i], 1);
-		assert_int_equal(ferry_env_bytes("FERRY_STAGING", 5, &bytes), ferryInvalidArgument);
+		assert_int_equal(ferry_env_bytes("FERRY_STAGING", 4, 1ull << 40, 5, &bytes), ferryInvalidArgument);
 		assert_non_null(strstr(ferry_last_message(), wrong[i]));
+		assert_non_null(strstr(ferry_last_message(), "from 4 to 1099511627776"));
 	}
 	setenv("FERRY_WINDOW", "1025", 1);
 	assert_int_equal(ferry_env_integer("FERRY_WINDOW", 0, 1024, 0, &number), ferryInvalidArgument);
@@ -166,6 +193,23 @@ static void senseless_launcher_variables_are_refused_by_name(void **state)
 	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
 	assert_non_null(strstr(ferry_last_message(), "FERRY_JOB_KEY"));
 	forget_everything(state);
+	setenv("FERRY_LOCAL_RANK", "1", 1);
+	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
+	assert_string_equal(ferry_last_message(), "FERRY_LOCAL_RANK=1 without FERRY_RANK");
+	setenv("FERRY_RANK", "0", 1);
+	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
+	assert_string_equal(ferry_last_message(), "FERRY_RANK=0 without FERRY_SIZE");
+	setenv("FERRY_SIZE", "4", 1);
+	setenv("FERRY_LOCAL_SIZE", "1", 1);
+	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
+	assert_string_equal(ferry_last_message(), "FERRY_LOCAL_RANK=1 is not below FERRY_LOCAL_SIZE=1");
+	setenv("FERRY_LOCAL_SIZE", "0", 1);
+	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "FERRY_LOCAL_SIZE=0: expected a whole number from 1"));
+	setenv("FERRY_LOCAL_SIZE", "5", 1);
+	assert_int_equal(ferry_launch_read(&launch), ferryInvalidArgument);
+	assert_string_equal(ferry_last_message(), "FERRY_LOCAL_SIZE=5 is over FERRY_SIZE=4");
+	forget_everything(state);
 }
 
 static void without_a_launcher_nothing_is_claimed(void **state)
@@ -207,6 +251,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_override_gives_its_domains_cpus_and_devices),
 		cmocka_unit_test(a_malformed_override_is_refused_with_position),
+		cmocka_unit_test(a_layout_file_is_read_whole_or_refused_by_name),
 		cmocka_unit_test(equal_domains_share_the_cpus_and_the_devices),
 		cmocka_unit_test(hwloc_synthetic_machines_have_their_nodes_and_caches),
 		cmocka_unit_test(numbers_and_sizes_from_the_environment_are_checked),

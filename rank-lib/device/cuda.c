@@ -334,11 +334,13 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 	const struct ferry_cuda_driver *driver = device->driver;
 	int addressing = 0, least = 0;
 	CUmoduleLoadingMode loading;
-	long nstreams;
+	long nstreams, lazy;
 	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 1, &nstreams);
+	if (!result)
+		result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
 	if (result)
 		return result;
-	if (!ferry_env("FERRY_LAZY_MODULES") && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
+	if (!lazy && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
 		return ferry_fail(ferryInvalidUsage,
 		                  "this process loads CUDA kernels lazily, which can deadlock beside a call: set CUDA_MODULE_LOADING=EAGER "
 		                  "before CUDA starts (ferryrun does), or FERRY_LAZY_MODULES=1 if all its kernels have run once");

@@ -51,7 +51,7 @@ static ferryResult_t load(void)
 	const char *chosen = ferry_env("FERRY_CUDA_LIBRARY"), *name = chosen ? chosen : "libcuda.so.1";
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!library)
-		return ferry_fail(ferryInvalidUsage, "no CUDA driver: %s", dlerror());
+		return ferry_fail(ferryInvalidUsage, "%s: %s", chosen ? "FERRY_CUDA_LIBRARY" : "no CUDA driver", dlerror());
 	ferryResult_t result = find_functions(library, name);
 	if (result)
 		return result;

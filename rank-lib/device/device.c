@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/device/device.h"
 
+#include "ipc/environment.h"
 #include "ipc/error.h"
 
 #include <string.h>
@@ -29,13 +30,13 @@ static bool has_cuda_device(void)
 
 ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device)
 {
-	if (!kind)
-		kind = has_cuda_device() ? "cuda" : "host";
+	if (!kind) /* who names a driver wants it, and is told what is wrong with it */
+		kind = ferry_env("FERRY_CUDA_LIBRARY") || has_cuda_device() ? "cuda" : "host";
 	if (!strcmp(kind, "host"))
 		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);
 	if (!strcmp(kind, "cuda"))
 		return ferry_cuda_device_open(ordinal, local_rank, device);
-	return ferry_fail(ferryInvalidArgument, "device kind \"%s\": host or cuda", kind);
+	return ferry_fail(ferryInvalidArgument, "FERRY_DEVICE (or the configuration's device) \"%s\": host or cuda", kind);
 }
 
 void ferry_device_close(struct ferry_device *device)

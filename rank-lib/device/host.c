@@ -13,6 +13,8 @@ static struct ferry_host_device *devices[FERRY_HOST_DEVICES];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define STREAM_LEAST (2u << 20) /* bytes of a result from which on it is written past the cache */
+#define SLOWEST_LINK 1e-6 /* GB/s */
+#define FASTEST_LINK 1e5
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 /* When each copy of a queue will have crossed the modelled link. */
@@ -24,14 +26,17 @@ struct host_queue {
 static ferryResult_t read_link(struct ferry_host_device *device)
 {
 	const char *text = ferry_env("FERRY_HOST_LINK"), *next = text;
-	while (next && *next) {
+	while (next) {
 		char *end;
 		int direction = !strncmp(next, "d2h=", 4) ? FERRY_UP : !strncmp(next, "h2d=", 4) ? FERRY_DOWN : -1;
 		double speed = direction < 0 ? 0 : strtod(next + 4, &end);
-		if (direction < 0 || end == next + 4 || !(speed > 0) || (*end && *end != ','))
-			return ferry_fail(ferryInvalidArgument, "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS at \"%s\"", text, next);
+		if (direction < 0 || end == next + 4 || !(speed >= SLOWEST_LINK && speed <= FASTEST_LINK) || (*end && *end != ',') ||
+		    device->seconds_per_byte[direction] > 0)
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS, each once and from %g to %g, at \"%s\"", text,
+			                  SLOWEST_LINK, FASTEST_LINK, next);
 		device->seconds_per_byte[direction] = 1e-9 / speed;
-		next = *end ? end + 1 : end;
+		next = *end ? end + 1 : NULL;
 	}
 	return ferrySuccess;
 }

@@ -5,7 +5,9 @@
 #include "ipc/error.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MOST_FILE (1 << 20)
 #define MOST_ISSUE_NS 1000000
@@ -17,24 +19,35 @@
 /* Until the end of a slice is seen and told, which the file has no figure of: the best slices of that machine (4000) less the rest. */
 #define HANDOVER_NS 1800
 
-bool ferry_limits_path(char *path, size_t bytes)
+ferryResult_t ferry_limits_path(char *path, size_t bytes)
 {
 	const char *file = ferry_env("FERRY_LIMITS"), *cache = ferry_env("XDG_CACHE_HOME"), *home = ferry_env("HOME");
-	int length = -1;
+	int length = 0;
 	if (file)
 		length = snprintf(path, bytes, "%s", file);
 	else if (cache)
 		length = snprintf(path, bytes, "%s/ferry/limits.json", cache);
 	else if (home)
 		length = snprintf(path, bytes, "%s/.cache/ferry/limits.json", home);
-	return length > 0 && (size_t)length < bytes;
+	if (!length)
+		return ferry_fail(ferryInvalidArgument, "no place for the file of limits: FERRY_LIMITS, XDG_CACHE_HOME and HOME are unset");
+	if (length < 0 || (size_t)length >= bytes)
+		return ferry_fail(ferryInvalidArgument, "the file of limits, by %s, has a name of %d bytes: at most %zu",
+		                  file ? "FERRY_LIMITS" : cache ? "XDG_CACHE_HOME" : "HOME", length, bytes - 1);
+	return ferrySuccess;
 }
 
 ferryResult_t ferry_limits_load(struct cJSON **limits)
 {
 	char path[512];
 	*limits = NULL;
-	FILE *file = ferry_limits_path(path, sizeof path) ? fopen(path, "r") : NULL;
+	const char *named = ferry_env("FERRY_LIMITS");
+	ferryResult_t result = ferry_limits_path(path, sizeof path);
+	if (result)
+		return named ? result : ferrySuccess;
+	FILE *file = fopen(path, "r");
+	if (!file && named && errno != ENOENT)
+		return ferry_fail(ferryInvalidArgument, "FERRY_LIMITS=%s: %s", named, strerror(errno));
 	if (!file)
 		return ferrySuccess; /* nothing measured is the usual case */
 	char *text = calloc(1, MOST_FILE);

@@ -20,12 +20,13 @@ struct ferry_costs {
 	bool measured;     /* on this machine; else those of the machine that docs/performance.md tells of */
 };
 
-/** The file's name; false if the environment has no place for one, or one too long. */
-bool ferry_limits_path(char *path, size_t bytes);
+/** The file's name. Error: ferryInvalidArgument if the environment has no place for one, or one too long. */
+ferryResult_t ferry_limits_path(char *path, size_t bytes);
 
 /**
  * The file as JSON, the caller's to cJSON_Delete; *limits = NULL and ferrySuccess if there is none.
- * Error: ferryInvalidArgument with its name if it is not what `ferry-perf limits` writes.
+ * Error: ferryInvalidArgument with its name if it is not what `ferry-perf limits` writes, or FERRY_LIMITS names one that cannot be
+ * read.
  */
 ferryResult_t ferry_limits_load(struct cJSON **limits);
 
