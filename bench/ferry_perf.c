@@ -49,6 +49,7 @@ static char *read_file(const char *name)
 	FILE *file = fopen(name, "r");
 	if (!file)
 		return NULL;
+	errno = ENODATA; /* an empty file */
 	if (getdelim(&text, &room, '\0', file) < 0) {
 		free(text);
 		text = NULL;
@@ -142,6 +143,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (strcmp(value, "none") && strcmp(value, "hylink"))
 			argp_error(state, "--nccl-sweep \"%s\": none or hylink", value);
 		out->sweep = value[0] == 'h';
+		out->sweep_given = true;
 		return 0;
 	case KEY_PAUSE:
 		out->pause_us = 1000 * number_of(value, 0, 10000, "--pause", state);
@@ -169,6 +171,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (out->least > out->most)
 			argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least,
 			           (unsigned long long)out->most);
+		if (out->sweep_given && (!out->peer || strcmp(out->peer, "nccl")))
+			argp_error(state, "--nccl-sweep is of --vs nccl");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -288,7 +292,13 @@ static bool wants(const struct perf_options *parsed, const char *peer)
 /* Why this run cannot be measured; NULL if it can. */
 static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nranks)
 {
-	static char text[64];
+	static char text[96];
+	const struct perf_options *asked = run->options;
+	if ((asked->ranks && asked->ranks != run->nranks) || (asked->domains && asked->domains != run->ndomains)) {
+		snprintf(text, sizeof text, "--ranks and --domains are for where no launcher is: one has started %d ranks in %d domains",
+		         run->nranks, run->ndomains);
+		return text;
+	}
 	if (run->options->root >= run->nranks) {
 		snprintf(text, sizeof text, "--root %d: the last of %d ranks is %d", run->options->root, run->nranks,
 		         run->nranks - 1);

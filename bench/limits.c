@@ -36,6 +36,7 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
+	long devices;
 	char *end;
 	switch (key) {
 	case KEY_JSON:
@@ -48,9 +49,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->quick = true;
 		return 0;
 	case KEY_DEVICES:
-		arguments->devices = (int)strtol(value, &end, 10);
-		if (*end || arguments->devices < 1 || arguments->devices > LIMITS_MAX_GPUS)
+		devices = strtol(value, &end, 10);
+		if (*end || devices < 1 || devices > LIMITS_MAX_GPUS)
 			argp_error(state, "--devices: \"%s\" is not a number from 1 to %d", value, LIMITS_MAX_GPUS);
+		arguments->devices = (int)devices;
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
@@ -145,7 +147,8 @@ static ferryResult_t measure(struct limits *limits, int devices)
 	ferryResult_t result = limits_find_machine(limits);
 #ifdef FERRY_NO_CUDA
 	snprintf(limits->no_gpu, sizeof limits->no_gpu, "this ferry-perf was built without cuda.h");
-	(void)devices;
+	if (devices)
+		return ferry_fail(ferryInvalidUsage, "--devices %d: %s", devices, limits->no_gpu);
 #else
 	if (!result)
 		result = limits_measure_gpus(limits, devices);

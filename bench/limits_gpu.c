@@ -364,7 +364,10 @@ ferryResult_t limits_measure_gpus(struct limits *limits, int most)
 	const struct ferry_cuda_driver *cuda;
 	static struct limits_port ports[LIMITS_MAX_GPUS];
 	int count = 0;
-	if (ferry_cuda_driver_open(&cuda)) {
+	ferryResult_t result = ferry_cuda_driver_open(&cuda);
+	if (result && most)
+		return ferry_fail_context(result, "--devices %d", most);
+	if (result) {
 		snprintf(limits->no_gpu, sizeof limits->no_gpu, "%s", ferry_last_message());
 		return ferrySuccess;
 	}
@@ -379,7 +382,7 @@ ferryResult_t limits_measure_gpus(struct limits *limits, int most)
 	for (int i = 0; i < count; i++)
 		ports[i] = (struct limits_port){.index = i, .cuda = cuda, .ports = ports, .facts = &limits->gpus[i]};
 	limits_progress("opening %d GPU%s", count, count > 1 ? "s" : "");
-	ferryResult_t result = send_out(ports, 0, count, NULL);
+	result = send_out(ports, 0, count, NULL);
 	if (!result) {
 		limits->ngpus = count;
 		result = measure_each(ports, limits);

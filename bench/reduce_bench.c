@@ -42,6 +42,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
 	uint64_t *bytes;
+	long sources;
 	char *end;
 	switch (key) {
 	case 'd':
@@ -55,15 +56,16 @@ static error_t parse(int key, char *value, struct argp_state *state)
 			argp_error(state, "-o: \"%s\" is none of sum, prod, min, max, avg", value);
 		return 0;
 	case 's':
-		arguments->sources = (uint32_t)strtoul(value, &end, 10);
-		if (*end || arguments->sources < 1 || arguments->sources > FERRY_MAX_RANKS)
+		sources = strtol(value, &end, 10);
+		if (*end || sources < 1 || sources > FERRY_MAX_RANKS)
 			argp_error(state, "-s: \"%s\" is not a number from 1 to %d", value, FERRY_MAX_RANKS);
+		arguments->sources = (uint32_t)sources;
 		return 0;
 	case KEY_IN:
 	case KEY_OUT:
 		bytes = key == KEY_IN ? &arguments->in_cache : &arguments->out_of_cache;
-		if (!ferry_parse_bytes(value, bytes) || !*bytes)
-			argp_error(state, "%s: \"%s\" is no size such as 512K", key == KEY_IN ? "--in-cache" : "--out-of-cache", value);
+		if (!ferry_parse_bytes(value, bytes) || !*bytes || *bytes > 1ull << 40)
+			argp_error(state, "%s: \"%s\" is no size such as 512K, at most 1024G", key == KEY_IN ? "--in-cache" : "--out-of-cache", value);
 		return 0;
 	case KEY_JSON:
 		if (!perf_can_write(value))

@@ -18,7 +18,9 @@ struct arguments {
 	enum ferry_collective collective;
 	uint32_t nranks, ndomains, root;
 	uint8_t rank_domain[FERRY_MAX_RANKS];
-	bool placed; /* --place was given */
+	uint32_t placed, domains_placed; /* by --place */
+	bool collective_given, root_given;
+	const char *of_show; /* an option that is show's alone, if one was given */
 	struct ferry_compile_options compile;
 	uint64_t staging;
 	bool dot;
@@ -70,20 +72,20 @@ static uint64_t parse_number(const char *name, const char *value, uint64_t least
 static void parse_place(struct arguments *arguments, const char *list, struct argp_state *state)
 {
 	uint32_t ndomains = 0, nranks = 0;
+	const char *whole = list;
 	char *end;
 	do {
 		unsigned long domain = strtoul(list, &end, 10);
 		if (end == list || *list == '-' || domain >= FERRY_MAX_DOMAINS || (*end && *end != ',') ||
 		    nranks == FERRY_MAX_RANKS)
-			argp_error(state, "--place: \"%s\": at most %d domains from 0 to %d, separated by commas", list,
-			           FERRY_MAX_RANKS, FERRY_MAX_DOMAINS - 1);
+			argp_error(state, "--place: \"%s\" of \"%s\": at most %d domains from 0 to %d, separated by commas", list,
+			           whole, FERRY_MAX_RANKS, FERRY_MAX_DOMAINS - 1);
 		arguments->rank_domain[nranks++] = (uint8_t)domain;
 		ndomains = domain + 1 > ndomains ? (uint32_t)domain + 1 : ndomains;
 		list = end + 1;
 	} while (*end);
-	arguments->placed = true;
-	arguments->nranks = nranks;
-	arguments->ndomains = ndomains > arguments->ndomains ? ndomains : arguments->ndomains;
+	arguments->placed = nranks;
+	arguments->domains_placed = ndomains;
 }
 
 static enum ferry_collective parse_collective(const char *name, struct argp_state *state)
@@ -101,6 +103,9 @@ static enum ferry_collective parse_collective(const char *name, struct argp_stat
 static error_t parse_show(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
+	for (const struct argp_option *option = options; option->name || option->doc; option++)
+		if (option->key == key && option->name)
+			arguments->of_show = option->name;
 	switch (key) {
 	case KEY_COUNT:
 		arguments->compile.count = parse_number("--count", value, 0, 1ull << 44, state);
@@ -150,12 +155,33 @@ static error_t parse_operand(struct arguments *arguments, char *value, struct ar
 	return 0;
 }
 
+/* Options that cannot all be meant, or that this command would not look at. */
+static void check_together(struct arguments *arguments, struct argp_state *state)
+{
+	bool synth = !strcmp(arguments->command, "synth");
+	if (arguments->of_show && strcmp(arguments->command, "show"))
+		argp_error(state, "%s: --%s is an option of show", arguments->command, arguments->of_show);
+	if (synth && arguments->collective_given)
+		argp_error(state, "synth: --collective: the collective is its operand, \"%s\"", arguments->operand);
+	if (arguments->placed && arguments->nranks && arguments->nranks != arguments->placed)
+		argp_error(state, "--ranks %u: --place has %u", arguments->nranks, arguments->placed);
+	if (arguments->placed && arguments->ndomains && arguments->ndomains < arguments->domains_placed)
+		argp_error(state, "--domains %u: --place has a rank in domain %u", arguments->ndomains, arguments->domains_placed - 1);
+	if (arguments->ndomains && !arguments->nranks && !arguments->placed)
+		argp_error(state, "--domains %u: for how many ranks? --ranks N or --place LIST", arguments->ndomains);
+	if (arguments->placed)
+		arguments->nranks = arguments->placed;
+	if (!arguments->ndomains)
+		arguments->ndomains = arguments->domains_placed;
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
 	switch (key) {
 	case 'c':
 		arguments->collective = parse_collective(value, state);
+		arguments->collective_given = true;
 		return 0;
 	case 'n':
 		arguments->nranks = (uint32_t)parse_number("--ranks", value, 1, FERRY_MAX_RANKS, state);
@@ -165,6 +191,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case 'r':
 		arguments->root = (uint32_t)parse_number("--root", value, 0, FERRY_MAX_RANKS - 1, state);
+		arguments->root_given = true;
 		return 0;
 	case KEY_PLACE:
 		parse_place(arguments, value, state);
@@ -174,6 +201,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (!arguments->operand)
 			argp_usage(state);
+		check_together(arguments, state);
 		if (strcmp(arguments->command, "synth"))
 			return 0;
 		arguments->collective = parse_collective(arguments->operand, state);
@@ -232,8 +260,15 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	}
 	ferryResult_t result = ferry_program_parse(name, text, bytes, &defaults, program);
 	free(text);
-	if (result || !arguments->nranks)
+	if (result)
 		return result;
+	if (arguments->collective_given && (*program)->collective != arguments->collective)
+		return ferry_fail(ferryProgramError, "%s: it is of %s, not of %s", name, ferry_collective_name((*program)->collective),
+		                  ferry_collective_name(arguments->collective));
+	if (arguments->root_given && ferry_collective_has_root((*program)->collective) && (*program)->root != arguments->root)
+		return ferry_fail(ferryProgramError, "%s: its root is %u, not %u", name, (*program)->root, arguments->root);
+	if (!arguments->nranks)
+		return ferrySuccess;
 	if ((*program)->nranks != arguments->nranks || (*program)->ndomains != arguments->ndomains)
 		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
 		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);

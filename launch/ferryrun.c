@@ -46,8 +46,8 @@ static unsigned number_of(const char *value, unsigned most, const char *name, st
 {
 	char *end;
 	errno = 0;
-	unsigned long number = strtoul(value, &end, 10);
-	if (errno || end == value || *end || number < 1 || number > most)
+	long number = strtol(value, &end, 10);
+	if (errno || end == value || *end || number < 1 || number > (long)most)
 		argp_error(state, "%s: \"%s\" is not a number from 1 to %u", name, value, most);
 	return (unsigned)number;
 }
@@ -70,6 +70,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->timeout = number_of(value, 1000000, "--timeout", state);
 		return 0;
 	case KEY_LAYOUT:
+		if (!*value)
+			argp_error(state, "--layout: \"\" is no layout");
 		arguments->layout = value;
 		return 0;
 	case KEY_MPIEXEC:
@@ -99,6 +101,11 @@ static error_t parse(int key, char *value, struct argp_state *state)
 			argp_error(state, "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
 		if (arguments->layout && arguments->domains)
 			argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one of the two");
+		if (arguments->join && (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
+		                        arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
+			argp_error(state, "--join starts no ranks and no routers: of the other options it takes --embedded alone");
+		if (!arguments->ranks)
+			arguments->ranks = 1;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -229,6 +236,8 @@ static ferryResult_t set_job(const struct arguments *arguments)
 	ferryResult_t result = set("FERRY_JOB_KEY", text);
 	if (!result && arguments->log)
 		result = set("FERRY_LOG", arguments->log);
+	if (!result && arguments->workers) /* of ranks that host routers; ferry-router has it as an option */
+		result = set_number("FERRY_WORKERS", (int)arguments->workers);
 	/* A launcher's variables of an outer job would be taken for this one's. */
 	static const char *const outer[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"};
 	for (size_t i = 0; i < 4; i++)
@@ -324,7 +333,7 @@ int main(int argc, char **argv)
 		"  mpirun -n 4 ferryrun --join -- ./train\n"
 		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun itself failed.",
 		NULL, NULL, NULL};
-	struct arguments arguments = {.ranks = 1};
+	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;
 	char directory[80];
 	argp_program_version = "ferryrun 0.1.0";

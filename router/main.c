@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferry-router: the daemon. Parses options, starts a router, and ends it on SIGTERM: drains first, stops at the second. */
+#include "ipc/arena.h"
 #include "ipc/attach.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
@@ -69,13 +70,17 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->ready_fd = (int)number_of(value, 0, 1000000, "--ready-fd", state);
 		return 0;
 	case KEY_STAGING_LIMIT:
-		if (!ferry_parse_bytes(value, &arguments->router.staging_limit))
-			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M", value);
+		if (!ferry_parse_bytes(value, &arguments->router.staging_limit) || arguments->router.staging_limit < FERRY_STAGING_LEAST)
+			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M, at least %u", value, FERRY_STAGING_LEAST);
 		return 0;
 	case KEY_SOCKET_DIR:
+		if (!*value)
+			argp_error(state, "--socket-dir: \"\" is no directory");
 		arguments->router.directory = value;
 		return 0;
 	case KEY_LAYOUT:
+		if (!*value)
+			argp_error(state, "--layout: \"\" is no layout");
 		arguments->layout = value;
 		return 0;
 	case KEY_NO_PIN:
@@ -94,6 +99,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
+		return 0;
+	case ARGP_KEY_END:
+		if (arguments->private_directory && !arguments->router.directory)
+			argp_error(state, "--private-dir: which? --socket-dir DIR");
+		if (arguments->daemon && arguments->ready_fd >= 0)
+			argp_error(state, "--daemon returns once ranks can attach, so --ready-fd %d has nothing to tell: one of the two",
+			           arguments->ready_fd);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;

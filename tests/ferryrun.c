@@ -101,6 +101,11 @@ static void bad_usage_is_refused(void **state)
 	assert_int_equal(run("$B/ferryrun 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --fork --mpiexec mpiexec -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --layout '0: cpus=0' --domains 2 -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun --fork --layout '' -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun -n -18446744073709551615 --fork -- true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join --workers 2 -- true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "--join"));
 	assert_int_equal(run("FERRY_LAYOUT=nonsense $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
 	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("FERRY_ROUTER=maybe $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
@@ -114,6 +119,8 @@ static void the_environment_can_ask_for_no_router_processes(void **state)
 	assert_int_equal(run("FERRY_ROUTER=embedded $B/ferryrun --fork -- sh -c 'echo $FERRY_ROUTER $FERRY_SOCKET_DIR'", text, sizeof text), 0);
 	assert_non_null(strstr(text, "embedded"));
 	assert_null(strstr(text, "/run-")); /* no sockets of its own */
+	assert_int_equal(run("$B/ferryrun --embedded --workers 3 --fork -- sh -c 'echo workers $FERRY_WORKERS'", text, sizeof text), 0);
+	assert_string_equal(text, "workers 3\n");
 }
 
 static void the_other_commands_refuse_by_option_and_value(void **state)
@@ -122,10 +129,13 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 	static const char *const cases[][2] = {
 		{"ferry-router --workers 0", "--workers: \"0\""}, {"ferry-router --workers 65", "--workers: \"65\""},
 		{"ferry-router --domain -1", "--domain: \"-1\""}, {"ferry-router --idle-exit x", "--idle-exit: \"x\""},
-		{"ferry-stat --markdown", "--env"}};
+		{"ferry-router --staging-limit 0", "--staging-limit: \"0\""}, {"ferry-router --socket-dir ''", "--socket-dir: \"\""},
+		{"ferry-router --layout ''", "--layout: \"\""}, {"ferry-router --private-dir", "--socket-dir"},
+		{"ferry-router --daemon --ready-fd 1", "--ready-fd 1"}, {"ferry-stat --markdown", "--env"},
+		{"ferry-digits --epochs 3x", "--epochs: \"3x\""}, {"ferry-digits --rate nan", "--rate: \"nan\""}};
 	char command[128], text[4096];
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		snprintf(command, sizeof command, "$B/%s 2>&1", cases[i][0]);
+		snprintf(command, sizeof command, "timeout 9 $B/%s 2>&1", cases[i][0]);
 		assert_int_equal(run(command, text, sizeof text), 64);
 		assert_non_null(strstr(text, cases[i][1]));
 	}

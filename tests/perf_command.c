@@ -242,6 +242,23 @@ static void a_pipe_gets_the_record_once(void **state)
 	assert_null(strstr(first + 1, "\"about\""));
 }
 
+static void what_the_launcher_has_decided_is_not_asked_of_ferry_perf(void **state)
+{
+	(void)state;
+	static char output[8192];
+	setenv("FERRY_RANK", "0", 1);
+	setenv("FERRY_SIZE", "1", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	assert_int_equal(run("allreduce -e 1K --ranks 2", output, sizeof output), 1);
+	assert_non_null(strstr(output, "1 ranks in 1 domains"));
+	assert_int_equal(run("allreduce -e 1K -n 1 --ranks 1 --domains 1", output, sizeof output), 0);
+	unsetenv("FERRY_RANK");
+	unsetenv("FERRY_SIZE");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_DOMAINS");
+}
+
 static void bad_arguments_are_refused_by_value(void **state)
 {
 	(void)state;
@@ -266,7 +283,12 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"allreduce --json /nonexistent/file", "/nonexistent/file", 64},
 	        {"allreduce --json /", "Is a directory", 64},
 	        {"reduce --json /nonexistent/file", "/nonexistent/file", 64},
+	        {"allreduce --nccl-sweep none", "--vs nccl", 64},
+	        {"allreduce --program /dev/null", "--program /dev/null: No data", 64},
 	        {"reduce --in-cache 0", "--in-cache: \"0\"", 64},
+	        {"reduce --out-of-cache 18446744073709551615", "--out-of-cache: \"18446744073709551615\"", 64},
+	        {"reduce -s 4294967298", "-s: \"4294967298\"", 64},
+	        {"limits --devices 4294967297", "--devices: \"4294967297\"", 64},
 	        {"reduce --sources", "ferry-perf reduce", 64},
 	        {"limits --json /nonexistent/file", "/nonexistent/file", 1},
 	        {"broadcast --root 2 --ranks 2", "--root 2", 1},
@@ -333,6 +355,7 @@ int main(void)
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
 	        cmocka_unit_test(a_pipe_gets_the_record_once),
+	        cmocka_unit_test(what_the_launcher_has_decided_is_not_asked_of_ferry_perf),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),

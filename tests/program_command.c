@@ -84,6 +84,14 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("synth broadcast -n 2 -r 5", "", 64, "--root 5: the last of 2 ranks is 1");
 	assert_says("synth sendrecv -n 3", "", 64, "between 2 ranks, not 3");
 	assert_says("synth allreduce --place 0,8", "", 64, "--place: \"8\"");
+	assert_says("synth allreduce --place 0,1 -n 4", "", 64, "--ranks 4: --place has 2");
+	assert_says("synth allreduce -d 2 --place 0,3", "", 64, "--domains 2: --place has a rank in domain 3");
+	assert_says("synth allreduce -n 2 -c broadcast", "", 64, "the collective is its operand, \"allreduce\"");
+	assert_says("synth allreduce -n 2 --dot", "", 64, "synth: --dot is an option of show");
+	assert_says("check - --count 5", figure3, 64, "check: --count is an option of show");
+	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
+	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1, "it is of allgather, not of broadcast");
+	assert_says("check - --root 1", "program broadcast ranks 2 domains 1 chunks 1 root 0\n", 1, "its root is 0, not 1");
 	assert_says("show - --type f128", figure3, 64, "\"f128\" is no element type");
 	assert_says("show - --slice 100", figure3, 64, "100 is no multiple of 64");
 }

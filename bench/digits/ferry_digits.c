@@ -238,17 +238,22 @@ static bool compare_with_one_rank(const struct trainer *trainer, const struct op
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct options *options = state->input;
+	char *end;
+	long epochs;
 	switch (key) {
 	case 'e':
-		options->epochs = atoi(value);
-		if (options->epochs < 1 || options->epochs > 10000)
+		epochs = strtol(value, &end, 10);
+		if (*end || epochs < 1 || epochs > 10000)
 			argp_error(state, "--epochs: \"%s\" is not a number from 1 to 10000", value);
+		options->epochs = (int)epochs;
 		return 0;
 	case 'd':
 		options->data = value;
 		return 0;
 	case 'r':
-		options->rate = atof(value);
+		options->rate = strtod(value, &end);
+		if (*end || !(options->rate > 0 && options->rate <= 1000))
+			argp_error(state, "--rate: \"%s\" is not a number over 0 and up to 1000", value);
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);

@@ -357,15 +357,19 @@ static bool read_arguments(int argc, char **argv)
 {
 	bool json = false;
 	for (int i = 1; i < argc; i++) {
+		char *end;
+		long number = strtol(argv[i], &end, 10);
 		bool help = !strcmp(argv[i], "--help");
 		json = json || !strcmp(argv[i], "--json");
-		if (strcmp(argv[i], "--json") && (help || atoi(argv[i]) < 1)) {
+		if (strcmp(argv[i], "--json") && (help || *end || number < 1 || number > 1000)) {
+			if (!help)
+				fprintf(stderr, "ferry-gemm: \"%s\" is not a number of rounds from 1 to 1000\n", argv[i]);
 			printf("Usage: ferryrun -n GPUS -- ferry-gemm [--json] [ROUNDS]\n"
 			       "What matrix products lose beside Ferry's and NCCL's AllReduce (NCCL's environment applies).\n");
 			exit(help ? 0 : 64);
 		}
 		if (strcmp(argv[i], "--json"))
-			rounds = atoi(argv[i]);
+			rounds = (int)number;
 	}
 	return json;
 }
