@@ -11,6 +11,7 @@
 
 #include "ipc/attach.h"
 #include "ipc/publish.h"
+#include "router/attendant.h"
 #include "router/reduce.h"
 
 #include <pthread.h>
@@ -65,10 +66,7 @@ struct ferry_job {
 
 	uint32_t users;                         /* workers inside; under the router's lock */
 	bool closed;                            /* nobody may enter for the moment; under the router's lock */
-	int ready_connection;                   /* where the reply to READY goes; connection thread, before the attendant sees it */
-	_Atomic uint32_t ready_asked;
-	pthread_t attendant;
-	struct ferry_router *router;
+	struct ferry_attendant attendant;
 	struct ferry_job *next;
 };
 

@@ -7,7 +7,6 @@
 #include "router/workers.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ATTENDANT_US 1000000 /* how long an attendant sleeps before it looks whether its job is over */
 #define SPIN_CPUS 8
 #define SPIN_US   1000
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
@@ -61,8 +59,6 @@ static uint64_t staging_default(const struct ferry_router *router)
 	return value;
 }
 
-static void *attendant_main(void *argument);
-
 static ferryResult_t job_create(struct ferry_router *router, const struct ferry_attach_message *message, struct ferry_job **created)
 {
 	struct ferry_arena_shape shape = {.domain = router->domain,
@@ -94,15 +90,13 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	job->store = router->store;
 	job->cached_store = router->cached_store;
 	job->parts = router->workers.limit;
-	job->router = router;
-	job->ready_connection = -1;
 	pthread_mutex_init(&job->admit, NULL);
-	int refused = pthread_create(&job->attendant, NULL, attendant_main, job);
-	if (refused) {
+	result = ferry_attendant_start(job, &router->workers, router->directory, router->prefix);
+	if (result) {
 		ferry_guard_remove(&job->shared.arenas[router->domain]);
 		ferry_arena_unmap(&job->shared.arenas[router->domain]);
 		free(job);
-		return ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused));
+		return result;
 	}
 	router->staging_used += FERRY_BANKS * job->shared.arenas[router->domain].staging_bytes;
 	ferry_workers_add_job(&router->workers, job);
@@ -116,8 +110,7 @@ static void job_destroy(struct ferry_router *router, struct ferry_job *job)
 {
 	struct ferry_arena *own = &job->shared.arenas[job->domain];
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
-	ferry_doorbell_ring(&own->header->router);
-	pthread_join(job->attendant, NULL);
+	ferry_attendant_join(job);
 	ferry_workers_remove_job(&router->workers, job);
 	ferry_job_free_plans(job);
 	router->staging_used -= FERRY_BANKS * own->staging_bytes;
@@ -128,88 +121,6 @@ static void job_destroy(struct ferry_router *router, struct ferry_job *job)
 	pthread_mutex_destroy(&job->admit);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
 	free(job);
-}
-
-/* The other domains' routers hand their arenas of this job to whoever knows its key. Attendant thread: it may block. */
-static ferryResult_t map_peers(struct ferry_job *job)
-{
-	struct ferry_router *router = job->router;
-	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
-		char path[160];
-		int connection, descriptor;
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PEER,
-		                                       .nranks = job->shared.nranks,
-		                                       .ndomains = job->shared.ndomains,
-		                                       .domain = job->domain};
-		if (domain == job->domain)
-			continue;
-		memcpy(message.key, job->key, sizeof message.key);
-		snprintf(path, sizeof path, "%s/%s-%u.sock", router->directory, router->prefix, domain);
-		ferryResult_t result = ferry_attach_connect(path, &connection);
-		if (result)
-			return result;
-		result = ferry_attach_call(connection, &message, NULL, &descriptor);
-		close(connection);
-		if (!result)
-			result = ferry_arena_map(descriptor, &job->shared.arenas[domain]);
-		if (!result)
-			ferry_guard_add(&job->shared.arenas[domain]);
-		if (!result && (job->shared.arenas[domain].nranks != job->shared.nranks ||
-		                job->shared.arenas[domain].domain != domain))
-			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks", path,
-			                    job->shared.arenas[domain].domain, job->shared.arenas[domain].nranks);
-		if (result)
-			return ferry_fail_context(result, "domain %u's router asks domain %u's", job->domain, domain);
-	}
-	return ferrySuccess;
-}
-
-static void answer_ready(struct ferry_job *job)
-{
-	ferryResult_t result = map_peers(job);
-	if (result)
-		ferry_job_fail(job, result, ferry_last_message());
-	else
-		atomic_store_explicit(&job->ready, 1, memory_order_release);
-	ferry_attach_reply(job->ready_connection, result, result ? ferry_last_message() : "", -1);
-	close(job->ready_connection);
-	job->ready_connection = -1;
-}
-
-static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
-{
-	ferry_workers_enter(workers, job);
-	bool found = ferry_job_has_work(job);
-	ferry_workers_leave(workers, job);
-	return found;
-}
-
-static void *attendant_main(void *argument)
-{
-	struct ferry_job *job = argument;
-	struct ferry_workers *workers = &job->router->workers;
-	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
-	if (workers->pin)
-		ferry_layout_pin(&workers->layout, workers->domain);
-	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool asked = atomic_load_explicit(&job->ready_asked, memory_order_acquire) == 1;
-		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
-			ferry_doorbell_cancel(bell);
-			return NULL;
-		}
-		if (asked) {
-			ferry_doorbell_cancel(bell);
-			answer_ready(job);
-			atomic_store_explicit(&job->ready_asked, 2, memory_order_release);
-		} else if (has_work(workers, job)) {
-			ferry_doorbell_cancel(bell);
-			ferry_workers_run(workers);
-		} else {
-			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
-			ferry_doorbell_wait(bell, ticket, ATTENDANT_US);
-		}
-	}
 }
 
 /* ---- requests; all in the connection thread ---- */
@@ -259,15 +170,10 @@ static ferryResult_t make_ready(struct connection *client)
 	struct ferry_job *job = client->job;
 	if (!job || atomic_load(&job->dead))
 		return ferry_fail(ferryRemoteError, "%s", job ? "the job has failed" : "READY before ATTACH");
-	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks || atomic_load(&job->ready_asked))
-		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached, or a second time",
-		                  __builtin_popcountll(job->attached), job->shared.nranks);
-	job->ready_connection = fcntl(client->descriptor, F_DUPFD_CLOEXEC, 0);
-	if (job->ready_connection < 0)
-		return ferry_fail(ferrySystemError, "dup: %s", strerror(errno));
-	atomic_store_explicit(&job->ready_asked, 1, memory_order_release);
-	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
-	return ferrySuccess;
+	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
+		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached", __builtin_popcountll(job->attached),
+		                  job->shared.nranks);
+	return ferry_attendant_ask(job, client->descriptor);
 }
 
 static ferryResult_t keep_plan(struct ferry_router *router, struct connection *client)

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/attendant.h"
+
+#include "ipc/error.h"
+#include "router/guard.h"
+#include "router/workers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOOK_US 1000000 /* how long it sleeps before it looks whether its job is over */
+
+/* The other domains' routers hand their arenas of this job to whoever knows its key. Attendant thread: it may block. */
+static ferryResult_t map_peers(struct ferry_job *job)
+{
+	const struct ferry_attendant *attendant = &job->attendant;
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		char path[160];
+		int connection, descriptor;
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PEER,
+		                                       .nranks = job->shared.nranks,
+		                                       .ndomains = job->shared.ndomains,
+		                                       .domain = job->domain};
+		if (domain == job->domain)
+			continue;
+		memcpy(message.key, job->key, sizeof message.key);
+		snprintf(path, sizeof path, "%s/%s-%u.sock", attendant->directory, attendant->prefix, domain);
+		ferryResult_t result = ferry_attach_connect(path, &connection);
+		if (result)
+			return result;
+		result = ferry_attach_call(connection, &message, NULL, &descriptor);
+		close(connection);
+		if (!result)
+			result = ferry_arena_map(descriptor, &job->shared.arenas[domain]);
+		if (!result)
+			ferry_guard_add(&job->shared.arenas[domain]);
+		if (!result && (job->shared.arenas[domain].nranks != job->shared.nranks ||
+		                job->shared.arenas[domain].domain != domain))
+			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks", path,
+			                    job->shared.arenas[domain].domain, job->shared.arenas[domain].nranks);
+		if (result)
+			return ferry_fail_context(result, "domain %u's router asks domain %u's", job->domain, domain);
+	}
+	return ferrySuccess;
+}
+
+static void answer_ready(struct ferry_job *job)
+{
+	ferryResult_t result = map_peers(job);
+	if (result)
+		ferry_job_fail(job, result, ferry_last_message());
+	else
+		atomic_store_explicit(&job->ready, 1, memory_order_release);
+	ferry_attach_reply(job->attendant.client, result, result ? ferry_last_message() : "", -1);
+	close(job->attendant.client);
+}
+
+static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
+{
+	ferry_workers_enter(workers, job);
+	bool found = ferry_job_has_work(job);
+	ferry_workers_leave(workers, job);
+	return found;
+}
+
+static void *attendant_main(void *argument)
+{
+	struct ferry_job *job = argument;
+	struct ferry_workers *workers = job->attendant.workers;
+	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
+	if (workers->pin)
+		ferry_layout_pin(&workers->layout, workers->domain);
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool asked = atomic_load_explicit(&job->attendant.asked, memory_order_acquire) == 1;
+		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
+			ferry_doorbell_cancel(bell);
+			return NULL;
+		}
+		if (asked) {
+			ferry_doorbell_cancel(bell);
+			answer_ready(job);
+			atomic_store_explicit(&job->attendant.asked, 2, memory_order_release);
+		} else if (has_work(workers, job)) {
+			ferry_doorbell_cancel(bell);
+			ferry_workers_run(workers);
+		} else {
+			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
+			ferry_doorbell_wait(bell, ticket, LOOK_US);
+		}
+	}
+}
+
+ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory, const char *prefix)
+{
+	job->attendant.workers = workers;
+	job->attendant.directory = directory;
+	job->attendant.prefix = prefix;
+	int refused = pthread_create(&job->attendant.thread, NULL, attendant_main, job);
+	return refused ? ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused)) : ferrySuccess;
+}
+
+void ferry_attendant_join(struct ferry_job *job)
+{
+	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	pthread_join(job->attendant.thread, NULL);
+}
+
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
+{
+	if (atomic_load(&job->attendant.asked))
+		return ferry_fail(ferryInvalidUsage, "READY a second time");
+	job->attendant.client = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+	if (job->attendant.client < 0)
+		return ferry_fail(ferrySystemError, "dup: %s", strerror(errno));
+	atomic_store_explicit(&job->attendant.asked, 1, memory_order_release);
+	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	return ferrySuccess;
+}
