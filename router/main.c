@@ -30,7 +30,8 @@ static struct ferry_router *running; /* for the signal handler; set before the h
 
 static const struct argp_option options[] = {
 	{"domain", 'd', "D", 0, "Serve domain D of the layout (default 0)", 0},
-	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, $XDG_RUNTIME_DIR/ferry, /run/ferry)", 0},
+	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, "
+	                                       "$XDG_RUNTIME_DIR/ferry, /run/ferry where writable, /tmp/ferry-UID)", 0},
 	{"workers", 'w', "N", 0, "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
 	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0, "Staging for all jobs together, K, M and G understood (default: no limit)", 0},
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
