@@ -19,6 +19,7 @@ struct arguments {
 	uint32_t nranks, ndomains, root;
 	uint8_t rank_domain[FERRY_MAX_RANKS];
 	uint32_t placed, domains_placed; /* by --place */
+	bool domains_given;
 	bool collective_given, root_given;
 	const char *of_show; /* an option that is show's alone, if one was given */
 	struct ferry_compile_options compile;
@@ -227,6 +228,7 @@ static int failed(void)
 /* Ranks in equal blocks unless --place said where each is. */
 static void place_ranks(struct arguments *arguments)
 {
+	arguments->domains_given = arguments->ndomains > 0;
 	if (!arguments->ndomains)
 		arguments->ndomains = 1;
 	for (uint32_t rank = 0; rank < arguments->nranks && !arguments->placed; rank++)
@@ -269,7 +271,7 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 		return ferry_fail(ferryProgramError, "%s: its root is %u, not %u", name, (*program)->root, arguments->root);
 	if (!arguments->nranks)
 		return ferrySuccess;
-	if ((*program)->nranks != arguments->nranks || (*program)->ndomains != arguments->ndomains)
+	if ((*program)->nranks != arguments->nranks || (arguments->domains_given && (*program)->ndomains != arguments->ndomains))
 		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
 		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);
 	return ferrySuccess;

@@ -152,12 +152,22 @@ static void go_to_background(struct arguments *arguments)
 	close(ready[0]);
 	setsid();
 	int null = open("/dev/null", O_RDWR);
-	for (int standard = 0; null >= 0 && standard < 3; standard++)
-		dup2(null, standard); /* whoever started us may wait for the end of our output */
+	for (int standard = 0; null >= 0 && standard < 2; standard++)
+		dup2(null, standard);
 	if (null > 2)
 		close(null);
 	fcntl(ready[1], F_SETFD, FD_CLOEXEC);
 	arguments->ready_fd = ready[1];
+}
+
+/* A daemon has nobody to tell any more; and whoever started it may wait for the end of its output. */
+static void fall_silent(void)
+{
+	int null = open("/dev/null", O_RDWR);
+	if (null >= 0)
+		dup2(null, 2);
+	if (null > 2)
+		close(null);
 }
 
 /* ferryrun does this too; but it may have been killed. */
@@ -211,6 +221,8 @@ int main(int argc, char **argv)
 	sigaddset(&signals, SIGINT);
 	sigprocmask(SIG_BLOCK, &signals, NULL); /* until `running` is set */
 	ferryResult_t result = ferry_router_start(&arguments.router, &running);
+	if (result == ferryInvalidUsage && arguments.daemon)
+		return EXIT_TAKEN; /* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
 	if (result) {
 		fail("starting");
 		return result == ferryInvalidUsage ? EXIT_TAKEN : EXIT_FAILED;
@@ -220,6 +232,8 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &action, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	if (arguments.daemon)
+		fall_silent();
 	if (arguments.ready_fd >= 0) {
 		if (write(arguments.ready_fd, "", 1) != 1)
 			ferry_log(FERRY_LOG_WARN, "--ready-fd %d: %s", arguments.ready_fd, strerror(errno));

@@ -123,6 +123,16 @@ static void the_environment_can_ask_for_no_router_processes(void **state)
 	assert_string_equal(text, "workers 3\n");
 }
 
+static void a_router_that_cannot_go_to_the_background_says_why(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("FERRY_WORKERS=0 $B/ferry-router --daemon --socket-dir $FERRY_SOCKET_DIR 2>&1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "FERRY_WORKERS=0"));
+	assert_int_equal(run("$B/ferry-router --daemon --socket-dir /nonexistent 2>&1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "/nonexistent"));
+}
+
 static void the_other_commands_refuse_by_option_and_value(void **state)
 {
 	(void)state;
@@ -273,6 +283,7 @@ int main(int argc, char **argv)
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
 		TEST(the_environment_can_ask_for_no_router_processes),
+		TEST(a_router_that_cannot_go_to_the_background_says_why),
 		TEST(the_other_commands_refuse_by_option_and_value),
 		TEST(looking_for_routers_makes_no_directory),
 		TEST(joining_ranks_get_ferrys_variables),

@@ -66,6 +66,16 @@ static void settings_that_nccl_does_not_support_are_left_out(void **state)
 	assert_non_null(strstr(figure, "each of 1 settings"));
 }
 
+/* ferry-perf writes such a row where a size is below an element for each rank. */
+static void rows_of_no_bytes_are_left_out(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"in_place\": false}, {\"bytes\": 0, \"algbw\": 0", figure, sizeof figure), 0);
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -85,6 +95,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(mpi_is_drawn_like_nccl),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
+	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	};
 	return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

@@ -119,6 +119,8 @@ static void show_prints_instructions_and_bytes_per_link(void **state)
 	assert_says("show - --count 1024 --slice 1024 --window 3", figure3, 0, "slices of 1024 bytes, windows of 3 slots");
 	assert_int_equal(ferryprog("synth allgather -n 4 -d 2", "", &text), 0);
 	assert_says("show - --count 1000", text, 0, "domain 0 -> 1  H2H 8000  direct 0");
+	assert_says("check - -n 4", text, 0, "4 ranks in 2 domains"); /* how many domains nobody has said */
+	assert_says("check - -n 4 -d 1", text, 1, "not for 4 in 1");
 	free(text);
 	assert_int_equal(ferryprog("synth alltoallv -n 3", "", &text), 0);
 	assert_says("show -", text, 0, "bytes per link are known at the call");
