@@ -181,6 +181,30 @@ static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **
 	free(plan);
 }
 
+/* How much a domain's copy engines may have written that nobody has reduced yet: a third of the staging, or two slots of each. */
+static void copy_engines_stay_near_the_cores(void **state)
+{
+	static const enum ferry_collective collectives[] = {FERRY_ALLREDUCE, FERRY_REDUCE_TO_ROOT, FERRY_REDUCESCATTER};
+	(void)state;
+	struct ferry_compile_options options = four_gpus();
+	for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++)
+		for (uint64_t bytes = 1 << 20; bytes <= 1 << 30; bytes *= 4) {
+			struct ferry_plan *plan = plan_for(collectives[i], bytes, &options);
+			const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+			uint64_t ahead = 0, least = UINT32_MAX;
+			for (uint32_t k = 0; k < plan->ninstrs; k++)
+				for (uint32_t e = 0; instrs[k].opcode == FERRY_D2H && e < instrs[k].nedges; e++) {
+					uint32_t lag = ferry_plan_edges(plan)[instrs[k].first_edge + e].lag;
+					ahead += (uint64_t)lag * plan->slice;
+					least = lag < least ? lag : least;
+				}
+			if (least < 2 || (least > 2 && ahead > options.staging[0] / 3))
+				fail_msg("%s of %llu bytes: %llu slots, %llu bytes ahead", ferry_collective_name(collectives[i]),
+				         (unsigned long long)bytes, (unsigned long long)least, (unsigned long long)ahead);
+			free(plan);
+		}
+}
+
 /* Not all of the staging comes round, but more than the workers' caches hold beside two calls. */
 static void small_messages_get_few_workers_and_shallow_windows(void **state)
 {
@@ -271,6 +295,7 @@ int main(void)
 	        cmocka_unit_test(long_slices_leave_a_reducing_window_its_slots),
 	        cmocka_unit_test(long_slices_leave_a_moving_window_its_slots),
 	        cmocka_unit_test(copy_engines_stay_behind_the_cores_by_what_their_caches_hold),
+	        cmocka_unit_test(copy_engines_stay_near_the_cores),
 	        cmocka_unit_test(small_messages_get_few_workers_and_shallow_windows),
 	        cmocka_unit_test(domains_that_share_a_cache_share_what_moves_take_of_it),
 	        cmocka_unit_test(windows_are_never_deeper_than_a_plan_may_have_them),

@@ -131,7 +131,7 @@ static ferryResult_t place_windows(struct compiler *compiler)
 	compiler->head.ndomains = (uint8_t)compiler->program->ndomains;
 	compiler->head.collective = (uint8_t)compiler->program->collective;
 	compiler->head.workers = ferry_choose_workers(compiler->program, compiler->options, compiler->longest, &compiler->head);
-	compiler->guard = ferry_choose_guard(compiler->options, &compiler->head);
+	compiler->guard = ferry_choose_guard(compiler->program, compiler->options, &compiler->head);
 	return ferrySuccess;
 }
 

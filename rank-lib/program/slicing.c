@@ -29,6 +29,9 @@
  * no deeper than those workers' caches ask for: all of the windows comes round within some calls, and the less that is, the
  * more of it is still in the last-level cache after other work. Where data only passes through, windows are shallow: what
  * D2H has just written is read fastest.
+ *
+ * Nor does a copy engine run far ahead of the cores: what it writes and no core has read yet has a few ways of the last-level
+ * cache, and goes to memory beyond them. Cores that are late once would read it from there, slowly, and be late for good.
  */
 #define DIRECT_LEAST (128u << 10)
 #define DIRECT_ROUND (64u << 10)
@@ -41,6 +44,7 @@
 #define DIRECT_MOVE_MOST (2u << 20) /* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS */
 #define DIRECT_MOVE_SLOTS 4
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
+#define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
@@ -217,22 +221,45 @@ static uint64_t staging_of(const struct ferry_plan *plan)
 	return least;
 }
 
+/* What each domain's windows may have, where one has least. */
+static uint64_t staging_for(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+{
+	uint64_t least = UINT64_MAX;
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->staging[domain] && options->staging[domain] < least)
+			least = options->staging[domain];
+	return least;
+}
+
 uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
                               const struct ferry_plan *plan)
 {
 	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
 		return 0;
-	uint64_t least = UINT64_MAX;
-	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		if (plan->staging[domain] && options->staging[domain] < least)
-			least = options->staging[domain];
-	return (uint32_t)wanted_workers(options, options->window ? staging_of(plan) : least, result_bytes(program, longest));
+	uint64_t staging = options->window ? staging_of(plan) : staging_for(options, plan);
+	return (uint32_t)wanted_workers(options, staging, result_bytes(program, longest));
 }
 
-uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+/* The most windows of a domain that copy engines write. */
+static uint32_t most_written(const struct ferry_program *program)
+{
+	uint32_t counts[FERRY_MAX_DOMAINS] = {0}, most = 1;
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode == FERRY_D2H && ++counts[statement->destination.domain] > most)
+			most = counts[statement->destination.domain];
+	}
+	return most;
+}
+
+uint32_t ferry_choose_guard(const struct ferry_program *program, const struct ferry_compile_options *options,
+                            const struct ferry_plan *plan)
 {
 	uint64_t slot = staging_of(plan) / plan->window; /* of all versions together */
 	if (!plan->workers || !slot)
 		return 0;
-	return (uint32_t)between(0, held_slots(options, plan->workers, slot), plan->window / 2);
+	uint64_t held = between(0, held_slots(options, plan->workers, slot), plan->window / 2);
+	uint64_t written = plan->slice * (uint64_t)most_written(program);
+	uint64_t ahead = between(2, DIRECT_AHEAD(staging_for(options, plan)) / written, UINT32_MAX);
+	return (uint32_t)between(held, plan->window > ahead ? plan->window - ahead : 0, plan->window);
 }

@@ -28,9 +28,11 @@ uint32_t ferry_choose_workers(const struct ferry_program *program, const struct 
                               const struct ferry_plan *plan);
 
 /**
- * How many slots of a window a copy engine stays behind the cores that read it, at most half of them: as many as those cores'
- * private caches may still hold. The plan has its windows and workers already.
+ * How many slots of a window a copy engine stays behind the cores that read it: as many as those cores' private caches may still
+ * hold, up to half of them; more where the rest would let it run further ahead than the last-level cache keeps what a copy engine
+ * has written. The plan has its windows and workers already.
  */
-uint32_t ferry_choose_guard(const struct ferry_compile_options *options, const struct ferry_plan *plan);
+uint32_t ferry_choose_guard(const struct ferry_program *program, const struct ferry_compile_options *options,
+                            const struct ferry_plan *plan);
 
 #endif
