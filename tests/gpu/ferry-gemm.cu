@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU, under
- * ferryrun. Rounds of products alone, beside nothing, alone, beside Ferry's AllReduce, alone, beside NCCL's, alone; a loss is against
- * the mean of the two neighbours, of the GPU that loses most, and its median over rounds. "Nothing" tells how far to trust it.
- * Products keep a GPU at its power limit: what else draws power lowers its clock, and so does a warmer day. So the mean clock of
- * every round is measured too, and what a product takes more in cycles: what the collective takes from it but for power.
- * cuBLAS and NCCL are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its column is empty.
+ * ferryrun. Rounds of products alone, beside nothing, alone, beside copies, alone, beside Ferry's AllReduce, alone, beside
+ * NCCL's, alone; a loss is against the mean of the two neighbours, of the GPU that loses most, and its median over rounds.
+ * "Nothing" tells how far to trust it; "copies", by CUDA alone, as many bytes each way as an AllReduce through the host
+ * moves, what no engine on that path gets around.
+ * Products keep a GPU at its power limit: what else draws power lowers its clock, and so does a warmer day. So the mean clock
+ * of every round is measured too, how often the driver says that power holds it down, and what a product takes more in cycles:
+ * what the collective takes from it but for power.
+ * cuBLAS, NCCL and NVML are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its line is
+ * missing, without NVML the power.
  */
 #include "ferry.h"
 
@@ -16,12 +20,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 #include <vector>
 
 #define SIZE 8192
 #define ROUND_US 200000 /* of products */
 #define LEAD_US 50000 /* of products before each round: the clock settles */
 #define BYTES ((size_t)256 << 20)
+#define PIECE ((size_t)4 << 20) /* of the copies: long enough for a link's full rate */
+#define WINDOW (2 * PIECE)      /* of host memory, each way: stays in the last-level cache */
+#define SAMPLE_US 10000         /* of the power */
 
 #define DIE(...)                                                                                                               \
 	do {                                                                                                                       \
@@ -187,12 +195,97 @@ static void open_nccl(void)
 		DIE("ncclCommInitRank failed");
 }
 
+/* ---- copies ---- */
+
+static cudaGraphExec_t copies; /* BYTES each way, both ways at once */
+
+static void record_copies(cudaStream_t stream, bool up, char *window)
+{
+	for (size_t at = 0; at < BYTES; at += PIECE) {
+		char *piece = window + at % WINDOW, *buffer = (char *)(up ? send_buffer : receive_buffer) + at;
+		CUDA(cudaMemcpyAsync(up ? piece : buffer, up ? buffer : piece, PIECE, cudaMemcpyDefault, stream));
+	}
+}
+
+/* As a graph: one call each, as for the others. */
+static void open_copies(void)
+{
+	cudaStream_t other;
+	cudaEvent_t fork, join;
+	cudaGraph_t graph;
+	char *window;
+	CUDA(cudaMallocHost((void **)&window, 2 * WINDOW));
+	memset(window, 0, 2 * WINDOW);
+	CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+	CUDA(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
+	CUDA(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
+	CUDA(cudaStreamBeginCapture(beside, cudaStreamCaptureModeThreadLocal));
+	CUDA(cudaEventRecord(fork, beside));
+	CUDA(cudaStreamWaitEvent(other, fork, 0));
+	record_copies(beside, true, window);
+	record_copies(other, false, window + WINDOW);
+	CUDA(cudaEventRecord(join, other));
+	CUDA(cudaStreamWaitEvent(beside, join, 0));
+	CUDA(cudaStreamEndCapture(beside, &graph));
+	CUDA(cudaGraphInstantiate(&copies, graph, 0));
+}
+
+/* ---- power ---- */
+
+typedef int (*handle_function)(const char *, void **);
+typedef int (*milliwatts_function)(void *, unsigned *);
+typedef int (*reasons_function)(void *, unsigned long long *);
+static void *power_of; /* NVML's name of this GPU */
+static milliwatts_function read_milliwatts;
+static reasons_function read_reasons;
+
+static void open_power(void)
+{
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *handle;
+	char bus[32];
+	int device;
+	if (!library)
+		return;
+	int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
+	handle_function find = (handle_function)dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
+	read_milliwatts = (milliwatts_function)dlsym(library, "nvmlDeviceGetPowerUsage");
+	read_reasons = (reasons_function)dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
+	CUDA(cudaGetDevice(&device));
+	CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
+	if (init && find && read_milliwatts && read_reasons && !init() && !find(bus, &handle))
+		power_of = handle;
+}
+
+/* Waits for the products, and looks at the power meanwhile. *watts and *capped (how much of the time, in percent): -1 if unknown. */
+static void wait_and_watch(double *watts, double *capped)
+{
+	const unsigned long long software_cap = 4, hardware_brake = 128; /* nvml.h: SwPowerCap, HwPowerBrakeSlowdown */
+	int samples = 0, held = 0;
+	double sum = 0;
+	cudaError_t state;
+	while (power_of && (state = cudaStreamQuery(products)) != cudaSuccess) {
+		unsigned milliwatts;
+		unsigned long long reasons;
+		if (state != cudaErrorNotReady)
+			DIE("the products: %s", cudaGetErrorString(state));
+		if (!read_milliwatts(power_of, &milliwatts) && !read_reasons(power_of, &reasons)) {
+			sum += milliwatts / 1e3;
+			held += (reasons & (software_cap | hardware_brake)) != 0;
+			samples++;
+		}
+		usleep(SAMPLE_US);
+	}
+	CUDA(cudaStreamSynchronize(products));
+	*watts = samples ? sum / samples : -1;
+	*capped = samples ? held * 100.0 / samples : -1;
+}
+
 /* ---- measuring ---- */
 
-enum company { WITH_NOTHING, WITH_FERRY, WITH_NCCL };
+enum company { WITH_NOTHING, WITH_COPIES, WITH_FERRY, WITH_NCCL };
 
 struct round_times {
-	double product_us, collective_us, megahertz;
+	double product_us, collective_us, megahertz, watts, capped;
 };
 
 static double maximum(double value)
@@ -202,9 +295,11 @@ static double maximum(double value)
 	return value;
 }
 
-static void reduce_once(enum company company)
+static void move_once(enum company company)
 {
-	if (company == WITH_FERRY)
+	if (company == WITH_COPIES)
+		CUDA(cudaGraphLaunch(copies, beside));
+	else if (company == WITH_FERRY)
 		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm, (ferryStream_t)beside));
 	else if (nccl_allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl_comm, beside))
 		DIE("ncclAllReduce failed");
@@ -221,10 +316,10 @@ static struct round_times measure(enum company company, int lead, int count, int
 	maximum(0);
 	memset(counters, 0, 2 * (size_t)multiprocessors * sizeof *counters);
 	if (collectives) {
-		reduce_once(company); /* under way before the products start */
+		move_once(company); /* under way before the products start */
 		CUDA(cudaEventRecord(marks[2], beside));
 		for (int i = 0; i < collectives; i++)
-			reduce_once(company);
+			move_once(company);
 		CUDA(cudaEventRecord(marks[3], beside));
 	}
 	for (int i = 0; i < lead; i++)
@@ -235,7 +330,7 @@ static struct round_times measure(enum company company, int lead, int count, int
 		product();
 	CUDA(cudaEventRecord(marks[1], products));
 	enqueue_counters(counters + multiprocessors);
-	CUDA(cudaStreamSynchronize(products));
+	wait_and_watch(&times.watts, &times.capped);
 	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
 	CUDA(cudaStreamSynchronize(beside));
 	if (collectives)
@@ -260,6 +355,7 @@ struct finding {
 	enum company company;
 	int collectives; /* per round: they outlast the products */
 	std::vector<double> losses, clocks, cycles, rates; /* percent lost, of the clock lost, of cycles added; GB/s */
+	std::vector<double> watts, capped; /* of the GPU with most */
 };
 
 static void prepare(struct finding *finding, int lead, int count, double alone_us)
@@ -280,6 +376,8 @@ static void compare(struct finding *finding, int lead, int count, struct round_t
 	double cycles = (before.product_us * before.megahertz + alone->product_us * alone->megahertz) / 2;
 	finding->cycles.push_back(maximum((with.product_us * with.megahertz / cycles - 1) * 100));
 	finding->clocks.push_back(maximum((1 - with.megahertz / megahertz) * 100));
+	finding->watts.push_back(maximum(with.watts));
+	finding->capped.push_back(maximum(with.capped));
 	finding->rates.push_back(finding->collectives ? (double)BYTES / maximum(with.collective_us) / 1e3 : 0);
 }
 
@@ -287,9 +385,15 @@ static void print_text(const std::vector<struct finding> &findings, int count, d
 {
 	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, medians:\n", nranks,
 	       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us, count, rounds);
-	for (const struct finding &finding : findings)
-		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%, AllReduce of 256 MiB meanwhile %6.2f GB/s\n",
-		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates));
+	for (const struct finding &finding : findings) {
+		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%", finding.name, median(finding.losses),
+		       median(finding.clocks), median(finding.cycles));
+		if (power_of)
+			printf(", %4.0f W, held down by power %5.1f %% of the time", median(finding.watts), median(finding.capped));
+		if (finding.collectives)
+			printf(", 256 MiB meanwhile at %6.2f GB/s", median(finding.rates));
+		printf("\n");
+	}
 	if (!nccl_comm)
 		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
 }
@@ -302,8 +406,9 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
 	for (const struct finding &finding : findings) {
 		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
-		       "\"rounds_loss_percent\": [",
-		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates));
+		       "\"watts\": %.1f, \"power_capped_percent\": %.1f, \"rounds_loss_percent\": [",
+		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates),
+		       median(finding.watts), median(finding.capped));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -319,10 +424,11 @@ static void run(bool json)
 	CUDA(cudaDeviceSynchronize());
 	double alone_us = maximum(measure(WITH_NOTHING, 0, 20, 0).product_us);
 	int count = (int)(ROUND_US / alone_us) + 1, lead = (int)(LEAD_US / alone_us) + 1;
-	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}});
-	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}});
+	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}, {}, {}});
+	findings.push_back({"copies", WITH_COPIES, 0, {}, {}, {}, {}, {}, {}});
+	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}, {}, {}});
 	if (nccl_comm)
-		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}});
+		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}, {}, {}});
 	for (struct finding &finding : findings)
 		prepare(&finding, lead, count, alone_us);
 	struct round_times alone = measure(WITH_NOTHING, lead, count, 0);
@@ -365,7 +471,8 @@ static bool read_arguments(int argc, char **argv)
 			if (!help)
 				fprintf(stderr, "ferry-gemm: \"%s\" is not a number of rounds from 1 to 1000\n", argv[i]);
 			printf("Usage: ferryrun -n GPUS -- ferry-gemm [--json] [ROUNDS]\n"
-			       "What matrix products lose beside Ferry's and NCCL's AllReduce (NCCL's environment applies).\n");
+			       "What matrix products lose beside copies of 256 MiB up and down, and beside Ferry's and NCCL's AllReduce of as much (NCCL's\n"
+			       "environment applies).\n");
 			exit(help ? 0 : 64);
 		}
 		if (strcmp(argv[i], "--json"))
@@ -394,8 +501,10 @@ int main(int argc, char **argv)
 	CUDA(cudaFree(0));
 	FERRY(ferryCommInitEnv(&comm, &cuda));
 	open_buffers();
+	open_copies();
 	open_cublas();
 	open_nccl();
+	open_power();
 	run(json);
 	FERRY(ferryCommDestroy(comm));
 	FERRY(ferryCommDestroy(control));
