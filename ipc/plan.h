@@ -21,7 +21,7 @@
 /* Calls take turns in so many banks of counters and staging: arena.h. */
 #define FERRY_BANKS 2
 
-#define FERRY_PLAN_ABI 2u
+#define FERRY_PLAN_ABI 3u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -37,6 +37,7 @@ enum ferry_opcode {
 /* ferry_plan.flags */
 #define FERRY_PLAN_IN_PLACE 1u /* H2D into a chunk waits for the D2H of the same bytes; COPYs that move nothing are left out */
 #define FERRY_PLAN_DMA 4u      /* copy engines read and write the windows: results must not stay in a core's private cache */
+#define FERRY_PLAN_ALONE 8u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
 #define FERRY_PLAN_VARIABLE 2u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
 
 /* ferry_instr.flags */
@@ -63,7 +64,7 @@ struct ferry_plan {
 	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
 	uint32_t instrs_at, edges_at, sources_at; /* byte offsets of the arrays from the start of the blob */
 	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
-	uint32_t advance;    /* slots by which each call starts further on in the windows than the last one in its bank */
+	uint32_t advance;    /* slots by which each call starts further on in the windows than the last one in its staging */
 	uint32_t reserved;
 };
 
@@ -102,10 +103,22 @@ struct ferry_source {
 	uint32_t reserved;
 };
 
+/** Whose staging a call of this plan in bank `bank` uses. */
+static inline uint32_t ferry_plan_staging_bank(const struct ferry_plan *plan, uint32_t bank)
+{
+	return plan->flags & FERRY_PLAN_ALONE ? 0 : bank;
+}
+
+/** How many calls of this plan have been in its staging before call number `seq`, if all calls are of this plan. */
+static inline uint64_t ferry_plan_lap(const struct ferry_plan *plan, uint64_t seq)
+{
+	return plan->flags & FERRY_PLAN_ALONE ? seq : seq / FERRY_BANKS;
+}
+
 /** Where in a window slice `slice` of call number `seq` lies, in bytes. */
 static inline uint64_t ferry_plan_slot(const struct ferry_plan *plan, uint64_t seq, uint32_t slice)
 {
-	return (seq / FERRY_BANKS * plan->advance + slice) % plan->window * plan->slice;
+	return (ferry_plan_lap(plan, seq) * plan->advance + slice) % plan->window * plan->slice;
 }
 
 static inline const struct ferry_instr *ferry_plan_instrs(const struct ferry_plan *plan)

@@ -425,8 +425,10 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 		result = find_plan(request, &entry, &collective);
 	if (result)
 		return result;
-	if (captures && atomic_load_explicit(&comm->fixed, memory_order_relaxed) == UINT64_MAX)
+	if (captures && atomic_load_explicit(&comm->fixed, memory_order_relaxed) == UINT64_MAX) {
+		comm->fixed_alone = comm->made_alone;
 		atomic_store_explicit(&comm->fixed, comm->seq, memory_order_release);
+	}
 	uint64_t made = comm->seq + 1;
 	bool fixed = made <= atomic_load_explicit(&comm->fixed, memory_order_relaxed);
 	struct ferry_call *call = call_new(comm, entry->nsteps[FERRY_UP], entry->nsteps[FERRY_DOWN],
@@ -446,14 +448,17 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 		call_free(call);
 		return result;
 	}
+	bool alone = entry->plan->flags & FERRY_PLAN_ALONE;
 	comm->seq = made;
 	if (fixed) {
+		call->after = alone || comm->made_alone ? made - 1 : 0;
 		ferry_call_arm(call, made % FERRY_BANKS);
 		atomic_store_explicit(&call->seq, made, memory_order_relaxed);
 		atomic_store_explicit(&entry->last_seq, made, memory_order_relaxed);
 	} else {
 		call->name = made;
 	}
+	comm->made_alone = alone;
 	result = captures ? call_capture(call, request->stream, &work) : call_launch(call, request->stream, &work);
 	free(work.copies);
 	return result;

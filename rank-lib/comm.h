@@ -88,6 +88,7 @@ struct ferry_call {
 	/* collectives */
 	uint64_t name;              /* 0: its number was known when it was made */
 	_Atomic uint64_t seq;       /* its number; 0: not begun (again). D2H lane, release; who ends the call puts it back to 0 */
+	uint64_t after;             /* number of a call that must be over everywhere before this one begins; 0: none that `name` does not vouch for */
 	uint64_t ended[2];          /* repeats: number of the run whose half each lane has ended; that lane alone */
 	uint32_t bank;
 	struct ferry_plan_entry *entry;
@@ -137,6 +138,7 @@ struct ferry_lane {
 	uint64_t other_since;
 	uint64_t checked;                      /* when the routers and the device were last looked at */
 	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */
+	bool named_alone;                      /* D2H of rank 0: the last call that it named must be alone */
 };
 
 /* ---- the communicator ---- */
@@ -177,7 +179,9 @@ struct ferryComm {
 
 	pthread_mutex_t lock;
 	uint64_t seq;                       /* calls made */
+	bool made_alone;                    /* the last call made must be alone */
 	_Atomic uint64_t fixed;             /* numbers up to this one are in the order of making; UINT64_MAX: all */
+	bool fixed_alone;                   /* the last of them must be alone; before `fixed` is stored */
 	bool registered[FERRY_MAX_DOMAINS]; /* arenas that the device knows */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router; D2H lane alone */
 	uint64_t splits;

@@ -63,7 +63,7 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
 	const struct ferry_plan *plan = call->entry->plan;
-	uint64_t seq = ferry_run_number(call), lap = slice / plan->window + seq / FERRY_BANKS;
+	uint64_t seq = ferry_run_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
 	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice), bytes_in_slice(plan, transfer, slice), lap);
 }
 
@@ -215,7 +215,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
 		uint64_t seq = ferry_run_number(call);
-		if (!ferry_run_bank_free(lane->comm, seq))
+		if (!ferry_run_may_begin(lane->comm, seq, call->after))
 			return false;
 		lane->last_seq[call->bank] = seq;
 		ferry_run_submit(call);

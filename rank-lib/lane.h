@@ -38,7 +38,7 @@ static inline uint64_t ferry_run_number(const struct ferry_call *call)
 bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call);
 
 /** Whether all ranks, and the routers that had work, have finished the call before in this one's bank. */
-bool ferry_run_bank_free(struct ferryComm *comm, uint64_t seq);
+bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after);
 
 /** Tells the other ranks and the routers. */
 void ferry_run_submit(struct ferry_call *call);

@@ -32,7 +32,8 @@ static void resolve(struct ferryComm *comm, const struct ferry_plan *plan, const
 	struct ferry_arena *arenas = comm->shared.arenas;
 	step->instr = instr;
 	step->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	step->window = instr->opcode == FERRY_COPY ? NULL : arenas[instr->window_domain].staging[bank] + instr->window_offset;
+	uint32_t staging = ferry_plan_staging_bank(plan, bank);
+	step->window = instr->opcode == FERRY_COPY ? NULL : arenas[instr->window_domain].staging[staging] + instr->window_offset;
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;
@@ -153,7 +154,7 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 	        plan->ninstrs, plan->slice, plan->window, plan->workers, plan->workers ? "" : " (all)");
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
-	fprintf(stderr, " bytes");
+	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
 	if (plan->flags & FERRY_PLAN_DMA)
 		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", comm->costs.issue_ns, comm->costs.link,
 		        comm->costs.measured ? "ferry-perf limits" : "not measured here");

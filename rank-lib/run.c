@@ -20,10 +20,11 @@ static uint64_t every_rank(const struct ferryComm *comm)
 	return comm->nranks == 64 ? ~0ull : (1ull << comm->nranks) - 1;
 }
 
-bool ferry_run_bank_free(struct ferryComm *comm, uint64_t seq)
+/* Whether call `seq`, and with it all before it in its bank, is over on all ranks and in all routers that had work. */
+static bool is_over(struct ferryComm *comm, uint64_t seq)
 {
 	uint32_t bank = seq % FERRY_BANKS;
-	if (seq > FERRY_BANKS && !all_finished(comm, bank, seq - FERRY_BANKS))
+	if (!all_finished(comm, bank, seq))
 		return false;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) <
@@ -32,14 +33,25 @@ bool ferry_run_bank_free(struct ferryComm *comm, uint64_t seq)
 	return true;
 }
 
-/* Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. */
-static uint64_t number_of(const struct ferry_lane *lane, const struct ferry_call *call)
+/* Whether the bank of call `seq` is free, and so is the staging where it, or the call before it, must be alone. */
+bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after)
+{
+	return (seq <= FERRY_BANKS || is_over(comm, seq - FERRY_BANKS)) && (!after || is_over(comm, after));
+}
+
+/*
+ * Rank 0: the next number; and the call's `after`, the call before it if one of the two must be alone. The others: the number under
+ * which rank 0 has named this call, which it does when `after` is over everywhere; 0: not yet.
+ */
+static uint64_t number_of(const struct ferry_lane *lane, struct ferry_call *call)
 {
 	struct ferryComm *comm = lane->comm;
 	if (comm->rank == 0) {
-		uint64_t last = atomic_load_explicit(&comm->fixed, memory_order_acquire);
+		uint64_t fixed = atomic_load_explicit(&comm->fixed, memory_order_acquire), last = fixed;
 		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 			last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
+		bool alone = last == fixed ? comm->fixed_alone : lane->named_alone;
+		call->after = alone || call->entry->plan->flags & FERRY_PLAN_ALONE ? last : 0;
 		return last + 1;
 	}
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
@@ -57,8 +69,9 @@ bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call)
 {
 	struct ferryComm *comm = lane->comm;
 	uint64_t seq = number_of(lane, call);
-	if (!seq || !ferry_run_bank_free(comm, seq))
+	if (!seq || !ferry_run_may_begin(comm, seq, call->after))
 		return false;
+	lane->named_alone = call->entry->plan->flags & FERRY_PLAN_ALONE;
 	ferry_call_arm(call, seq % FERRY_BANKS);
 	lane->last_seq[call->bank] = seq;
 	atomic_store_explicit(&call->entry->last_seq, seq, memory_order_relaxed);

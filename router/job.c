@@ -88,7 +88,8 @@ static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const 
 
 	work->instr = instr;
 	work->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	work->window = arenas[instr->window_domain].staging[bank] + instr->window_offset;
+	uint32_t staging = ferry_plan_staging_bank(plan, bank);
+	work->window = arenas[instr->window_domain].staging[staging] + instr->window_offset;
 	work->parts = parts_for(job, plan);
 	work->gates = (struct ferry_gate *)*memory;
 	*memory += instr->nedges * sizeof *work->gates;
@@ -103,7 +104,7 @@ static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const 
 		work->gates[i].nslices = producer->nslices;
 	}
 	for (uint32_t i = 0; i < instr->nsources; i++)
-		work->sources[i] = arenas[sources[i].domain].staging[bank] + sources[i].window_offset;
+		work->sources[i] = arenas[sources[i].domain].staging[staging] + sources[i].window_offset;
 }
 
 static struct ferry_job_plan *plan_install(struct ferry_job *job, struct ferry_plan *plan)

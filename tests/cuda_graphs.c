@@ -124,6 +124,57 @@ static void two_graphs_are_replayed_alternately_on_two_streams(void **state)
 		places_close(places[which], &gang);
 }
 
+#define LONG_COUNT 120000
+#define KINDS 3 /* of calls: two that go round windows that take much of the staging, and one that fits them */
+
+/*
+ * Calls that must be alone in the staging share it with those of either bank, on three streams that start them as they like: first in
+ * the order in which they are made, then as rank 0's streams reach them, with eager ones between.
+ */
+static void long_calls_share_the_staging_with_others_by_turns(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[KINDS][MOST_PLACES];
+	CUgraphExec graphs[KINDS][MOST_PLACES];
+	uint32_t rounds[KINDS] = {0}, random = 1;
+	setenv("FERRY_STAGING", "1M", 1);
+	gang_open(&gang, 3, devices, 1);
+	for (int kind = 0; kind < KINDS; kind++)
+		places_open(places[kind], &gang, kind < 2 ? LONG_COUNT + 5000 * (size_t)kind : COUNT);
+	for (int i = 0; i < 120; i++) {
+		int kind = (int)((random = random * 1103515245u + 12345u) >> 16) % KINDS;
+		places_round(places[kind], &gang);
+		rounds[kind]++;
+	}
+	places_round(places[0], &gang); /* under way in bank 1 when the first replay, a short one, comes to bank 0 */
+	rounds[0]++;
+	for (int kind = KINDS - 1; kind >= 0; kind--) {
+		capture_round(places[kind], &gang, 1, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graphs[kind]);
+		replay(places[kind], &gang, graphs[kind]);
+		rounds[kind]++;
+	}
+	for (int i = 0; i < 60; i++) {
+		for (int turn = 0; turn < KINDS; turn++)
+			for (int rank = 0; rank < 3; rank++) {
+				int kind = (turn + rank + i) % KINDS;
+				place_enter(&places[kind][rank]);
+				CU(cuGraphLaunch(graphs[kind][rank], places[kind][rank].stream));
+			}
+		int eager = (int)((random = random * 1103515245u + 12345u) >> 16) % KINDS;
+		places_round(places[eager], &gang);
+		rounds[eager]++;
+	}
+	for (int kind = 0; kind < KINDS; kind++) {
+		places_settle(places[kind], &gang, rounds[kind] + 60);
+		forget(&gang, graphs[kind]);
+	}
+	gang_close(&gang);
+	for (int kind = 0; kind < KINDS; kind++)
+		places_close(places[kind], &gang);
+	unsetenv("FERRY_STAGING");
+}
+
 /* Also on a stream that it was not captured from. */
 static void one_graph_may_be_launched_on_several_streams(void **state)
 {
@@ -513,6 +564,7 @@ int main(void)
 	        cmocka_unit_test_teardown(captured_call_is_replayed_a_thousand_times_with_changing_inputs, no_misuse),
 	        cmocka_unit_test_teardown(eager_calls_between_replays_of_several_calls, no_misuse),
 	        cmocka_unit_test_teardown(two_graphs_are_replayed_alternately_on_two_streams, no_misuse),
+	        cmocka_unit_test_teardown(long_calls_share_the_staging_with_others_by_turns, no_misuse),
 	        cmocka_unit_test_teardown(one_graph_may_be_launched_on_several_streams, no_misuse),
 	        cmocka_unit_test_teardown(two_executables_of_one_graph_take_turns, no_misuse),
 	        cmocka_unit_test_teardown(all_ranks_of_a_process_may_be_captured_into_one_graph, no_misuse),

@@ -451,6 +451,8 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 	head->flags = program->collective == FERRY_ALLTOALLV ? FERRY_PLAN_VARIABLE : FERRY_PLAN_IN_PLACE;
 	if (options->direct)
 		head->flags |= FERRY_PLAN_DMA;
+	if (ferry_choose_alone(options, compiler->longest, head))
+		head->flags |= FERRY_PLAN_ALONE;
 	head->nranks = (uint8_t)program->nranks;
 	head->ndomains = (uint8_t)program->ndomains;
 	head->nchunks = (uint16_t)program->nchunks;

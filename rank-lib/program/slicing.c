@@ -45,6 +45,7 @@
 #define DIRECT_MOVE_SLOTS 4
 #define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
 #define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
+#define DIRECT_ALONE(staging) ((staging) / 4) /* windows of more than that, if a call goes round them, are for one call at a time */
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
@@ -238,6 +239,13 @@ uint32_t ferry_choose_workers(const struct ferry_program *program, const struct 
 		return 0;
 	uint64_t staging = options->window ? staging_of(plan) : staging_for(options, plan);
 	return (uint32_t)wanted_workers(options, staging, result_bytes(program, longest));
+}
+
+bool ferry_choose_alone(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan)
+{
+	uint64_t nslices = (longest + plan->slice - 1) / plan->slice;
+	return options->direct && plan->collective != FERRY_ALLTOALLV && nslices > plan->window &&
+	       staging_of(plan) > DIRECT_ALONE(staging_for(options, plan));
 }
 
 /* The most windows of a domain that copy engines write. */

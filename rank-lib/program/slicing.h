@@ -28,6 +28,12 @@ uint32_t ferry_choose_workers(const struct ferry_program *program, const struct 
                               const struct ferry_plan *plan);
 
 /**
+ * Whether a call should have the staging to itself, and the next one the same staging: where it goes round windows that take
+ * much of it. All its calls then pass through half as much of the last-level cache. The plan has its windows already.
+ */
+bool ferry_choose_alone(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan);
+
+/**
  * How many slots of a window a copy engine stays behind the cores that read it: as many as those cores' private caches may still
  * hold, up to half of them; more where the rest would let it run further ahead than the last-level cache keeps what a copy engine
  * has written. The plan has its windows and workers already.

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls that must be alone in the staging (FERRY_PLAN_ALONE, ipc/plan.h) among others that need not be: whichever they are, nobody
+ * writes what another call's reader still wants. An alone call has bank 0's staging even in bank 1, so it begins when the call
+ * before it is over everywhere, and the call behind it begins when it is: rank-lib/run.c, ferry_run_may_begin. Two ranks send
+ * to each other and to a router; streams reach the calls of the two banks in any order.
+ *
+ * Where rank 0 gives the numbers (call_names.pml), it alone waits, before it tells the number.
+ *
+ * Bytes move in two steps, as in bank_reuse.pml, which has the rest. Each of these breaks it, as scripts/check-models shows:
+ *   -DNO_WAIT_BEFORE   an alone call begins beside the call before it
+ *   -DNO_WAIT_BEHIND   a call that need not be alone begins beside an alone one before it
+ *   -DNO_BANK_GATE     a call does not wait for the one before it in its bank
+ *   -DNAME_EARLY       rank 0 tells the number of a call before it has waited
+ */
+#ifndef CALLS
+#define CALLS 5
+#endif
+#define TORN 255
+#define AT(rank, which) ((rank) * 2 + (which))
+
+bool alone[CALLS + 2];
+bool named;             /* rank 0 gives the numbers as its streams reach the calls */
+byte told;              /* the last number that it has given */
+byte sent[4];           /* rank and staging: what lies there */
+byte there[4];          /* rank and bank: the counter's tag */
+byte finished[4];       /* rank and bank */
+byte router_finished[2]; /* bank */
+
+#define OVER(call) (finished[AT(0, (call) % 2)] >= call && finished[AT(1, (call) % 2)] >= call && router_finished[(call) % 2] >= call)
+#ifdef NO_BANK_GATE
+#define BANK_FREE(call) true
+#else
+#define BANK_FREE(call) ((call) <= 2 || OVER((call) - 2))
+#endif
+#ifdef NO_WAIT_BEFORE
+#define BEFORE(call) false
+#else
+#define BEFORE(call) alone[call]
+#endif
+#ifdef NO_WAIT_BEHIND
+#define BEHIND(call) false
+#else
+#define BEHIND(call) (alone[(call) - 1] && !alone[call])
+#endif
+#define MAY_BEGIN(call) (BANK_FREE(call) && ((call) == 1 || !(BEFORE(call) || BEHIND(call)) || OVER((call) - 1)))
+
+proctype lane(byte rank, bank)
+{
+	byte call = (bank == 0 -> 2 : 1), staging;
+	do
+	:: call > CALLS -> break
+	:: else ->
+		if
+		:: named && rank == 0 ->
+#ifdef NAME_EARLY
+			atomic { told == call - 1 -> told = call };
+			MAY_BEGIN(call)
+#else
+			atomic { told == call - 1 && MAY_BEGIN(call) -> told = call }
+#endif
+		:: named && rank != 0 -> told >= call && BANK_FREE(call)
+		:: !named -> MAY_BEGIN(call)
+		fi;
+		staging = (alone[call] -> 0 : bank);
+		sent[AT(rank, staging)] = TORN;
+		sent[AT(rank, staging)] = call;
+		there[AT(rank, bank)] = call;
+		there[AT(1 - rank, bank)] == call;
+		assert(sent[AT(1 - rank, staging)] == call);
+		router_finished[bank] >= call;
+		finished[AT(rank, bank)] = call;
+		call = call + 2
+	od
+}
+
+proctype router(byte bank)
+{
+	byte call = (bank == 0 -> 2 : 1), staging;
+	do
+	:: call > CALLS -> break
+	:: else ->
+		there[AT(0, bank)] == call && there[AT(1, bank)] == call;
+		staging = (alone[call] -> 0 : bank);
+		assert(sent[AT(0, staging)] == call);
+		assert(sent[AT(1, staging)] == call);
+		router_finished[bank] = call;
+		call = call + 2
+	od
+}
+
+init {
+	byte i = 1;
+	do
+	:: i <= CALLS ->
+		if
+		:: alone[i] = true
+		:: alone[i] = false
+		fi;
+		i++
+	:: else -> break
+	od;
+	if
+	:: named = true
+	:: named = false
+	fi;
+	atomic {
+		run lane(0, 0);
+		run lane(0, 1);
+		run lane(1, 0);
+		run lane(1, 1);
+		run router(0);
+		run router(1)
+	}
+}
