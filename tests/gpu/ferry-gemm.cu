@@ -17,9 +17,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -29,6 +31,7 @@
 #define BYTES ((size_t)256 << 20)
 #define PIECE ((size_t)4 << 20) /* of the copies: long enough for a link's full rate */
 #define WINDOW (2 * PIECE)      /* of host memory, each way: stays in the last-level cache */
+#define AHEAD 4                 /* copies enqueued, each way */
 #define SAMPLE_US 10000         /* of the power */
 
 #define DIE(...)                                                                                                               \
@@ -197,46 +200,80 @@ static void open_nccl(void)
 
 /* ---- copies ---- */
 
-static cudaGraphExec_t copies; /* BYTES each way, both ways at once */
+/* A thread per way, as a lane does it: a few copies enqueued ahead, an event behind each. */
+struct way {
+	bool up;
+	char *window;
+	cudaStream_t stream;
+	cudaEvent_t events[AHEAD];
+	std::thread thread;
+	double us; /* that all of its copies took */
+};
+static struct way ways[2];
 
-static void record_copies(cudaStream_t stream, bool up, char *window)
+static double now_us(void)
 {
-	for (size_t at = 0; at < BYTES; at += PIECE) {
-		char *piece = window + at % WINDOW, *buffer = (char *)(up ? send_buffer : receive_buffer) + at;
-		CUDA(cudaMemcpyAsync(up ? piece : buffer, up ? buffer : piece, PIECE, cudaMemcpyDefault, stream));
+	return (double)std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() / 1e3;
+}
+
+static void open_copies(void)
+{
+	for (int i = 0; i < 2; i++) {
+		ways[i].up = i == 0;
+		CUDA(cudaMallocHost((void **)&ways[i].window, WINDOW));
+		memset(ways[i].window, 0, WINDOW);
+		CUDA(cudaStreamCreateWithFlags(&ways[i].stream, cudaStreamNonBlocking));
+		for (cudaEvent_t &event : ways[i].events)
+			CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
 	}
 }
 
-/* As a graph: one call each, as for the others. */
-static void open_copies(void)
+static void copy_one_way(struct way *way, int device, int times)
 {
-	cudaStream_t other;
-	cudaEvent_t fork, join;
-	cudaGraph_t graph;
-	char *window;
-	CUDA(cudaMallocHost((void **)&window, 2 * WINDOW));
-	memset(window, 0, 2 * WINDOW);
-	CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
-	CUDA(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming));
-	CUDA(cudaEventCreateWithFlags(&join, cudaEventDisableTiming));
-	CUDA(cudaStreamBeginCapture(beside, cudaStreamCaptureModeThreadLocal));
-	CUDA(cudaEventRecord(fork, beside));
-	CUDA(cudaStreamWaitEvent(other, fork, 0));
-	record_copies(beside, true, window);
-	record_copies(other, false, window + WINDOW);
-	CUDA(cudaEventRecord(join, other));
-	CUDA(cudaStreamWaitEvent(beside, join, 0));
-	CUDA(cudaStreamEndCapture(beside, &graph));
-	CUDA(cudaGraphInstantiate(&copies, graph, 0));
+	CUDA(cudaSetDevice(device));
+	double start = now_us();
+	for (size_t i = 0; i < (size_t)times * (BYTES / PIECE); i++) {
+		char *buffer = (char *)(way->up ? send_buffer : receive_buffer) + i * PIECE % BYTES, *piece = way->window + i * PIECE % WINDOW;
+		cudaEvent_t event = way->events[i % AHEAD];
+		if (i >= AHEAD)
+			CUDA(cudaEventSynchronize(event));
+		CUDA(cudaMemcpyAsync(way->up ? piece : buffer, way->up ? buffer : piece, PIECE, cudaMemcpyDefault, way->stream));
+		CUDA(cudaEventRecord(event, way->stream));
+	}
+	CUDA(cudaStreamSynchronize(way->stream));
+	way->us = now_us() - start;
+}
+
+static void start_copies(int times)
+{
+	int device;
+	CUDA(cudaGetDevice(&device));
+	for (struct way &way : ways)
+		way.thread = std::thread(copy_one_way, &way, device, times);
+}
+
+/* Microseconds, of the slower way. */
+static double join_copies(void)
+{
+	for (struct way &way : ways)
+		way.thread.join();
+	return std::max(ways[0].us, ways[1].us);
 }
 
 /* ---- power ---- */
 
 typedef int (*handle_function)(const char *, void **);
-typedef int (*milliwatts_function)(void *, unsigned *);
+struct field { /* nvml.h: nvmlFieldValue_t */
+	unsigned id, scope;
+	long long time, latency;
+	unsigned type;
+	int result;
+	unsigned value[2];
+};
+typedef int (*fields_function)(void *, int, struct field *);
 typedef int (*reasons_function)(void *, unsigned long long *);
 static void *power_of; /* NVML's name of this GPU */
-static milliwatts_function read_milliwatts;
+static fields_function read_fields;
 static reasons_function read_reasons;
 
 static void open_power(void)
@@ -248,36 +285,45 @@ static void open_power(void)
 		return;
 	int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
 	handle_function find = (handle_function)dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
-	read_milliwatts = (milliwatts_function)dlsym(library, "nvmlDeviceGetPowerUsage");
+	read_fields = (fields_function)dlsym(library, "nvmlDeviceGetFieldValues");
 	read_reasons = (reasons_function)dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
 	CUDA(cudaGetDevice(&device));
 	CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
-	if (init && find && read_milliwatts && read_reasons && !init() && !find(bus, &handle))
+	if (init && find && read_fields && read_reasons && !init() && !find(bus, &handle))
 		power_of = handle;
 }
 
-/* Waits for the products, and looks at the power meanwhile. *watts and *capped (how much of the time, in percent): -1 if unknown. */
-static void wait_and_watch(double *watts, double *capped)
+struct watched {
+	double watts, power, other; /* mean; how much of the time power, and anything else, held the clock down, percent; -1: unknown */
+};
+
+/* Waits for the products, and looks at the power meanwhile. */
+static struct watched wait_and_watch(void)
 {
-	const unsigned long long software_cap = 4, hardware_brake = 128; /* nvml.h: SwPowerCap, HwPowerBrakeSlowdown */
-	int samples = 0, held = 0;
-	double sum = 0;
+	/* nvml.h: POWER_INSTANT (the usual reading is a mean over a second); SwPowerCap and HwPowerBrake; Idle and clocks set by hand */
+	const unsigned power_instant = 186;
+	const unsigned long long by_power = 4 | 128, by_nothing = 1 | 2;
+	struct watched sums = {};
+	int samples = 0;
 	cudaError_t state;
 	while (power_of && (state = cudaStreamQuery(products)) != cudaSuccess) {
-		unsigned milliwatts;
+		struct field field = {};
 		unsigned long long reasons;
+		field.id = power_instant;
 		if (state != cudaErrorNotReady)
 			DIE("the products: %s", cudaGetErrorString(state));
-		if (!read_milliwatts(power_of, &milliwatts) && !read_reasons(power_of, &reasons)) {
-			sum += milliwatts / 1e3;
-			held += (reasons & (software_cap | hardware_brake)) != 0;
+		if (!read_fields(power_of, 1, &field) && !field.result && !read_reasons(power_of, &reasons)) {
+			sums.watts += field.value[0] / 1e3;
+			sums.power += reasons & by_power ? 100 : 0;
+			sums.other += reasons & ~(by_power | by_nothing) ? 100 : 0;
 			samples++;
 		}
 		usleep(SAMPLE_US);
 	}
 	CUDA(cudaStreamSynchronize(products));
-	*watts = samples ? sum / samples : -1;
-	*capped = samples ? held * 100.0 / samples : -1;
+	if (!samples)
+		return {-1, -1, -1};
+	return {sums.watts / samples, sums.power / samples, sums.other / samples};
 }
 
 /* ---- measuring ---- */
@@ -285,7 +331,8 @@ static void wait_and_watch(double *watts, double *capped)
 enum company { WITH_NOTHING, WITH_COPIES, WITH_FERRY, WITH_NCCL };
 
 struct round_times {
-	double product_us, collective_us, megahertz, watts, capped;
+	double product_us, collective_us, megahertz;
+	struct watched watched;
 };
 
 static double maximum(double value)
@@ -295,11 +342,9 @@ static double maximum(double value)
 	return value;
 }
 
-static void move_once(enum company company)
+static void reduce_once(enum company company)
 {
-	if (company == WITH_COPIES)
-		CUDA(cudaGraphLaunch(copies, beside));
-	else if (company == WITH_FERRY)
+	if (company == WITH_FERRY)
 		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm, (ferryStream_t)beside));
 	else if (nccl_allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl_comm, beside))
 		DIE("ncclAllReduce failed");
@@ -315,11 +360,13 @@ static struct round_times measure(enum company company, int lead, int count, int
 		CUDA(cudaEventCreate(&marks[i]));
 	maximum(0);
 	memset(counters, 0, 2 * (size_t)multiprocessors * sizeof *counters);
-	if (collectives) {
-		move_once(company); /* under way before the products start */
+	if (collectives && company == WITH_COPIES) {
+		start_copies(collectives);
+	} else if (collectives) {
+		reduce_once(company); /* under way before the products start */
 		CUDA(cudaEventRecord(marks[2], beside));
 		for (int i = 0; i < collectives; i++)
-			move_once(company);
+			reduce_once(company);
 		CUDA(cudaEventRecord(marks[3], beside));
 	}
 	for (int i = 0; i < lead; i++)
@@ -330,12 +377,15 @@ static struct round_times measure(enum company company, int lead, int count, int
 		product();
 	CUDA(cudaEventRecord(marks[1], products));
 	enqueue_counters(counters + multiprocessors);
-	wait_and_watch(&times.watts, &times.capped);
+	times.watched = wait_and_watch();
 	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
 	CUDA(cudaStreamSynchronize(beside));
-	if (collectives)
+	if (collectives && company == WITH_COPIES) {
+		times.collective_us = join_copies() / collectives;
+	} else if (collectives) {
 		CUDA(cudaEventElapsedTime(&other_ms, marks[2], marks[3]));
-	times.collective_us = collectives ? other_ms * 1e3 / collectives : 0;
+		times.collective_us = other_ms * 1e3 / collectives;
+	}
 	times.product_us = ms * 1e3 / count;
 	times.megahertz = clock_megahertz();
 	for (int i = 0; i < 4; i++)
@@ -355,7 +405,7 @@ struct finding {
 	enum company company;
 	int collectives; /* per round: they outlast the products */
 	std::vector<double> losses, clocks, cycles, rates; /* percent lost, of the clock lost, of cycles added; GB/s */
-	std::vector<double> watts, capped; /* of the GPU with most */
+	std::vector<double> watts, power, other; /* of the GPU with most */
 };
 
 static void prepare(struct finding *finding, int lead, int count, double alone_us)
@@ -376,8 +426,9 @@ static void compare(struct finding *finding, int lead, int count, struct round_t
 	double cycles = (before.product_us * before.megahertz + alone->product_us * alone->megahertz) / 2;
 	finding->cycles.push_back(maximum((with.product_us * with.megahertz / cycles - 1) * 100));
 	finding->clocks.push_back(maximum((1 - with.megahertz / megahertz) * 100));
-	finding->watts.push_back(maximum(with.watts));
-	finding->capped.push_back(maximum(with.capped));
+	finding->watts.push_back(maximum(with.watched.watts));
+	finding->power.push_back(maximum(with.watched.power));
+	finding->other.push_back(maximum(with.watched.other));
 	finding->rates.push_back(finding->collectives ? (double)BYTES / maximum(with.collective_us) / 1e3 : 0);
 }
 
@@ -389,7 +440,8 @@ static void print_text(const std::vector<struct finding> &findings, int count, d
 		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%", finding.name, median(finding.losses),
 		       median(finding.clocks), median(finding.cycles));
 		if (power_of)
-			printf(", %4.0f W, held down by power %5.1f %% of the time", median(finding.watts), median(finding.capped));
+			printf(", %4.0f W, clock held down by power %.0f %% and by other causes %.0f %% of the time", median(finding.watts),
+			       median(finding.power), median(finding.other));
 		if (finding.collectives)
 			printf(", 256 MiB meanwhile at %6.2f GB/s", median(finding.rates));
 		printf("\n");
@@ -406,9 +458,9 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
 	for (const struct finding &finding : findings) {
 		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
-		       "\"watts\": %.1f, \"power_capped_percent\": %.1f, \"rounds_loss_percent\": [",
+		       "\"watts\": %.1f, \"held_by_power_percent\": %.1f, \"held_by_other_percent\": %.1f, \"rounds_loss_percent\": [",
 		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates),
-		       median(finding.watts), median(finding.capped));
+		       median(finding.watts), median(finding.power), median(finding.other));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -424,11 +476,11 @@ static void run(bool json)
 	CUDA(cudaDeviceSynchronize());
 	double alone_us = maximum(measure(WITH_NOTHING, 0, 20, 0).product_us);
 	int count = (int)(ROUND_US / alone_us) + 1, lead = (int)(LEAD_US / alone_us) + 1;
-	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}, {}, {}});
-	findings.push_back({"copies", WITH_COPIES, 0, {}, {}, {}, {}, {}, {}});
-	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}, {}, {}});
+	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}, {}, {}, {}});
+	findings.push_back({"copies", WITH_COPIES, 0, {}, {}, {}, {}, {}, {}, {}});
+	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}, {}, {}, {}});
 	if (nccl_comm)
-		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}, {}, {}});
+		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}, {}, {}, {}});
 	for (struct finding &finding : findings)
 		prepare(&finding, lead, count, alone_us);
 	struct round_times alone = measure(WITH_NOTHING, lead, count, 0);
