@@ -88,7 +88,7 @@ struct ferry_call {
 	/* collectives */
 	uint64_t name;              /* 0: its number was known when it was made */
 	_Atomic uint64_t seq;       /* its number; 0: not begun (again). D2H lane, release; who ends the call puts it back to 0 */
-	uint64_t after;             /* number of a call that must be over everywhere before this one begins; 0: none that `name` does not vouch for */
+	uint64_t after;             /* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
 	uint64_t ended[2];          /* repeats: number of the run whose half each lane has ended; that lane alone */
 	uint32_t bank;
 	struct ferry_plan_entry *entry;
@@ -138,7 +138,7 @@ struct ferry_lane {
 	uint64_t other_since;
 	uint64_t checked;                      /* when the routers and the device were last looked at */
 	uint64_t last_seq[FERRY_BANKS];        /* D2H: number of the last call begun in each bank */
-	bool named_alone;                      /* D2H of rank 0: the last call that it named must be alone */
+	bool named_alone;                      /* D2H: the last call begun under a number of rank 0's must be alone */
 };
 
 /* ---- the communicator ---- */

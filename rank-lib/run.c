@@ -40,20 +40,19 @@ bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after)
 }
 
 /*
- * Rank 0: the next number; and the call's `after`, the call before it if one of the two must be alone. The others: the number under
- * which rank 0 has named this call, which it does when `after` is over everywhere; 0: not yet.
+ * Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. And the call's `after`: the
+ * last one begun, if one of the two must be alone. Rank 0 waits for that; the others find it over, if it is the call before this.
  */
 static uint64_t number_of(const struct ferry_lane *lane, struct ferry_call *call)
 {
 	struct ferryComm *comm = lane->comm;
-	if (comm->rank == 0) {
-		uint64_t fixed = atomic_load_explicit(&comm->fixed, memory_order_acquire), last = fixed;
-		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-			last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
-		bool alone = last == fixed ? comm->fixed_alone : lane->named_alone;
-		call->after = alone || call->entry->plan->flags & FERRY_PLAN_ALONE ? last : 0;
+	uint64_t fixed = atomic_load_explicit(&comm->fixed, memory_order_acquire), last = fixed;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		last = lane->last_seq[bank] > last ? lane->last_seq[bank] : last;
+	bool alone = last == fixed ? comm->fixed_alone : lane->named_alone;
+	call->after = alone || call->entry->plan->flags & FERRY_PLAN_ALONE ? last : 0;
+	if (comm->rank == 0)
 		return last + 1;
-	}
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		const struct ferry_descriptor *first = &ferry_rank_line(&comm->shared, 0)->ring[bank];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
