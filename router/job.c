@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_LEAST (32u << 10)
-#define PART_LEAST_LOOKING (16u << 10)
+#define PART_LEAST (32u << 10)         /* where workers must be woken */
+#define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
+#define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
 
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
@@ -71,11 +72,39 @@ static bool is_mine(const struct ferry_job *job, const struct ferry_instr *instr
 	return (instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H) && instr->owner == job->domain;
 }
 
-/* Small slices are not worth splitting between workers; where workers look all the time, sooner than where they must be woken. */
-static uint32_t parts_for(const struct ferry_job *job, const struct ferry_plan *plan)
+static uint32_t between(uint32_t least, uint32_t value, uint32_t most)
 {
-	uint32_t parts = plan->slice / (plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST);
-	return parts < 1 ? 1 : parts > job->parts ? job->parts : parts;
+	return value > most ? most : value < least ? least : value;
+}
+
+/* Small slices are not worth splitting between workers. Parts of one queue lie side by side. */
+static void divide(const struct ferry_job *job, const struct ferry_plan *plan, uint32_t *nqueues, uint32_t *share)
+{
+	if (plan->flags & FERRY_PLAN_DMA && plan->workers) {
+		uint32_t workers = between(1, plan->workers, job->workers);
+		*nqueues = between(1, plan->slice / PART_LEAST_LOOKING, workers);
+		*share = between(1, plan->slice / *nqueues / PART_MOST_LOOKING, FERRY_MAX_RANKS);
+		return;
+	}
+	*nqueues = 1;
+	*share = between(1, plan->slice / (plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST), job->workers);
+}
+
+static uint32_t parts_of(const struct ferry_work *work)
+{
+	return work->nqueues * work->share;
+}
+
+static size_t up_to_apart(size_t bytes)
+{
+	return (bytes + FERRY_APART - 1) / FERRY_APART * FERRY_APART;
+}
+
+/* What a work needs beside itself. */
+static size_t work_bytes(const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t nqueues)
+{
+	return up_to_apart(nqueues * sizeof(struct ferry_queue) + plan->window * sizeof(struct ferry_slot) +
+	                   instr->nedges * sizeof(struct ferry_gate) + instr->nsources * sizeof(char *));
 }
 
 static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
@@ -90,13 +119,12 @@ static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const 
 	work->counter = &arenas[instr->domain].counters[bank][instr->counter];
 	uint32_t staging = ferry_plan_staging_bank(plan, bank);
 	work->window = arenas[instr->window_domain].staging[staging] + instr->window_offset;
-	work->parts = parts_for(job, plan);
-	work->gates = (struct ferry_gate *)*memory;
-	*memory += instr->nedges * sizeof *work->gates;
-	work->sources = (const char **)*memory;
-	*memory += instr->nsources * sizeof *work->sources;
-	work->done = (_Atomic uint32_t *)*memory;
-	*memory += (plan->window + 1) / 2 * 2 * sizeof *work->done; /* keeps what follows 8-byte aligned */
+	divide(job, plan, &work->nqueues, &work->share);
+	work->queues = (struct ferry_queue *)*memory;
+	work->slots = (struct ferry_slot *)(work->queues + work->nqueues);
+	work->gates = (struct ferry_gate *)(work->slots + plan->window);
+	work->sources = (const char **)(work->gates + instr->nedges);
+	*memory += work_bytes(plan, instr, work->nqueues);
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_instr *producer = &instrs[edges[i].instr];
 		work->gates[i].counter = &arenas[producer->domain].counters[bank][producer->counter];
@@ -112,19 +140,21 @@ static struct ferry_job_plan *plan_install(struct ferry_job *job, struct ferry_p
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	struct ferry_job_plan *entry = calloc(1, sizeof *entry);
 	size_t bytes = 0;
+	uint32_t nqueues, share;
 	if (!entry)
 		return NULL;
+	divide(job, plan, &nqueues, &share);
 	for (uint32_t i = 0; i < plan->ninstrs; i++)
 		if (is_mine(job, &instrs[i])) {
 			entry->nworks++;
-			bytes += sizeof(struct ferry_work) + instrs[i].nedges * sizeof(struct ferry_gate) +
-			         instrs[i].nsources * sizeof(char *) + (plan->window + 1) / 2 * 2 * sizeof(uint32_t);
+			bytes += sizeof(struct ferry_work) + work_bytes(plan, &instrs[i], nqueues);
 		}
-	entry->memory = calloc(FERRY_BANKS, bytes ? bytes : 1);
-	if (!entry->memory) {
+	if (bytes && !(entry->memory = aligned_alloc(FERRY_APART, FERRY_BANKS * bytes))) {
 		free(entry);
 		return NULL;
 	}
+	if (bytes)
+		memset(entry->memory, 0, FERRY_BANKS * bytes);
 	char *memory = entry->memory;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		struct ferry_work *work = (struct ferry_work *)memory;
@@ -212,7 +242,7 @@ static uint64_t submitted(struct ferry_job *job, uint32_t bank)
 {
 	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[bank];
 	uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
-	return seq > job->runs[bank].last && seq % FERRY_BANKS == bank ? seq : 0;
+	return seq > atomic_load_explicit(&job->runs[bank].last, memory_order_relaxed) && seq % FERRY_BANKS == bank ? seq : 0;
 }
 
 static bool all_submitted(struct ferry_job *job, uint32_t bank, uint64_t seq)
@@ -239,12 +269,14 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 		struct ferry_work *work = &entry->works[bank][i];
 		work->published = 0;
 		for (uint32_t slot = 0; slot < entry->plan->window; slot++)
-			atomic_store_explicit(&work->done[slot], 0, memory_order_relaxed);
-		atomic_store_explicit(&work->ready, seq << 32, memory_order_relaxed);
-		atomic_store_explicit(&work->next, seq << 32, memory_order_release);
-		left += (uint64_t)work->instr->nslices * work->parts;
+			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
+		for (uint32_t q = 0; q < work->nqueues; q++) {
+			atomic_store_explicit(&work->queues[q].ready, seq << 32, memory_order_relaxed);
+			atomic_store_explicit(&work->queues[q].next, seq << 32, memory_order_release);
+		}
+		left += (uint64_t)work->instr->nslices * parts_of(work);
 	}
-	run->last = seq;
+	atomic_store_explicit(&run->last, seq, memory_order_relaxed);
 	if (!left) {
 		finish(job, bank, seq);
 		return;
@@ -278,7 +310,7 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 	}
 	struct ferry_job_plan *entry = NULL;
 	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
-		job->runs[bank].last = seq;
+		atomic_store_explicit(&job->runs[bank].last, seq, memory_order_relaxed);
 		return;
 	}
 	if (first.plan_id < FERRY_MAX_PLANS)
@@ -293,9 +325,22 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 	start(job, bank, seq, entry);
 }
 
+/* Without the lock, which would pass from core to core with every look: a hint. */
+static bool worth_admitting(struct ferry_job *job)
+{
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
+		return false;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		uint64_t seq = atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) ? 0 : submitted(job, bank);
+		if (seq && all_submitted(job, bank, seq))
+			return true;
+	}
+	return false;
+}
+
 void ferry_job_admit(struct ferry_job *job)
 {
-	if (!atomic_load_explicit(&job->ready, memory_order_acquire) || pthread_mutex_trylock(&job->admit))
+	if (!worth_admitting(job) || pthread_mutex_trylock(&job->admit))
 		return;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 		if (!atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) &&
@@ -307,63 +352,77 @@ void ferry_job_admit(struct ferry_job *job)
 /* ---- slices ---- */
 
 /*
- * How many slices of the work may run, remembered so that the gates are read once per advance. `done` has a cell per slot, so
+ * How many slices of the work may run, remembered so that the gates are read once per advance. `slots` has a cell per slot, so
  * slice k also waits until slice k - window is published: a result that nobody reads has no gate that says so.
  */
-static uint32_t runnable(struct ferry_work *work, uint64_t seq, uint32_t wanted, uint32_t window)
+static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted, uint32_t window)
 {
-	uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
-	if (wanted > window && ferry_counter_slices(value, seq) < wanted - window)
-		return 0;
-	uint64_t known = atomic_load_explicit(&work->ready, memory_order_acquire);
-	uint32_t ready = ferry_counter_slices(known, seq);
+	if (wanted > window) {
+		uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
+		if (ferry_counter_slices(value, seq) < wanted - window)
+			return 0;
+	}
+	uint32_t ready = ferry_counter_slices(atomic_load_explicit(&queue->ready, memory_order_acquire), seq);
 	if (ready >= wanted)
 		return ready;
 	uint32_t open = ferry_gates_open(work->gates, work->instr->nedges, seq, work->instr->nslices);
-	if (open > ready && (uint32_t)(known >> 32) == (uint32_t)seq)
-		atomic_compare_exchange_strong_explicit(&work->ready, &known, ferry_counter_value(seq, open), memory_order_release,
-		                                        memory_order_relaxed);
+	if (open > ready) /* release: who finds this does not read the gates that were acquired for it */
+		atomic_store_explicit(&queue->ready, ferry_counter_value(seq, open), memory_order_release);
 	return open;
 }
 
 /* Claims one part of one slice. The tag in `next` makes a claim for a call that has ended fail. */
-static bool claim(struct ferry_work *work, uint64_t seq, uint32_t window, uint32_t *slice, uint32_t *part, bool *more)
+static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t window, uint32_t *slice, uint32_t *part, bool *more)
 {
-	uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
+	struct ferry_queue *queue = &work->queues[from];
+	uint64_t next = atomic_load_explicit(&queue->next, memory_order_acquire);
 	while (1) {
 		if ((uint32_t)(next >> 32) != (uint32_t)seq)
 			return false;
-		*slice = (uint32_t)next / work->parts;
-		*part = (uint32_t)next % work->parts;
+		*slice = (uint32_t)next / work->share;
+		*part = from * work->share + (uint32_t)next % work->share;
 		if (*slice >= work->instr->nslices)
 			return false;
-		uint32_t ready = runnable(work, seq, *slice + 1, window);
+		uint32_t ready = runnable(work, queue, seq, *slice + 1, window);
 		if (ready <= *slice)
 			return false;
-		if (atomic_compare_exchange_weak_explicit(&work->next, &next, next + 1, memory_order_acq_rel,
+		if (atomic_compare_exchange_weak_explicit(&queue->next, &next, next + 1, memory_order_acq_rel,
 		                                          memory_order_acquire)) {
-			*more = ready > *slice + 1 || *part + 1 < work->parts;
+			*more = ready > *slice + 1 || (uint32_t)next % work->share + 1 < work->share;
 			return true;
 		}
 	}
 }
 
-static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run, uint64_t seq,
+/* From the worker's own queue, else, if it may, from the next one that has something. */
+static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint64_t seq, uint32_t window, uint32_t *slice,
+                      uint32_t *part, bool *more)
+{
+	uint32_t own = worker % work->nqueues;
+	if (claim(work, own, seq, window, slice, part, more))
+		return true;
+	for (uint32_t i = 1; steal && i < work->nqueues; i++)
+		if (claim(work, (own + i) % work->nqueues, seq, window, slice, part, more))
+			return true;
+	return false;
+}
+
+static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run, uint64_t seq,
                        struct ferry_work *work, uint32_t slice, uint32_t part)
 {
 	const struct ferry_plan *plan = entry->plan;
 	const struct ferry_instr *instr = work->instr;
 	uint64_t start = (uint64_t)slice * plan->slice, slot = ferry_plan_slot(plan, seq, slice);
 	uint64_t length = instr->length - start < plan->slice ? instr->length - start : plan->slice;
-	uint64_t piece = (length / work->parts + 63) / 64 * 64, from = piece * part;
+	uint64_t piece = (length / parts_of(work) + 63) / 64 * 64, from = piece * part;
 	if (from >= length)
-		return 0;
-	uint64_t bytes = part + 1 == work->parts || length - from < piece ? length - from : piece;
+		return;
+	uint64_t bytes = part + 1 == parts_of(work) || length - from < piece ? length - from : piece;
 	char *destination = work->window + slot + from;
 	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : job->cached_store;
 	if (instr->opcode == FERRY_H2H) {
 		ferry_copy(destination, work->sources[0] + slot + from, bytes, store);
-		return 2 * bytes;
+		return;
 	}
 	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
 	const void *inputs[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
@@ -381,7 +440,15 @@ static size_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry
 	}
 	reduction.scalars = premultiplied ? scalars : NULL;
 	ferry_reduce(destination, inputs, instr->nsources, bytes / ferry_type_size(plan->type), &reduction);
-	return (instr->nsources + 1) * bytes;
+}
+
+/* For ferry-stat: bytes read and written. */
+static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t from, uint32_t to)
+{
+	uint64_t begin = (uint64_t)from * plan->slice, end = (uint64_t)to * plan->slice;
+	end = end < instr->length ? end : instr->length;
+	atomic_fetch_add_explicit(&job->slices, to - from, memory_order_relaxed);
+	atomic_fetch_add_explicit(&job->bytes, (end - begin) * (instr->nsources + 1), memory_order_relaxed);
 }
 
 /* Advances the counter over every slice whose parts are all done, in order. One thread at a time holds `publishing`. */
@@ -393,24 +460,26 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 		if (atomic_exchange(&work->publishing, 1))
 			return; /* the holder looks at `done` once more after it lets go */
 		uint32_t before = work->published, published = before;
-		while (published < nslices && atomic_load(&work->done[published % window]) == work->parts) {
-			atomic_store(&work->done[published % window], 0);
+		while (published < nslices && atomic_load(&work->slots[published % window].done) == parts_of(work)) {
+			atomic_store(&work->slots[published % window].done, 0);
 			published++;
 		}
 		work->published = published;
-		if (published != before)
+		if (published != before) {
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
+			count_slices(job, entry->plan, work->instr, before, published);
+		}
 		atomic_store(&work->publishing, 0);
-		again = published < nslices && atomic_load(&work->done[published % window]) == work->parts;
+		again = published < nslices && atomic_load(&work->slots[published % window].done) == parts_of(work);
 	} while (again);
 }
 
-static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t most, uint32_t *wanted)
+static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t worker, uint32_t most, bool steal,
+                         uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
 	uint32_t count = 0;
-	uint64_t bytes = 0;
 	bool progress = true;
 	while (progress && count < most) {
 		progress = false;
@@ -418,28 +487,24 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 			struct ferry_work *work = &entry->works[bank][i];
 			uint32_t slice, part;
 			bool others = false;
-			if (!claim(work, seq, entry->plan->window, &slice, &part, &others))
+			if (!claim_any(work, worker, steal, seq, entry->plan->window, &slice, &part, &others))
 				continue;
 			if (others)
 				*wanted = UINT32_MAX;
-			bytes += run_part(job, entry, run, seq, work, slice, part);
-			if (atomic_fetch_add(&work->done[slice % entry->plan->window], 1) + 1 == work->parts)
+			run_part(job, entry, run, seq, work, slice, part);
+			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 == parts_of(work))
 				publish(job, seq, entry, work);
-			/* Not before this worker has come out of publish: it would meet the bank's next call there. */
-			if (atomic_fetch_sub(&run->left, 1) == 1)
-				finish(job, bank, seq);
 			count++;
 			progress = true;
 		}
 	}
-	if (count) {
-		atomic_fetch_add_explicit(&job->slices, count, memory_order_relaxed);
-		atomic_fetch_add_explicit(&job->bytes, bytes, memory_order_relaxed);
-	}
+	/* Not before this worker has come out of publish: it would meet the bank's next call there. */
+	if (count && atomic_fetch_sub(&run->left, count) == count)
+		finish(job, bank, seq);
 	return count;
 }
 
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, uint32_t *wanted)
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
@@ -449,7 +514,7 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	uint32_t share = plan->workers ? plan->workers : UINT32_MAX, more = 0;
 	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
 		*wanted = plan->workers;
-	uint32_t count = worker < share ? work_run(job, bank, seq, most, &more) : 0;
+	uint32_t count = worker < share ? work_run(job, bank, seq, worker, most, steal, &more) : 0;
 	if (more > share) /* the others would look for what they must not do */
 		more = share;
 	if (more > *wanted)
@@ -457,41 +522,42 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	return count;
 }
 
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted)
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted)
 {
 	uint32_t count = 0;
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return 0;
 	ferry_job_admit(job);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		count += work_bank(job, bank, worker, most, wanted);
+		count += work_bank(job, bank, worker, most, steal, wanted);
 	return count;
+}
+
+static bool has_part(struct ferry_work *work, uint64_t seq, uint32_t window)
+{
+	for (uint32_t q = 0; q < work->nqueues; q++) {
+		uint64_t next = atomic_load_explicit(&work->queues[q].next, memory_order_acquire);
+		uint32_t slice = (uint32_t)next / work->share;
+		if ((uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
+		    runnable(work, &work->queues[q], seq, slice + 1, window) > slice)
+			return true;
+	}
+	return false;
 }
 
 bool ferry_job_has_work(struct ferry_job *job)
 {
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed) || !atomic_load_explicit(&job->ready, memory_order_acquire))
 		return false;
+	if (worth_admitting(job))
+		return true;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		struct ferry_run *run = &job->runs[bank];
 		uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
-		if (!seq) {
-			pthread_mutex_lock(&job->admit);
-			uint64_t next = atomic_load_explicit(&run->seq, memory_order_acquire) ? 0 : submitted(job, bank);
-			pthread_mutex_unlock(&job->admit);
-			if (next && all_submitted(job, bank, next))
+		struct ferry_job_plan *entry = seq ? atomic_load_explicit(&run->plan, memory_order_relaxed) : NULL;
+		for (uint32_t i = 0; entry && i < entry->nworks; i++)
+			if (has_part(&entry->works[bank][i], seq, entry->plan->window))
 				return true;
-			continue;
-		}
-		struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
-		for (uint32_t i = 0; i < entry->nworks; i++) {
-			struct ferry_work *work = &entry->works[bank][i];
-			uint64_t next = atomic_load_explicit(&work->next, memory_order_acquire);
-			uint32_t slice = (uint32_t)next / work->parts;
-			if ((uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
-			    runnable(work, seq, slice + 1, entry->plan->window) > slice)
-				return true;
-		}
 	}
 	return false;
 }

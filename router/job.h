@@ -16,6 +16,22 @@
 
 #include <pthread.h>
 
+#define FERRY_APART 128 /* bytes: what one core writes and others look at again and again; caches fetch lines in pairs */
+
+/*
+ * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one cache line for
+ * every part that they claim; who has nothing to do for a while takes from the others' (`steal` below).
+ */
+struct ferry_queue {
+	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
+	_Atomic uint64_t ready;                      /* call tag << 32 | slices known to be runnable: a memory of what the gates said;
+	                                                workers, relaxed: an older value only makes them look again */
+};
+
+struct ferry_slot {
+	_Alignas(FERRY_APART / 2) _Atomic uint32_t done; /* parts finished; workers, by fetch-add; reset by the publisher */
+};
+
 /* One REDUCE or H2H of a plan that this router runs, with every pointer found, for one bank. */
 struct ferry_work {
 	const struct ferry_instr *instr;
@@ -23,12 +39,12 @@ struct ferry_work {
 	char *window;
 	const char **sources;        /* nsources windows */
 	struct ferry_gate *gates;    /* nedges */
-	_Atomic uint64_t next;       /* call tag << 32 | slice parts claimed; workers, by compare-and-swap */
-	_Atomic uint64_t ready;      /* call tag << 32 | slices known to be runnable; workers; release/acquire */
-	_Atomic uint32_t *done;      /* per window slot: parts finished; workers, by fetch-add; reset by the publisher */
-	_Atomic uint32_t publishing; /* lock of `published` and of the counter: whoever holds it is the one writer */
+	struct ferry_queue *queues;
+	struct ferry_slot *slots;    /* of the window */
+	uint32_t nqueues;
+	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
+	_Alignas(FERRY_APART) _Atomic uint32_t publishing; /* lock of `published` and of the counter: whoever holds it is the one writer */
 	uint32_t published;          /* slices */
-	uint32_t parts;              /* pieces in which a slice is handed out */
 };
 
 struct ferry_job_plan {
@@ -41,11 +57,11 @@ struct ferry_job_plan {
 
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
 struct ferry_run {
-	_Atomic uint64_t seq;                   /* 0: idle */
+	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;
-	_Atomic uint64_t left;                  /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
-	uint64_t last;                          /* last call seen in this bank; under admit */
+	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
+	_Alignas(FERRY_APART) _Atomic uint64_t left; /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 };
 
 struct ferry_job {
@@ -57,12 +73,12 @@ struct ferry_job {
 	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
-	uint32_t parts;                         /* workers that may share one slice */
+	uint32_t workers;                       /* that the router has */
 	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
 	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */
-	pthread_mutex_t admit;                  /* one worker at a time starts calls */
 	struct ferry_run runs[FERRY_BANKS];
-	_Atomic uint64_t slices, bytes;         /* done for this job, for ferry-stat */
+	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
+	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
 
 	uint32_t users;                         /* workers inside; under the router's lock */
 	bool closed;                            /* nobody may enter for the moment; under the router's lock */
@@ -89,9 +105,10 @@ bool ferry_job_has_work(struct ferry_job *job);
  * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: all that the plan takes while parts
  * are ready that nobody has, and while a call of copy engines is under way, whose slices come too fast for waking somebody
  * for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
- * first ones, because only their private caches should fill with what copy engines use.
+ * first ones, because only their private caches should fill with what copy engines use. steal: from the others' queues too, if
+ * its own have nothing; who has not looked there has not seen all that is ready.
  */
-uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, uint32_t *wanted);
+uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted);
 
 /** Ends the job for all its ranks with this code and message. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);

@@ -72,9 +72,10 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 		                  (unsigned long long)shape.staging,
 		                  (unsigned long long)(router->staging_limit - router->staging_used),
 		                  (unsigned long long)router->staging_limit, router->domain);
-	struct ferry_job *job = calloc(1, sizeof *job);
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
 	if (!job)
 		return ferry_fail(ferrySystemError, "no memory for a job");
+	memset(job, 0, sizeof *job);
 	job->shared.nranks = shape.nranks;
 	job->shared.ndomains = shape.ndomains;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
@@ -89,7 +90,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	job->domain = router->domain;
 	job->store = router->store;
 	job->cached_store = router->cached_store;
-	job->parts = router->workers.limit;
+	job->workers = router->workers.limit;
 	pthread_mutex_init(&job->admit, NULL);
 	result = ferry_attendant_start(job, &router->workers, router->directory, router->prefix);
 	if (result) {

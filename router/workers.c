@@ -8,6 +8,7 @@
 #define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
+#define PATIENCE 32 /* looks in vain before each look into the queues of others, whose cache lines it takes: a few microseconds */
 
 /* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
 struct round {
@@ -89,36 +90,43 @@ static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 	}
 }
 
-static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker)
+static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker, bool steal)
 {
 	uint32_t count = 0, wanted = 0;
 	for (uint32_t i = 0; i < round->njobs; i++)
-		count += ferry_job_work(round->jobs[i], worker, QUANTUM, &wanted);
+		count += ferry_job_work(round->jobs[i], worker, QUANTUM, steal, &wanted);
 	if (wanted)
 		wake_helpers(workers, wanted);
 	return count;
 }
 
-/* Idle is who has gone round all jobs and found nothing. */
+/* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 {
 	struct round round = {.next = 0};
 	uint64_t idle_since = 0;
-	bool found = false;
+	uint32_t patience = workers->spin_us ? PATIENCE : 0, vain = 0;
+	bool found = false, steal = !patience;
 	enter_jobs(workers, &round);
 	while (round.njobs) {
-		found |= work_round(workers, &round, worker) > 0;
-		bool all = !round.next, idle = all && !found;
+		found |= work_round(workers, &round, worker, steal) > 0;
+		bool all = !round.next, idle = all && !found && steal;
 		if (round.first || round.next || round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
 			leave_jobs(workers, &round);
 			enter_jobs(workers, &round);
 		}
 		if (found)
 			idle_since = 0;
-		if (all)
+		if (all) {
+			vain = found ? 0 : vain + 1;
+			steal = !patience || (vain && vain % patience == 0);
 			found = false;
-		if (!idle)
+		}
+		if (!idle) {
+			if (vain)
+				ferry_relax();
 			continue;
+		}
 		uint64_t now = ferry_now_ns();
 		if (!idle_since)
 			idle_since = now;

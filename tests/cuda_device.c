@@ -227,6 +227,38 @@ static void *call_from_thread(void *argument)
 	return NULL;
 }
 
+/*
+ * More workers than this machine may have cores, each with its own part of every slice: those that look, and take the parts of who is
+ * late, and those that sleep and must be woken. Two communicators, so that they go from one to the other.
+ */
+static void workers_share_the_slices_of_copy_engines(void **state)
+{
+	static const char *const spins[] = {"0", "300"};
+	(void)state;
+	setenv("FERRY_WORKERS", "5", 1);
+	setenv("FERRY_STAGING", "96M", 1);
+	for (size_t i = 0; i < sizeof spins / sizeof *spins; i++) {
+		struct gang gangs[2];
+		struct place places[2][MOST_PLACES];
+		setenv("FERRY_SPIN_US", spins[i], 1);
+		for (int which = 0; which < 2; which++) {
+			gang_open(&gangs[which], 2, devices, 1);
+			places_open(places[which], &gangs[which], which ? 700001 : 300000);
+		}
+		for (int round = 0; round < 12; round++)
+			for (int which = 0; which < 2; which++)
+				places_round(places[which], &gangs[which]);
+		for (int which = 0; which < 2; which++) {
+			places_settle(places[which], &gangs[which], 12);
+			gang_close(&gangs[which]);
+			places_close(places[which], &gangs[which]);
+		}
+	}
+	unsetenv("FERRY_WORKERS");
+	unsetenv("FERRY_STAGING");
+	unsetenv("FERRY_SPIN_US");
+}
+
 static void each_rank_may_be_a_thread(void **state)
 {
 	(void)state;
@@ -740,6 +772,7 @@ int main(void)
 	        cmocka_unit_test_teardown(a_communicator_is_destroyed_beside_calls_of_another, no_misuse),
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
+	        cmocka_unit_test_teardown(workers_share_the_slices_of_copy_engines, no_misuse),
 	        cmocka_unit_test_teardown(each_rank_may_be_a_thread, no_misuse),
 	        cmocka_unit_test_teardown(a_calling_thread_finds_its_context_as_it_left_it, no_misuse),
 	        cmocka_unit_test_teardown(every_collective_is_right_in_device_memory, no_misuse),

@@ -13,6 +13,7 @@
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
 #include "router/guard.h"
+#include "router/job.h"
 #include "router/router.h"
 
 #include <signal.h>
@@ -245,6 +246,81 @@ static void leave_to_the_first_worker(struct ferry_plan *plan)
 	plan->flags |= FERRY_PLAN_DMA;
 	plan->workers = 1;
 	plan->hash = ferry_plan_hash(plan);
+}
+
+/* A call that a worker's first claim admits, with all of the ranks' slices there: messages that fit their windows. */
+static void put_all_slices(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, uint64_t seq)
+{
+	struct job job = {.shared = *shared};
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		if (instrs[i].opcode == FERRY_D2H) {
+			int32_t *window = (int32_t *)(shared->arenas[0].staging[seq % FERRY_BANKS] + instrs[i].window_offset);
+			for (uint64_t k = 0; k < instrs[i].length / 4; k++)
+				window[k] = (int32_t)(1000000 * instrs[i].owner + k);
+			ferry_publish(shared, &instrs[i], &shared->arenas[0].counters[seq % FERRY_BANKS][instrs[i].counter], seq, instrs[i].nslices);
+		}
+	for (uint32_t rank = 0; rank < shared->nranks; rank++)
+		submit(&job, rank, seq, 7, plan->hash, plan->count);
+}
+
+/* A worker by itself, without a router: it does its share of every slice; the shares of those who do not come, once it may. */
+static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(void **state)
+{
+	(void)state;
+	const uint64_t count = 64 << 10, seq = 3;
+	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = 4 << 20, .node = -1};
+	struct ferry_topology topology = {.nranks = 2, .ndomains = 1};
+	struct ferry_compile_options options = {.count = count, .type = ferryInt32, .redop = ferrySum, .slice = 64 << 10, .window = 4};
+	struct ferry_program *program;
+	struct ferry_plan *plan;
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	uint32_t wanted = 0;
+	assert_non_null(job);
+	memset(job, 0, sizeof *job);
+	job->shared.nranks = 2;
+	job->shared.ndomains = 1;
+	job->workers = 16;
+	job->store = job->cached_store = FERRY_STORE_ORDINARY;
+	pthread_mutex_init(&job->admit, NULL);
+	assert_int_equal(ferry_arena_create(&shape, &job->shared.arenas[0]), ferrySuccess);
+	atomic_store(&job->ready, 1);
+	options.staging[0] = job->shared.arenas[0].staging_bytes;
+	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	ferry_program_free(program);
+	leave_to_the_first_worker(plan);
+	plan->workers = 3;
+	plan->hash = ferry_plan_hash(plan);
+	assert_int_equal(ferry_job_add_plan(job, 7, plan, plan->bytes), ferrySuccess);
+	put_all_slices(&job->shared, plan, seq);
+
+	const struct ferry_instr *reduce = ferry_plan_instrs(plan);
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[seq % FERRY_BANKS] + reduce->window_offset);
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 4); /* the second third of each of four slices */
+	assert_int_equal(sum[0], 0);
+	assert_int_equal(sum[8192], 1000000 + 2 * 8192);
+	assert_int_equal(sum[16383], 0);
+	assert_int_equal(wanted, 3);
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 0);
+	assert_int_equal(ferry_job_work(job, 3, 1000, true, &wanted), 0); /* the plan has no place for it */
+	assert_true(ferry_job_has_work(job));
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[seq % FERRY_BANKS]), 0);
+	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 8);
+	assert_false(ferry_job_has_work(job));
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[seq % FERRY_BANKS]), seq);
+	assert_int_equal(atomic_load(&job->slices), 4);
+	assert_int_equal(atomic_load(&job->bytes), 3 * count * 4);
+
+	for (uint64_t k = 0; k < count; k++)
+		assert_int_equal(sum[k], 1000000 + 2 * (int32_t)k);
+	ferry_job_free_plans(job);
+	ferry_arena_unmap(&job->shared.arenas[0]);
+	pthread_mutex_destroy(&job->admit);
+	free(plan);
+	free(job);
 }
 
 #define CROWD 128
@@ -499,6 +575,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(the_router_sums_every_slice_of_call_after_call),
 		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
+		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
 		TEST(each_of_many_jobs_is_served_while_the_others_rest),
 		TEST(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone),
 		TEST(ranks_that_disagree_fail_their_job_by_name),
