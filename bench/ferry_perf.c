@@ -16,6 +16,7 @@
 enum option_key { KEY_DEVICE = 256, KEY_PROGRAM, KEY_VS, KEY_JSON, KEY_ROOT, KEY_RANKS, KEY_DOMAINS, KEY_CPU, KEY_SWEEP, KEY_PAUSE };
 
 #define EXIT_USAGE 64
+#define ROOM_WORTH_TELLING ((size_t)256 << 20) /* its pages take seconds */
 
 static const struct argp_option options[] = {
         {NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
@@ -133,6 +134,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_PROGRAM:
 		if (!(out->program = read_file(value)))
 			argp_error(state, "--program %s: %s", value, strerror(errno));
+		out->program_file = value;
 		return 0;
 	case KEY_VS:
 		if (strcmp(value, "mpi") && strcmp(value, "nccl"))
@@ -329,6 +331,8 @@ static bool make_reduction(struct perf_run *run)
 static bool make_buffers(struct perf_run *run)
 {
 	run->room = (perf_room(run->options, run->nranks) + 4095) / 4096 * 4096;
+	if (run->rank == 0 && run->room >= ROOM_WORTH_TELLING)
+		fprintf(stderr, "ferry-perf: preparing two buffers of %zu MiB per rank\n", run->room >> 20);
 	run->send = run->memory.take(&run->memory, run->room);
 	run->receive = run->send ? run->memory.take(&run->memory, run->room) : NULL;
 	return run->receive != NULL;

@@ -27,6 +27,7 @@ struct perf_options {
 	bool check;
 	bool cpu;            /* print the cores used */
 	char *program;       /* text, or NULL */
+	const char *program_file;
 	const char *json;    /* file name, or NULL */
 	const char *peer;    /* "mpi", "nccl" or NULL */
 	bool sweep;          /* NCCL's settings, as HyLink swept them; else its defaults alone */

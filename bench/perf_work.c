@@ -95,7 +95,8 @@ const char *perf_peer_refuses(const struct perf_run *run)
 
 static bool failed(const struct perf_run *run, ferryResult_t result)
 {
-	fprintf(stderr, "ferry-perf: rank %d: call: %s: %s\n", run->rank, ferryGetErrorString(result),
+	const char *file = run->options->program_file;
+	fprintf(stderr, "ferry-perf: rank %d: %s: %s: %s\n", run->rank, file ? file : "call", ferryGetErrorString(result),
 	        ferryGetLastError(run->comm));
 	return false;
 }
