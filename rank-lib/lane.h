@@ -37,7 +37,7 @@ static inline uint64_t ferry_run_number(const struct ferry_call *call)
 /** The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
 bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call);
 
-/** Whether all ranks, and the routers that had work, have finished the call before in this one's bank. */
+/** Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that had work. */
 bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after);
 
 /** Tells the other ranks and the routers. */

@@ -26,10 +26,11 @@ static bool is_over(struct ferryComm *comm, uint64_t seq)
 	uint32_t bank = seq % FERRY_BANKS;
 	if (!all_finished(comm, bank, seq))
 		return false;
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) <
-		    comm->router_seq[bank][domain])
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+		uint64_t last = comm->router_seq[bank][domain]; /* behind `seq`: begun because `seq` was over */
+		if (last <= seq && atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) < last)
 			return false;
+	}
 	return true;
 }
 

@@ -119,7 +119,9 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 			idle_since = 0;
 		if (all) {
 			vain = found ? 0 : vain + 1;
-			steal = !patience || (vain && vain % patience == 0);
+			/* Whose owner may not come in, because attendants of several jobs have one number, is nobody's own. */
+			steal = !patience || (vain && vain % patience == 0) ||
+			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
 			found = false;
 		}
 		if (!idle) {
@@ -140,8 +142,10 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 static void run(struct ferry_workers *workers, uint32_t worker)
 {
 	pthread_mutex_lock(&workers->lock);
+	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
 	while (workers->active >= workers->limit && !workers->stopping)
 		pthread_cond_wait(&workers->changed, &workers->lock);
+	atomic_fetch_sub_explicit(&workers->held_out, 1, memory_order_relaxed);
 	workers->active++;
 	pthread_mutex_unlock(&workers->lock);
 	work_until_idle(workers, worker);

@@ -20,6 +20,7 @@ struct ferry_workers {
 	struct ferry_job *jobs;    /* singly linked */
 	_Atomic uint64_t generation; /* of the list; written under lock: workers that see another one leave their jobs and look */
 	_Atomic uint32_t active;    /* at work now; written under lock, read anywhere */
+	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
 	uint32_t spin_us;
 	bool pin;
