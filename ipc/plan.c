@@ -55,7 +55,7 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 	if (plan->collective >= FERRY_NUM_COLLECTIVES || !ferry_type_size(plan->type) || plan->redop > ferryNumOps ||
 	    plan->root >= plan->nranks)
 		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop, plan->root);
-	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window || plan->window > 1u << 16)
+	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window || plan->window > FERRY_MAX_WINDOW)
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
 	if (plan->advance >= plan->window && plan->advance)
 		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);

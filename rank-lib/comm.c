@@ -233,7 +233,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (staging)
 		comm->staging = staging;
 	if (!result)
-		result = ferry_env_integer("FERRY_WINDOW", 1, 1024, 0, &window);
+		result = ferry_env_integer("FERRY_WINDOW", 1, FERRY_MAX_WINDOW, 0, &window);
 	comm->window = (uint64_t)window;
 	if (!result && comm->device->ops->direct_memory_access)
 		result = ferry_costs_read(&comm->costs);

@@ -24,8 +24,8 @@
  */
 struct ferry_queue {
 	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
-	_Atomic uint64_t ready;                      /* call tag << 32 | slices known to be runnable: a memory of what the gates said;
-	                                                workers, relaxed: an older value only makes them look again */
+	_Atomic uint64_t ready;                      /* call tag << 32 | slices known to be runnable: what the gates said; workers,
+	                                                release/acquire. One may store less than another has: they look again */
 };
 
 struct ferry_slot {

@@ -259,6 +259,34 @@ static void workers_share_the_slices_of_copy_engines(void **state)
 	unsetenv("FERRY_SPIN_US");
 }
 
+/*
+ * A long call, alone in the staging, and two short ones behind it, which rank 0's streams reach in the other order while rank 1
+ * has them in one stream: the later one, begun at rank 0, holds up nobody who waits for the long one to be over.
+ */
+static void short_calls_behind_a_long_one_begin_in_any_order(void **state)
+{
+	struct gang gang;
+	struct place places[3][MOST_PLACES];
+	(void)state;
+	setenv("FERRY_STAGING", "1M", 1);
+	gang_open(&gang, 2, devices, 1);
+	for (int which = 0; which < 3; which++)
+		places_open(places[which], &gang, which ? 3011 : 120000);
+	CUstream own = places[2][1].stream;
+	places[2][1].stream = places[1][1].stream;
+	places[1][0].wait_ms = 100; /* behind the end of the long call */
+	for (int i = 0; i < 3; i++)
+		for (int which = 0; which < 3; which++)
+			places_round(places[which], &gang);
+	for (int which = 0; which < 3; which++)
+		places_settle(places[which], &gang, 3);
+	places[2][1].stream = own;
+	gang_close(&gang);
+	for (int which = 0; which < 3; which++)
+		places_close(places[which], &gang);
+	unsetenv("FERRY_STAGING");
+}
+
 static void each_rank_may_be_a_thread(void **state)
 {
 	(void)state;
@@ -773,6 +801,7 @@ int main(void)
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(workers_share_the_slices_of_copy_engines, no_misuse),
+	        cmocka_unit_test_teardown(short_calls_behind_a_long_one_begin_in_any_order, no_misuse),
 	        cmocka_unit_test_teardown(each_rank_may_be_a_thread, no_misuse),
 	        cmocka_unit_test_teardown(a_calling_thread_finds_its_context_as_it_left_it, no_misuse),
 	        cmocka_unit_test_teardown(every_collective_is_right_in_device_memory, no_misuse),

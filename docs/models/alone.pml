@@ -3,7 +3,8 @@
  * Calls that must be alone in the staging (FERRY_PLAN_ALONE, ipc/plan.h) among others that need not be: whichever they are, nobody
  * writes what another call's reader still wants. An alone call has bank 0's staging even in bank 1, so it begins when the call
  * before it is over everywhere, and the call behind it begins when it is: rank-lib/run.c, ferry_run_may_begin. Two ranks send
- * to each other and to a router; streams reach the calls of the two banks in any order.
+ * to each other and to a router; streams reach the calls of the two banks in any order, or at rank 1 all calls in one stream. A
+ * rank waits for the router by the last call that it has submitted in a bank, unless that is a later one.
  *
  * Where rank 0 gives the numbers (call_names.pml), it alone waits, before it tells the number.
  *
@@ -12,6 +13,7 @@
  *   -DNO_WAIT_BEHIND   a call that need not be alone begins beside an alone one before it
  *   -DNO_BANK_GATE     a call does not wait for the one before it in its bank
  *   -DNAME_EARLY       rank 0 tells the number of a call before it has waited
+ *   -DWAIT_FOR_LATER   a rank waits for the router by the last call in the bank, though it be later than the call in question
  */
 #ifndef CALLS
 #define CALLS 5
@@ -22,12 +24,21 @@
 bool alone[CALLS + 2];
 bool named;             /* rank 0 gives the numbers as its streams reach the calls */
 byte told;              /* the last number that it has given */
+bool serial;            /* rank 1 has all calls in one stream */
+byte submitted[4];      /* rank and bank */
 byte sent[4];           /* rank and staging: what lies there */
 byte there[4];          /* rank and bank: the counter's tag */
 byte finished[4];       /* rank and bank */
 byte router_finished[2]; /* bank */
 
-#define OVER(call) (finished[AT(0, (call) % 2)] >= call && finished[AT(1, (call) % 2)] >= call && router_finished[(call) % 2] >= call)
+#ifdef WAIT_FOR_LATER
+#define LATER(call) false
+#else
+#define LATER(call) (submitted[AT(rank, (call) % 2)] > (call))
+#endif
+#define ROUTER_OVER(call) (LATER(call) || router_finished[(call) % 2] >= submitted[AT(rank, (call) % 2)])
+#define OVER(call) (finished[AT(0, (call) % 2)] >= call && finished[AT(1, (call) % 2)] >= call && ROUTER_OVER(call))
+#define REACHED(call) (!serial || rank == 0 || (call) == 1 || finished[AT(rank, ((call) - 1) % 2)] >= (call) - 1)
 #ifdef NO_BANK_GATE
 #define BANK_FREE(call) true
 #else
@@ -60,8 +71,9 @@ proctype lane(byte rank, bank)
 			atomic { told == call - 1 && MAY_BEGIN(call) -> told = call }
 #endif
 		:: named && rank != 0 -> told >= call && BANK_FREE(call)
-		:: !named -> MAY_BEGIN(call)
+		:: !named -> REACHED(call) && MAY_BEGIN(call)
 		fi;
+		submitted[AT(rank, bank)] = call;
 		staging = (alone[call] -> 0 : bank);
 		sent[AT(rank, staging)] = TORN;
 		sent[AT(rank, staging)] = call;
@@ -103,6 +115,7 @@ init {
 	if
 	:: named = true
 	:: named = false
+	:: serial = true
 	fi;
 	atomic {
 		run lane(0, 0);

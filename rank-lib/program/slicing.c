@@ -37,7 +37,6 @@
 #define DIRECT_ROUND (64u << 10)
 #define DIRECT_REDUCE_STAGES 3
 #define DIRECT_REDUCE_MOST (2u << 20)
-#define DIRECT_REDUCE_WINDOW 1024
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
@@ -160,7 +159,7 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 	if (ferry_collective_reduces(program->collective)) {
 		uint64_t bytes = result_bytes(program, slice * nslices), staging = room(program, options, nwindows) / slice * slot;
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
-		return between(1, held + 2 * nslices, DIRECT_REDUCE_WINDOW); /* two calls beyond what may be held */
+		return between(1, held + 2 * nslices, FERRY_MAX_WINDOW); /* two calls beyond what may be held */
 	}
 	return between(1, nslices, between(2, move_staging(options) / slot, 8));
 }
