@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the workers, without a router: who does which parts of a call's slices. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "rank-lib/program/program.h"
+#include "router/workers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SEQ 3 /* of every call here */
+
+/* All of the ranks' slices, in windows that hold the whole message, and the descriptors: the first claim admits the call. */
+static void put_call(const struct ferry_job_arenas *shared, const struct ferry_plan *plan)
+{
+	const struct ferry_arena *arena = &shared->arenas[0];
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	for (uint32_t i = 0; i < plan->ninstrs; i++)
+		if (instrs[i].opcode == FERRY_D2H) {
+			int32_t *window = (int32_t *)(arena->staging[SEQ % FERRY_BANKS] + instrs[i].window_offset);
+			for (uint64_t k = 0; k < instrs[i].length / 4; k++)
+				window[k] = (int32_t)(1000000 * instrs[i].owner + k);
+			ferry_publish(shared, &instrs[i], &arena->counters[SEQ % FERRY_BANKS][instrs[i].counter], SEQ, instrs[i].nslices);
+		}
+	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
+		struct ferry_descriptor *descriptor = &arena->rank_lines[rank].ring[SEQ % FERRY_BANKS];
+		atomic_store(&descriptor->plan_hash, plan->hash);
+		atomic_store(&descriptor->count, plan->count);
+		atomic_store(&descriptor->plan_id, 7);
+		atomic_store(&descriptor->domains, 1);
+		atomic_store(&descriptor->shape, FERRY_ALLREDUCE | ferryInt32 << 8);
+		atomic_store(&descriptor->seq, SEQ);
+	}
+}
+
+/* A job of two ranks without a router, and a call in it. workers: that the plan names, of copy engines; 0: any, of none. */
+static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t workers)
+{
+	uint32_t window = (uint32_t)((count * 4 + slice - 1) / slice);
+	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = 8ull * window * slice, .node = -1};
+	struct ferry_topology topology = {.nranks = 2, .ndomains = 1};
+	struct ferry_compile_options options = {.count = count, .type = ferryInt32, .redop = ferrySum, .slice = slice, .window = window};
+	struct ferry_program *program;
+	struct ferry_plan *plan;
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	assert_non_null(job);
+	memset(job, 0, sizeof *job);
+	job->shared.nranks = 2;
+	job->shared.ndomains = 1;
+	job->workers = 16;
+	job->store = job->cached_store = FERRY_STORE_ORDINARY;
+	pthread_mutex_init(&job->admit, NULL);
+	assert_int_equal(ferry_arena_create(&shape, &job->shared.arenas[0]), ferrySuccess);
+	atomic_store(&job->ready, 1);
+	options.staging[0] = job->shared.arenas[0].staging_bytes;
+	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	ferry_program_free(program);
+	plan->flags |= workers ? FERRY_PLAN_DMA : 0;
+	plan->workers = workers;
+	plan->hash = ferry_plan_hash(plan);
+	assert_int_equal(ferry_job_add_plan(job, 7, plan, plan->bytes), ferrySuccess);
+	put_call(&job->shared, plan);
+	free(plan);
+	return job;
+}
+
+static void close_lone_job(struct ferry_job *job)
+{
+	ferry_job_free_plans(job);
+	ferry_arena_unmap(&job->shared.arenas[0]);
+	pthread_mutex_destroy(&job->admit);
+	free(job);
+}
+
+/* A worker by itself, without a router: it does its share of every slice; the shares of those who do not come, once it may. */
+static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(void **state)
+{
+	(void)state;
+	const uint64_t count = 64 << 10;
+	struct ferry_job *job = open_lone_job(count, 64 << 10, 3);
+	uint32_t wanted = 0;
+	const struct ferry_instr *reduce = ferry_plan_instrs(atomic_load(&job->plans[7])->plan);
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] + reduce->window_offset);
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 4); /* the second third of each of four slices */
+	assert_int_equal(sum[0], 0);
+	assert_int_equal(sum[8192], 1000000 + 2 * 8192);
+	assert_int_equal(sum[16383], 0);
+	assert_int_equal(wanted, 3);
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 0);
+	assert_int_equal(ferry_job_work(job, 3, 1000, true, &wanted), 0); /* the plan has no place for it */
+	assert_true(ferry_job_has_work(job));
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), 0);
+	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 8);
+	assert_false(ferry_job_has_work(job));
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&job->slices), 4);
+	assert_int_equal(atomic_load(&job->bytes), 3 * count * 4);
+
+	for (uint64_t k = 0; k < count; k++)
+		assert_int_equal(sum[k], 1000000 + 2 * (int32_t)k);
+	close_lone_job(job);
+}
+
+static void *attend(void *workers)
+{
+	ferry_workers_run(workers);
+	return NULL;
+}
+
+/* Slices of the long call that were done when the short one, of another job, was over. One worker at a time, two that would. */
+static uint64_t done_of_the_long_call(const struct ferry_layout *none)
+{
+	static struct ferry_workers workers;
+	struct ferry_job *brief = open_lone_job(64 << 10, 64 << 10, 2), *lengthy = open_lone_job(4 << 20, 16 << 10, 0);
+	struct ferry_arena *arena = &brief->shared.arenas[0];
+	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
+	pthread_t threads[2];
+	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false), ferrySuccess);
+	ferry_workers_add_job(&workers, brief);
+	ferry_workers_add_job(&workers, lengthy);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, attend, &workers), 0);
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
+			break;
+		ferry_doorbell_wait(bell, ticket, -1);
+	}
+	ferry_doorbell_cancel(bell);
+	uint64_t done = atomic_load(&lengthy->slices);
+	for (int i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(atomic_load(&lengthy->slices), 1024);
+	ferry_workers_remove_job(&workers, brief);
+	ferry_workers_remove_job(&workers, lengthy);
+	ferry_workers_stop(&workers);
+	close_lone_job(brief);
+	close_lone_job(lengthy);
+	return done;
+}
+
+/* A queue whose worker is not let in is not left until all other jobs have nothing to do. The test may be late: it tries again. */
+static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **state)
+{
+	(void)state;
+	static const struct ferry_layout none;
+	uint64_t done = 1024;
+	for (int attempt = 0; attempt < 20 && done == 1024; attempt++)
+		done = done_of_the_long_call(&none);
+	assert_in_range(done, 0, 1023);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
+		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
