@@ -27,7 +27,7 @@ static bool is_over(struct ferryComm *comm, uint64_t seq)
 	if (!all_finished(comm, bank, seq))
 		return false;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
-		uint64_t last = comm->router_seq[bank][domain]; /* behind `seq`: begun because `seq` was over */
+		uint64_t last = comm->router_seq[bank][domain]; /* if later than `seq`: it began because `seq` was over */
 		if (last <= seq && atomic_load_explicit(&comm->shared.arenas[domain].header->finished[bank], memory_order_acquire) < last)
 			return false;
 	}

@@ -8,7 +8,7 @@
 #define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
-#define PATIENCE 32 /* looks in vain before each look into the queues of others, whose cache lines it takes: a few microseconds */
+#define PATIENCE 32 /* looks in vain before each look into the queues of others, whose cache lines it takes */
 
 /* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
 struct round {
