@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/perf_cpu.h"
 
+#include "ipc/attach.h"
+
 #include <dirent.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,4 +56,30 @@ void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu)
 	cpu->routers_us = 0;
 	for (unsigned i = 0; i < routers->count; i++)
 		cpu->routers_us += read_us(routers->clocks[i]);
+}
+
+void perf_work_done_read(struct perf_work_done *done)
+{
+	char directory[64], path[128], text[512];
+	memset(done, 0, sizeof *done);
+	if (ferry_socket_directory(directory, sizeof directory, false))
+		return;
+	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
+		const char *words = ferry_attach_status(path, text, sizeof text) ? NULL : strstr(text, " calls_ms=");
+		done->known[domain] = words && sscanf(words, " calls_ms=%lf working_ms=%lf", &done->calls_ms[domain],
+		                                      &done->working_ms[domain]) == 2;
+	}
+}
+
+double perf_workers_at_work(const struct perf_work_done *before, const struct perf_work_done *after)
+{
+	double workers = -1;
+	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		double calls = after->calls_ms[domain] - before->calls_ms[domain];
+		if (!before->known[domain] || !after->known[domain] || calls <= 0)
+			continue;
+		workers = (workers < 0 ? 0 : workers) + (after->working_ms[domain] - before->working_ms[domain]) / calls;
+	}
+	return workers;
 }

@@ -161,6 +161,7 @@ static cJSON *row_object(const struct perf_run *run, const struct perf_row *row)
 	add_positive(object, "limit_algbw", row->limit_algbw);
 	cJSON_AddNumberToObject(object, "cpu_cores", row->cores);
 	cJSON_AddNumberToObject(object, "cpu_cores_without_callers", row->engine_cores);
+	add_positive(object, "workers_at_work", row->workers);
 	if (row->wrong >= 0)
 		cJSON_AddNumberToObject(object, "wrong", (double)row->wrong);
 	else

@@ -291,6 +291,7 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 {
 	static struct perf_work work;
 	struct perf_sampling how;
+	struct perf_work_done before, after;
 	perf_work_describe(run, bytes, in_place, &work);
 	*row = (struct perf_row){.bytes = perf_work_bytes(&work.trial),
 	                         .count = work.trial.count,
@@ -302,7 +303,14 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 		if (!perf_work_check(run, &work, &row->wrong))
 			return false;
 	}
-	if (!choose_sampling(run, &work, &how) || !sample_rounds(run, &work, &how, row) || !summarize(run, row))
+	if (!choose_sampling(run, &work, &how))
+		return false;
+	perf_work_done_read(&before);
+	if (!sample_rounds(run, &work, &how, row))
+		return false;
+	perf_work_done_read(&after);
+	row->workers = perf_workers_at_work(&before, &after);
+	if (!summarize(run, row))
 		return false;
 	row->algbw = (double)row->bytes / row->time.median_us / 1e3;
 	row->busbw = row->algbw * perf_bus_factor(work.trial.collective, run->nranks);

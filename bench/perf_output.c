@@ -11,7 +11,7 @@
 #define PEER_WIDTH  17
 #define NCCL_WIDTH  42
 #define LIMIT_WIDTH 6
-#define CPU_WIDTH   13
+#define CPU_WIDTH   19
 
 static bool progress_shown;
 static double progress_at;
@@ -65,7 +65,7 @@ static void print_columns(const struct perf_run *run, bool units)
 		printf(" %9s %6s %6s %-17s", units ? "(us)" : "nccl", units ? "(GB/s)" : "algbw", units ? "" : "ratio",
 		       units ? "" : "its setting");
 	if (run->options->cpu)
-		printf(" %5s %6s", units ? "(all)" : "cores", units ? "(eng.)" : "cores");
+		printf(" %5s %6s %5s", units ? "(all)" : "cores", units ? "(eng.)" : "cores", units ? "" : "work");
 }
 
 static void print_legend(const struct perf_run *run)
@@ -88,7 +88,7 @@ static void print_legend(const struct perf_run *run)
 	if (run->options->cpu)
 		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling "
 		       "threads, which "
-		       "mostly wait\n");
+		       "mostly wait; and workers of routers that reduce or copy, not look, while a call is under way\n");
 }
 
 void perf_print_head(const struct perf_run *run)
@@ -128,12 +128,14 @@ static void print_nccl(const struct perf_run *run, const struct perf_row *row)
 
 static void print_half(const struct perf_run *run, const struct perf_row *row)
 {
-	char wrong[24] = "N/A", limit[24] = "-";
+	char wrong[24] = "N/A", limit[24] = "-", workers[24] = "-";
 	double spread = (row->time.high_us - row->time.low_us) / 2 / row->time.median_us * 100;
 	if (row->wrong >= 0)
 		snprintf(wrong, sizeof wrong, "%lld", row->wrong);
 	if (row->limit_algbw > 0)
 		snprintf(limit, sizeof limit, "%.0f", row->algbw / row->limit_algbw * 100);
+	if (row->workers >= 0)
+		snprintf(workers, sizeof workers, "%.1f", row->workers);
 	printf(" %9.1f %4.0f %6.2f %6.2f %6s", row->time.median_us, spread, row->algbw, row->busbw, wrong);
 	if (has_limit(run))
 		printf(" %5s", limit);
@@ -142,7 +144,7 @@ static void print_half(const struct perf_run *run, const struct perf_row *row)
 	if (run->nccl)
 		print_nccl(run, row);
 	if (run->options->cpu)
-		printf(" %5.1f %6.1f", row->cores, row->engine_cores);
+		printf(" %5.1f %6.1f %5s", row->cores, row->engine_cores, workers);
 }
 
 void perf_print_refusals(const struct perf_run *run)

@@ -281,6 +281,8 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 		finish(job, bank, seq);
 		return;
 	}
+	run->began_ns = ferry_now_ns();
+	atomic_store_explicit(&run->working_ns, 0, memory_order_relaxed);
 	atomic_store_explicit(&run->left, left, memory_order_relaxed);
 	atomic_store_explicit(&run->plan, entry, memory_order_relaxed);
 	atomic_store_explicit(&run->seq, seq, memory_order_release);
@@ -371,6 +373,16 @@ static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uin
 	return open;
 }
 
+/* Whether the queue's next part may run. */
+static bool is_runnable(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t window)
+{
+	struct ferry_queue *queue = &work->queues[from];
+	uint64_t next = atomic_load_explicit(&queue->next, memory_order_acquire);
+	uint32_t slice = (uint32_t)next / work->share;
+	return (uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
+	       runnable(work, queue, seq, slice + 1, window) > slice;
+}
+
 /* Claims one part of one slice. The tag in `next` makes a claim for a call that has ended fail. */
 static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t window, uint32_t *slice, uint32_t *part, bool *more)
 {
@@ -451,6 +463,13 @@ static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, c
 	atomic_fetch_add_explicit(&job->bytes, (end - begin) * (instr->nsources + 1), memory_order_relaxed);
 }
 
+/* The same: how long the call took here, and what its workers spent of that on their parts, all together. */
+static void count_call(struct ferry_job *job, const struct ferry_run *run)
+{
+	atomic_fetch_add_explicit(&job->calls_ns, ferry_now_ns() - run->began_ns, memory_order_relaxed);
+	atomic_fetch_add_explicit(&job->working_ns, atomic_load_explicit(&run->working_ns, memory_order_relaxed), memory_order_relaxed);
+}
+
 /* Advances the counter over every slice whose parts are all done, in order. One thread at a time holds `publishing`. */
 static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_plan *entry, struct ferry_work *work)
 {
@@ -480,6 +499,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	struct ferry_run *run = &job->runs[bank];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
 	uint32_t count = 0;
+	uint64_t began = 0;
 	bool progress = true;
 	while (progress && count < most) {
 		progress = false;
@@ -491,6 +511,8 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 				continue;
 			if (others)
 				*wanted = UINT32_MAX;
+			if (!began)
+				began = ferry_now_ns();
 			run_part(job, entry, run, seq, work, slice, part);
 			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 == parts_of(work))
 				publish(job, seq, entry, work);
@@ -498,9 +520,14 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 			progress = true;
 		}
 	}
+	if (!count)
+		return 0;
+	atomic_fetch_add_explicit(&run->working_ns, ferry_now_ns() - began, memory_order_relaxed);
 	/* Not before this worker has come out of publish: it would meet the bank's next call there. */
-	if (count && atomic_fetch_sub(&run->left, count) == count)
+	if (atomic_fetch_sub(&run->left, count) == count) {
+		count_call(job, run);
 		finish(job, bank, seq);
+	}
 	return count;
 }
 
@@ -535,13 +562,9 @@ uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, b
 
 static bool has_part(struct ferry_work *work, uint64_t seq, uint32_t window)
 {
-	for (uint32_t q = 0; q < work->nqueues; q++) {
-		uint64_t next = atomic_load_explicit(&work->queues[q].next, memory_order_acquire);
-		uint32_t slice = (uint32_t)next / work->share;
-		if ((uint32_t)(next >> 32) == (uint32_t)seq && slice < work->instr->nslices &&
-		    runnable(work, &work->queues[q], seq, slice + 1, window) > slice)
+	for (uint32_t q = 0; q < work->nqueues; q++)
+		if (is_runnable(work, q, seq, window))
 			return true;
-	}
 	return false;
 }
 

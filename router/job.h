@@ -61,7 +61,9 @@ struct ferry_run {
 	_Atomic(struct ferry_job_plan *) plan;
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
+	uint64_t began_ns;                      /* when it was admitted; the same */
 	_Alignas(FERRY_APART) _Atomic uint64_t left; /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
+	_Atomic uint64_t working_ns;            /* that workers have spent on those that have; each adds before it lowers `left` */
 };
 
 struct ferry_job {
@@ -79,6 +81,7 @@ struct ferry_job {
 	struct ferry_run runs[FERRY_BANKS];
 	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
 	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
+	_Atomic uint64_t calls_ns, working_ns;  /* length of its calls here, and what workers have spent on their parts; the same */
 
 	uint32_t users;                         /* workers inside; under the router's lock */
 	bool closed;                            /* nobody may enter for the moment; under the router's lock */

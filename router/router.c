@@ -190,17 +190,20 @@ static ferryResult_t keep_plan(struct ferry_router *router, struct connection *c
 static void status_text(struct ferry_router *router, char *text, size_t bytes)
 {
 	unsigned jobs = 0, failed = 0, ranks = 0;
-	unsigned long long slices = 0, moved = 0;
+	unsigned long long slices = 0, moved = 0, calls = 0, working = 0;
 	for (struct ferry_job *job = router->workers.jobs; job; job = job->next) {
 		jobs++;
 		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
 		ranks += (unsigned)__builtin_popcountll(job->attached & ~job->detached);
 		slices += atomic_load_explicit(&job->slices, memory_order_relaxed);
 		moved += atomic_load_explicit(&job->bytes, memory_order_relaxed);
+		calls += atomic_load_explicit(&job->calls_ns, memory_order_relaxed);
+		working += atomic_load_explicit(&job->working_ns, memory_order_relaxed);
 	}
-	snprintf(text, bytes, "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u staging=%llu slices=%llu bytes=%llu",
+	snprintf(text, bytes, "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u staging=%llu slices=%llu bytes=%llu calls_ms=%.3f working_ms=%.3f",
 	         router->domain, (int)getpid(), atomic_load(&router->draining) ? "draining" : "serving", router->workers.limit,
-	         jobs, failed, ranks, (unsigned long long)router->staging_used, slices, moved);
+	         jobs, failed, ranks, (unsigned long long)router->staging_used, slices, moved, (double)calls / 1e6,
+	         (double)working / 1e6);
 }
 
 static void serve(struct ferry_router *router, struct connection *client)

@@ -345,12 +345,30 @@ static int remove_file(void **state)
 	return unlink(json_file);
 }
 
+/* Asked of the routers; one that a rank hosts is not. */
+static void cpu_shows_how_many_workers_had_work(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
+	assert_int_equal(cJSON_GetArraySize(rows), 2);
+	double workers = number(cJSON_GetArrayItem(rows, 0), "workers_at_work");
+	if (workers < 0.01 || workers > 64)
+		fail_msg("%f workers at work", workers);
+	cJSON_Delete(rows);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
+	unsetenv("FERRY_ROUTER");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
+	cJSON_Delete(rows);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(every_collective_gives_right_rows_with_all_fields),
 	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
 	        cmocka_unit_test(unchecked_rows_say_so),
+	        cmocka_unit_test(cpu_shows_how_many_workers_had_work),
 	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
