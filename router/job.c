@@ -9,6 +9,7 @@
 #define PART_LEAST (32u << 10)         /* where workers must be woken */
 #define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
 #define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
+#define PART_LONG (32u << 10)          /* takes some ten microseconds: to look at all queues before it costs little of that */
 
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
@@ -120,6 +121,7 @@ static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const 
 	uint32_t staging = ferry_plan_staging_bank(plan, bank);
 	work->window = arenas[instr->window_domain].staging[staging] + instr->window_offset;
 	divide(job, plan, &work->nqueues, &work->share);
+	work->oldest_first = work->nqueues > 1 && plan->slice / parts_of(work) >= PART_LONG;
 	work->queues = (struct ferry_queue *)*memory;
 	work->slots = (struct ferry_slot *)(work->queues + work->nqueues);
 	work->gates = (struct ferry_gate *)(work->slots + plan->window);
@@ -406,11 +408,31 @@ static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t
 	}
 }
 
-/* From the worker's own queue, else, if it may, from the next one that has something. */
+/* The queue that is at the oldest slice: the worker's own, unless another is a slice behind it. */
+static uint32_t oldest(const struct ferry_work *work, uint32_t own, uint64_t seq)
+{
+	uint32_t found = own, least = (uint32_t)atomic_load_explicit(&work->queues[own].next, memory_order_relaxed) / work->share;
+	for (uint32_t i = 1; i < work->nqueues; i++) {
+		uint32_t q = (own + i) % work->nqueues;
+		uint64_t next = atomic_load_explicit(&work->queues[q].next, memory_order_relaxed);
+		if ((uint32_t)(next >> 32) == (uint32_t)seq && (uint32_t)next / work->share < least) {
+			least = (uint32_t)next / work->share;
+			found = q;
+		}
+	}
+	return found;
+}
+
+/* From the worker's own queue, or an older slice from another's; else, if it may, from the next one that has something. */
 static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint64_t seq, uint32_t window, uint32_t *slice,
                       uint32_t *part, bool *more)
 {
 	uint32_t own = worker % work->nqueues;
+	if (work->oldest_first && is_runnable(work, own, seq, window)) {
+		uint32_t first = oldest(work, own, seq);
+		if (first != own && claim(work, first, seq, window, slice, part, more))
+			return true;
+	}
 	if (claim(work, own, seq, window, slice, part, more))
 		return true;
 	for (uint32_t i = 1; steal && i < work->nqueues; i++)

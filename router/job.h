@@ -20,7 +20,9 @@
 
 /*
  * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one cache line for
- * every part that they claim; who has nothing to do for a while takes from the others' (`steal` below).
+ * every part that they claim; who has nothing to do for a while takes from the others' (`steal` below). Of long parts, who has a newer
+ * slice than another's queue takes from that one first: a slice is published when all of it is done, and a core that another
+ * thread shares, or whose clock is low, may take twice as long.
  */
 struct ferry_queue {
 	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
@@ -43,6 +45,7 @@ struct ferry_work {
 	struct ferry_slot *slots;    /* of the window */
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
+	bool oldest_first;           /* parts are long enough to look at all queues before each */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing; /* lock of `published` and of the counter: whoever holds it is the one writer */
 	uint32_t published;          /* slices */
 };

@@ -8,7 +8,7 @@
 #define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
-#define PATIENCE 32 /* looks in vain before each look into the queues of others, whose cache lines it takes */
+#define PATIENCE 32 /* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
 
 /* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
 struct round {
@@ -120,7 +120,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 		if (all) {
 			vain = found ? 0 : vain + 1;
 			/* Whose owner may not come in, because attendants of several jobs have one number, is nobody's own. */
-			steal = !patience || (vain && vain % patience == 0) ||
+			steal = !patience || (found && steal) || (vain && vain % patience == 0) ||
 			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
 			found = false;
 		}

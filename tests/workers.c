@@ -107,6 +107,23 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	close_lone_job(job);
 }
 
+/* Nobody waits for a slice whose parts are left with others while it does newer ones: of long parts the oldest come first. */
+static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **state)
+{
+	(void)state;
+	struct ferry_job *job = open_lone_job(512 << 10, 512 << 10, 3);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_job_work(job, 1, 2, false, &wanted), 2); /* its share of the first of four slices */
+	assert_int_equal(atomic_load(&job->slices), 0);
+	assert_int_equal(ferry_job_work(job, 1, 4, false, &wanted), 4); /* the others' */
+	assert_int_equal(atomic_load(&job->slices), 1);
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 14); /* its own of the last one ends what it may do unasked */
+	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 4);
+	assert_int_equal(atomic_load(&job->slices), 4);
+	assert_true(atomic_load(&job->working_ns) > 0 && atomic_load(&job->working_ns) <= atomic_load(&job->calls_ns));
+	close_lone_job(job);
+}
+
 static void *attend(void *workers)
 {
 	ferry_workers_run(workers);
@@ -160,6 +177,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
+		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
