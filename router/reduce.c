@@ -19,9 +19,9 @@
 #define MOST_SOURCES (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
 #define STREAM_LEAST 4096 /* below this, fencing costs more than the cache lines */
 
-/* ---- small floats, one at a time ---- */
+/* ---- small floats, one at a time: factors ---- */
 
-float ferry_half_to_float(uint16_t half)
+static float half_to_float(uint16_t half)
 {
 	uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023, bits;
 	float value;
@@ -39,66 +39,16 @@ float ferry_half_to_float(uint16_t half)
 	return value;
 }
 
-/* The bits of |value| as a float with `mantissa` bits of mantissa and that exponent bias, to nearest even, unlimited upwards. */
-static uint32_t round_to(uint32_t magnitude, uint32_t mantissa, int bias)
+/* As reduce_kernels.h widens them. */
+static float f8e4m3_to_float(uint8_t byte)
 {
-	int exponent = (int)(magnitude >> 23) - 127 + bias;
-	uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u, drop = 23 - mantissa;
-	if (!(magnitude >> 23))
-		return 0; /* float's own subnormals are far below half of any of these types' least */
-	if (exponent < 1) {
-		drop += (uint32_t)(1 - exponent);
-		exponent = 1;
-	}
-	if (drop > 25)
-		return 0;
-	uint32_t kept = significand >> drop, rest = significand & ((1u << drop) - 1), half = 1u << (drop - 1);
-	kept += rest > half || (rest == half && (kept & 1));
-	return ((uint32_t)(exponent - 1) << mantissa) + kept;
+	return (byte & 0x7f) == 0x7f ? NAN : half_to_float((uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7)) * 256;
 }
 
-uint16_t ferry_float_to_half(float value)
+static float f8e5m2_to_float(uint8_t byte)
 {
-	uint32_t bits;
-	memcpy(&bits, &value, sizeof bits);
-	uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-	uint32_t magnitude = bits & 0x7fffffffu;
-	if (magnitude > 0x7f800000u)
-		return sign | 0x7e00;
-	uint32_t rounded = magnitude == 0x7f800000u ? 0x7c00 : round_to(magnitude, 10, 15);
-	return sign | (uint16_t)(rounded > 0x7c00 ? 0x7c00 : rounded);
+	return half_to_float((uint16_t)(byte << 8));
 }
-
-static uint8_t round_float8(float value, uint32_t mantissa, int bias, uint32_t largest)
-{
-	uint32_t bits;
-	memcpy(&bits, &value, sizeof bits);
-	uint8_t sign = (uint8_t)(bits >> 24 & 0x80);
-	uint32_t magnitude = bits & 0x7fffffffu;
-	if (magnitude > 0x7f800000u)
-		return 0x7f;
-	uint32_t rounded = magnitude == 0x7f800000u ? largest : round_to(magnitude, mantissa, bias);
-	return sign | (uint8_t)(rounded > largest ? largest : rounded);
-}
-
-uint8_t ferry_f8e4m3_round(float value)
-{
-	return round_float8(value, 3, 7, 0x7e); /* 448 */
-}
-
-uint8_t ferry_f8e5m2_round(float value)
-{
-	return round_float8(value, 2, 15, 0x7b); /* 57344 */
-}
-
-/* Powers of two as the compiler can fold them. */
-#define P2(e) ((float)(1ull << ((e) > 0 ? (e) : 0)) / (float)(1ull << ((e) < 0 ? -(e) : 0)))
-#define E4(b) (((b)&0x7f) == 0x7f ? NAN : (((b) >> 3 & 15) ? (8 + ((b)&7)) * P2(((b) >> 3 & 15) - 10) : ((b)&7) * P2(-9)) * ((b)&0x80 ? -1.0f : 1.0f))
-#define E5(b) (((b) >> 2 & 31) == 31 ? (((b)&3) ? NAN : (b)&0x80 ? -INFINITY : INFINITY) : (((b) >> 2 & 31) ? (4 + ((b)&3)) * P2(((b) >> 2 & 31) - 17) : ((b)&3) * P2(-16)) * ((b)&0x80 ? -1.0f : 1.0f))
-#define ROW(f, b) f(b), f(b + 1), f(b + 2), f(b + 3), f(b + 4), f(b + 5), f(b + 6), f(b + 7)
-#define ROWS(f, b) ROW(f, b), ROW(f, b + 8), ROW(f, b + 16), ROW(f, b + 24), ROW(f, b + 32), ROW(f, b + 40), ROW(f, b + 48), ROW(f, b + 56)
-const float ferry_f8e4m3_values[256] = {ROWS(E4, 0), ROWS(E4, 64), ROWS(E4, 128), ROWS(E4, 192)};
-const float ferry_f8e5m2_values[256] = {ROWS(E5, 0), ROWS(E5, 64), ROWS(E5, 128), ROWS(E5, 192)};
 
 /* ---- targets ---- */
 
@@ -150,6 +100,7 @@ static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 }
 
 static enum ferry_target chosen_target;
+static const struct ferry_reduce_kernels *chosen_kernels; /* kernels_of asks the CPU, which in a virtual machine takes microseconds */
 static pthread_once_t chosen = PTHREAD_ONCE_INIT;
 
 ferryResult_t ferry_reduce_check(void)
@@ -172,11 +123,15 @@ static void choose(void)
 	static const enum ferry_target best_first[] = {FERRY_TARGET_AVX512, FERRY_TARGET_AVX2, FERRY_TARGET_NEON, FERRY_TARGET_PORTABLE};
 	const char *wanted = ferry_env("FERRY_REDUCE");
 	chosen_target = FERRY_TARGET_PORTABLE;
-	for (int i = 0; i < 4; i++)
-		if (kernels_of(best_first[i]) && (!wanted || !strcmp(wanted, target_names[best_first[i]]))) {
+	chosen_kernels = &ferry_kernels_portable;
+	for (int i = 0; i < 4; i++) {
+		const struct ferry_reduce_kernels *kernels = kernels_of(best_first[i]);
+		if (kernels && (!wanted || !strcmp(wanted, target_names[best_first[i]]))) {
 			chosen_target = best_first[i];
+			chosen_kernels = kernels;
 			return;
 		}
+	}
 	ferry_log(FERRY_LOG_WARN, "FERRY_REDUCE=%s: this CPU has no such target; portable code runs", wanted);
 }
 
@@ -184,6 +139,12 @@ enum ferry_target ferry_reduce_target(void)
 {
 	pthread_once(&chosen, choose);
 	return chosen_target;
+}
+
+static const struct ferry_reduce_kernels *best_kernels(void)
+{
+	pthread_once(&chosen, choose);
+	return chosen_kernels;
 }
 
 /* ---- factors and divisors in the accumulator's type ---- */
@@ -220,17 +181,17 @@ static void convert_factor(const struct ferry_reduction *reduction, uint32_t sou
 			((double *)factors)[source] = 1;
 		return;
 	case ferryFloat16:
-		single = scaled ? ferry_half_to_float((uint16_t)bits) : 1;
+		single = scaled ? half_to_float((uint16_t)bits) : 1;
 		break;
 	case ferryBfloat16:
 		if (scaled)
 			memcpy(&single, &shifted, 4);
 		break;
 	case ferryFloat8e4m3:
-		single = scaled ? ferry_f8e4m3_values[bits & 255] : 1;
+		single = scaled ? f8e4m3_to_float((uint8_t)bits) : 1;
 		break;
 	case ferryFloat8e5m2:
-		single = scaled ? ferry_f8e5m2_values[bits & 255] : 1;
+		single = scaled ? f8e5m2_to_float((uint8_t)bits) : 1;
 		break;
 	default:
 		if (scaled)
@@ -323,8 +284,8 @@ static void run_whole(const struct pass *pass, char *to, const char *const *from
 	size_t at = 0;
 	if (store == FERRY_STORE_STREAM) {
 		size_t before = -(uintptr_t)to % 64;
-		/* Narrow types store half vectors, which do not stream; and what is short is better left in the cache. */
-		if (pass->step != 2 * pass->kernels->vector || bytes < STREAM_LEAST || before % element_size(pass->reduction->type))
+		/* Bytes are stored as half vectors, which do not stream; and what is short is better left in the cache. */
+		if (pass->step < pass->kernels->vector || bytes < STREAM_LEAST || before % element_size(pass->reduction->type))
 			store = FERRY_STORE_ORDINARY;
 		for (; store == FERRY_STORE_STREAM && at < before; at += before - at < pass->step ? before - at : pass->step)
 			run_short(pass, to, from, at, before - at < pass->step ? before - at : pass->step);
@@ -367,7 +328,7 @@ static void reduce_with(const struct ferry_reduce_kernels *kernels, void *destin
 void ferry_reduce(void *destination, const void *const *sources, uint32_t nsources, size_t elements,
                   const struct ferry_reduction *reduction)
 {
-	reduce_with(kernels_of(ferry_reduce_target()), destination, sources, nsources, elements, reduction);
+	reduce_with(best_kernels(), destination, sources, nsources, elements, reduction);
 }
 
 ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources, uint32_t nsources,
@@ -386,7 +347,7 @@ void ferry_copy(void *destination, const void *source, size_t bytes, enum ferry_
 	char *to = destination;
 	const char *from = source;
 	if (store == FERRY_STORE_STREAM && bytes >= STREAM_LEAST) {
-		const struct ferry_reduce_kernels *kernels = kernels_of(ferry_reduce_target());
+		const struct ferry_reduce_kernels *kernels = best_kernels();
 		size_t before = -(uintptr_t)to % 64, whole = (bytes - before) / 256 * 256;
 		memcpy(to, from, before);
 		kernels->copy_streaming(to + before, from + before, whole);

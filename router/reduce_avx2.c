@@ -14,6 +14,10 @@
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
 		return (vhalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);                                        \
+	}                                                                                                                       \
+	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
+	{                                                                                                                       \
+		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                                      \
 	}
 
 #include "router/reduce_kernels.h"

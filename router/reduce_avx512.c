@@ -14,6 +14,10 @@
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
 		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                                        \
+	}                                                                                                                       \
+	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
+	{                                                                                                                       \
+		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                         \
 	}
 
 #include "router/reduce_kernels.h"

@@ -4,6 +4,7 @@
  *   FERRY_KERNEL   the name of the table to define
  *   VECTOR_BYTES   16, 32 or 64
  *   half_to_float, float_to_half   vectors of float <-> vectors of half's bits, to nearest even
+ *   join_halves                     two vectors of half's bits, the first of them first
  *   stream_store                    a vector past the caches to an aligned address
  * and is compiled with that target's flags. Everything else is GCC's vector extension: element by element, no reassociation,
  * no contraction (-ffp-contract=off), hence the same bits on every target. A NaN result is always the canonical quiet NaN,
@@ -28,23 +29,49 @@ typedef int8_t vi8 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint8_t vu8 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t vhalf __attribute__((vector_size(VECTOR_BYTES / 2)));
 
+#define SELECT(mask, yes, no, vector, bits) ((vector)(((bits)(yes) & (bits)(mask)) | ((bits)(no) & ~(bits)(mask))))
+
+/*
+ * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even, what is more than
+ * `largest` as `beyond`. Below the least normal number, adding a power of two whose last place is the least subnormal leaves
+ * the number of those in the sum's last places.
+ */
+INLINE vu32 narrow(vfloat value, const uint32_t mantissa, const uint32_t bias, const uint32_t largest, const uint32_t beyond,
+                   const uint32_t nan, const uint32_t sign_bit)
+{
+	const uint32_t drop = 23 - mantissa, normal = (128 - bias) << 23, whole = (151 - mantissa - bias) << 23;
+	vu32 magnitude = (vu32)value & 0x7fffffffu, sign = ((vu32)value >> 31) * sign_bit;
+	vu32 rounded = (magnitude + ((1u << (drop - 1)) - 1) + (magnitude >> drop & 1u)) >> drop;
+	vu32 code = rounded - ((127 - bias) << mantissa);
+	vu32 small = (vu32)((vfloat)magnitude + (vfloat)((vu32){} + whole)) - whole;
+	code = SELECT(magnitude < normal, small, code, vu32, vu32);
+	code = SELECT(code > largest, (vu32){} + beyond, code, vu32, vu32);
+	code = SELECT(magnitude > 0x7f800000u, (vu32){} + nan, code, vu32, vu32);
+	return sign | code;
+}
+
 HALF_CONVERSIONS
 
-/* ---- between memory and accumulators ---- */
+/* ---- between memory and accumulators, two vectors of these at a time ---- */
+
+INLINE void store_whole(char *to, const void *vector, enum ferry_store store)
+{
+	if (store == FERRY_STORE_STREAM)
+		stream_store(to, vector);
+	else
+		memcpy(to, vector, VECTOR_BYTES);
+}
 
 #define DEFINE_DIRECT(name, vector)                                                                                             \
-	INLINE vector load_##name(const char *from)                                                                             \
+	INLINE void load_##name(const char *from, vector *a, vector *b)                                                         \
 	{                                                                                                                       \
-		vector value;                                                                                                   \
-		memcpy(&value, from, sizeof value);                                                                             \
-		return value;                                                                                                   \
+		memcpy(a, from, sizeof *a);                                                                                     \
+		memcpy(b, from + sizeof *a, sizeof *b);                                                                         \
 	}                                                                                                                       \
-	INLINE void store_##name(char *to, vector value, enum ferry_store store)                                                \
+	INLINE void store_##name(char *to, vector a, vector b, enum ferry_store store)                                          \
 	{                                                                                                                       \
-		if (store == FERRY_STORE_STREAM)                                                                                \
-			stream_store(to, &value);                                                                               \
-		else                                                                                                            \
-			memcpy(to, &value, sizeof value);                                                                       \
+		store_whole(to, &a, store);                                                                                     \
+		store_whole(to + sizeof a, &b, store);                                                                          \
 	}
 
 DEFINE_DIRECT(i8, vi8)
@@ -56,57 +83,97 @@ DEFINE_DIRECT(u64, vu64)
 DEFINE_DIRECT(f32, vfloat)
 DEFINE_DIRECT(f64, vdouble)
 
-INLINE vfloat load_bf16(const char *from)
+/* A float is a bf16 and sixteen bits more. `a` has the elements of even number, `b` the odd ones: no lane ever moves. */
+INLINE void load_bf16(const char *from, vfloat *a, vfloat *b)
 {
-	vhalf bits;
-	memcpy(&bits, from, sizeof bits);
-	return (vfloat)(__builtin_convertvector(bits, vu32) << 16);
+	vu32 pairs;
+	memcpy(&pairs, from, sizeof pairs);
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the element of even number is the low half of a pair"
+#endif
+	*a = (vfloat)(pairs << 16);
+	*b = (vfloat)(pairs & 0xffff0000u);
 }
 
-INLINE void store_bf16(char *to, vfloat value, enum ferry_store store)
+/* To nearest even, in the upper half; what is below it is of no use. */
+INLINE vu32 round_bf16(vfloat value)
 {
-	(void)store; /* half a vector: the streaming path runs on whole ones only */
 	vu32 bits = (vu32)value;
-	vu32 rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-	vhalf half = __builtin_convertvector(rounded, vhalf);
-	memcpy(to, &half, sizeof half);
+	return bits + 0x7fffu + (bits >> 16 & 1u);
 }
 
-INLINE vfloat load_f16(const char *from)
+INLINE void store_bf16(char *to, vfloat a, vfloat b, enum ferry_store store)
 {
-	vhalf bits;
-	memcpy(&bits, from, sizeof bits);
-	return half_to_float(bits);
+	vu32 pairs = round_bf16(a) >> 16 | (round_bf16(b) & 0xffff0000u);
+	store_whole(to, &pairs, store);
 }
 
-INLINE void store_f16(char *to, vfloat value, enum ferry_store store)
+INLINE void load_f16(const char *from, vfloat *a, vfloat *b)
 {
-	(void)store;
-	vhalf half = float_to_half(value);
-	memcpy(to, &half, sizeof half);
+	vhalf bits[2];
+	memcpy(bits, from, sizeof bits);
+	*a = half_to_float(bits[0]);
+	*b = half_to_float(bits[1]);
 }
 
-#define DEFINE_FLOAT8(name)                                                                                                     \
-	INLINE vfloat load_##name(const char *from)                                                                             \
+INLINE void store_f16(char *to, vfloat a, vfloat b, enum ferry_store store)
+{
+	vhalf low = float_to_half(a), high = float_to_half(b);
+	if (store == FERRY_STORE_STREAM) {
+		vu8 whole = join_halves(low, high);
+		stream_store(to, &whole);
+	} else { /* moving `high` up costs more than a second store */
+		memcpy(to, &low, sizeof low);
+		memcpy(to + sizeof low, &high, sizeof high);
+	}
+}
+
+/*
+ * Shifted so that the fraction's top bit is where a half has it, a byte is a half but for the bias of the exponent, and every half is a
+ * float. The largest magnitude of e4m3 is its NaN. `a` has the bytes of even number, `b` the odd ones.
+ */
+INLINE vfloat widen_f8e4m3(vhalf bits)
+{
+	vfloat value = half_to_float((bits & 0x80) << 8 | (bits & 0x7f) << 7) * 256;
+	return SELECT(((vu32)value & 0x7fffffffu) == 0x43f00000u, (vi32){} + 0x7fc00000, value, vfloat, vi32);
+}
+
+INLINE vfloat widen_f8e5m2(vhalf bits)
+{
+	return half_to_float(bits << 8);
+}
+
+/* Half a vector in all, which does not stream: ferry_reduce asks for it of whole ones only. */
+#define DEFINE_FLOAT8(name, mantissa, bias, largest)                                                                            \
+	INLINE void load_##name(const char *from, vfloat *a, vfloat *b)                                                         \
 	{                                                                                                                       \
-		vfloat value;                                                                                                   \
-		for (size_t i = 0; i < FLOAT_LANES; i++)                                                                        \
-			value[i] = ferry_##name##_values[(unsigned char)from[i]];                                               \
-		return value;                                                                                                   \
+		vhalf pairs;                                                                                                    \
+		memcpy(&pairs, from, sizeof pairs);                                                                             \
+		*a = widen_##name(pairs & 0xff);                                                                                \
+		*b = widen_##name(pairs >> 8);                                                                                  \
 	}                                                                                                                       \
-	INLINE void store_##name(char *to, vfloat value, enum ferry_store store)                                                \
+	INLINE void store_##name(char *to, vfloat a, vfloat b, enum ferry_store store)                                          \
 	{                                                                                                                       \
+		vu32 pairs = narrow(a, mantissa, bias, largest, largest, 0x7f, 0x80) |                                          \
+		             narrow(b, mantissa, bias, largest, largest, 0x7f, 0x80) << 8;                                      \
+		vhalf bytes = __builtin_convertvector(pairs, vhalf);                                                            \
 		(void)store;                                                                                                    \
-		for (size_t i = 0; i < FLOAT_LANES; i++)                                                                        \
-			to[i] = (char)ferry_##name##_round(value[i]);                                                           \
+		memcpy(to, &bytes, sizeof bytes);                                                                               \
 	}
 
-DEFINE_FLOAT8(f8e4m3)
-DEFINE_FLOAT8(f8e5m2)
+DEFINE_FLOAT8(f8e4m3, 3, 7, 0x7eu)
+DEFINE_FLOAT8(f8e5m2, 2, 15, 0x7bu)
+
+/* Lines that end in the bytes just written: a step may be less than one, and half a line is not to leave. */
+INLINE void demote_whole_lines(const char *written, size_t bytes)
+{
+	if (bytes % FERRY_CACHE_LINE == 0)
+		ferry_demote(written, bytes);
+	else if ((uintptr_t)(written + bytes) % FERRY_CACHE_LINE == 0)
+		ferry_demote(written + bytes - FERRY_CACHE_LINE, FERRY_CACHE_LINE);
+}
 
 /* ---- one step of each operation ---- */
-
-#define SELECT(mask, yes, no, vector, bits) ((vector)(((bits)(yes) & (bits)(mask)) | ((bits)(no) & ~(bits)(mask))))
 
 /* vector: the accumulator; bits: an integer vector of the same width; arithmetic: unsigned for signed integers, which wrap. */
 #define DEFINE_STEP(name, vector, bits, arithmetic, is_float)                                                                   \
@@ -117,7 +184,7 @@ DEFINE_FLOAT8(f8e5m2)
 		if (op == ferryProd)                                                                                            \
 			return (vector)((arithmetic)a * (arithmetic)b);                                                         \
 		vector chosen = op == ferryMax ? SELECT(b > a, b, a, vector, bits) : SELECT(b < a, b, a, vector, bits);         \
-		return is_float ? SELECT(b != b, b, chosen, vector, bits) : chosen; /* a NaN in a stays: no comparison holds */  \
+		return is_float ? SELECT(b != b, b, chosen, vector, bits) : chosen; /* a NaN in a stays: no comparison holds */ \
 	}
 
 DEFINE_STEP(i8, vi8, vi8, vu8, 0)
@@ -136,23 +203,25 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 /* ---- the pass ---- */
 
 /*
- * Two vectors of the result at a time, their accumulators in registers, each source read once. plain: no factors, no divisor.
- * `count` is a constant where the pass is specialized for it.
+ * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: that they are in memory. plain: no factors,
+ * no divisor. `count` is a constant where the pass is specialized for it, and the pointers then stay in registers: the result may be one
+ * of the sources, but not the list of them.
  */
-#define DEFINE_PASS(name, vector, memory_bytes, stepper, scalar, finish)                                                        \
-	INLINE void pass_##name(char *to, const char *const *from, const uint32_t count, size_t begin, size_t end, const int op, \
-	                        const bool plain, enum ferry_store store, const scalar *factors, scalar divisor)                \
+#define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, finish)                                                          \
+	INLINE void pass_##name(char *to, const char *const *restrict from, const uint32_t count, size_t begin,                 \
+	                        size_t end, const int op, const bool plain, enum ferry_store store, const scalar *factors,      \
+	                        scalar divisor)                                                                                 \
 	{                                                                                                                       \
-		const size_t one = memory_bytes;                                                                                \
-		size_t at = begin;                                                                                              \
-		for (; at + 2 * one <= end; at += 2 * one) {                                                                    \
-			vector a = load_##name(from[0] + at), b = load_##name(from[0] + at + one);                              \
+		const size_t step = step_bytes;                                                                                 \
+		for (size_t at = begin; at + step <= end; at += step) {                                                         \
+			vector a, b, c, d;                                                                                      \
+			load_##name(from[0] + at, &a, &b);                                                                      \
 			if (!plain && factors) {                                                                                \
 				a = step_##stepper(a, factors[0] - (vector){}, ferryProd);                                      \
 				b = step_##stepper(b, factors[0] - (vector){}, ferryProd);                                      \
 			}                                                                                                       \
 			for (uint32_t i = 1; i < count; i++) {                                                                  \
-				vector c = load_##name(from[i] + at), d = load_##name(from[i] + at + one);                      \
+				load_##name(from[i] + at, &c, &d);                                                              \
 				if (!plain && factors) {                                                                        \
 					c = step_##stepper(c, factors[i] - (vector){}, ferryProd);                              \
 					d = step_##stepper(d, factors[i] - (vector){}, ferryProd);                              \
@@ -164,10 +233,9 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 				a /= divisor;                                                                                   \
 				b /= divisor;                                                                                   \
 			}                                                                                                       \
-			store_##name(to + at, finish(a), store);                                                                \
-			store_##name(to + at + one, finish(b), store);                                                          \
+			store_##name(to + at, finish(a), finish(b), store);                                                     \
 			if (store == FERRY_STORE_DEMOTE)                                                                        \
-				ferry_demote(to + at, 2 * one);                                                                 \
+				demote_whole_lines(to + at, step);                                                              \
 		}                                                                                                               \
 	}                                                                                                                       \
 	INLINE void op_##name(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, const int op,        \
@@ -200,18 +268,18 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 		}                                                                                                               \
 	}
 
-DEFINE_PASS(i8, vi8, VECTOR_BYTES, i8, int8_t, SAME)
-DEFINE_PASS(u8, vu8, VECTOR_BYTES, u8, uint8_t, SAME)
-DEFINE_PASS(i32, vi32, VECTOR_BYTES, i32, int32_t, SAME)
-DEFINE_PASS(u32, vu32, VECTOR_BYTES, u32, uint32_t, SAME)
-DEFINE_PASS(i64, vi64, VECTOR_BYTES, i64, int64_t, SAME)
-DEFINE_PASS(u64, vu64, VECTOR_BYTES, u64, uint64_t, SAME)
-DEFINE_PASS(f32, vfloat, VECTOR_BYTES, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f64, vdouble, VECTOR_BYTES, double, double, CANONICAL_DOUBLE)
-DEFINE_PASS(f16, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(bf16, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f8e4m3, vfloat, VECTOR_BYTES / 4, float, float, CANONICAL_FLOAT)
-DEFINE_PASS(f8e5m2, vfloat, VECTOR_BYTES / 4, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(i8, vi8, 2 * VECTOR_BYTES, i8, int8_t, SAME)
+DEFINE_PASS(u8, vu8, 2 * VECTOR_BYTES, u8, uint8_t, SAME)
+DEFINE_PASS(i32, vi32, 2 * VECTOR_BYTES, i32, int32_t, SAME)
+DEFINE_PASS(u32, vu32, 2 * VECTOR_BYTES, u32, uint32_t, SAME)
+DEFINE_PASS(i64, vi64, 2 * VECTOR_BYTES, i64, int64_t, SAME)
+DEFINE_PASS(u64, vu64, 2 * VECTOR_BYTES, u64, uint64_t, SAME)
+DEFINE_PASS(f32, vfloat, 2 * VECTOR_BYTES, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(f64, vdouble, 2 * VECTOR_BYTES, double, double, CANONICAL_DOUBLE)
+DEFINE_PASS(f16, vfloat, VECTOR_BYTES, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(bf16, vfloat, VECTOR_BYTES, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(f8e4m3, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
+DEFINE_PASS(f8e5m2, vfloat, VECTOR_BYTES / 2, float, float, CANONICAL_FLOAT)
 
 static void copy_streaming(char *to, const char *from, size_t bytes)
 {

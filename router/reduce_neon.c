@@ -14,6 +14,10 @@
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
 		return (vhalf)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value));                                           \
+	}                                                                                                                       \
+	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
+	{                                                                                                                       \
+		return (vu8)vcombine_u16((uint16x4_t)low, (uint16x4_t)high);                                                    \
 	}
 
 #include "router/reduce_kernels.h"

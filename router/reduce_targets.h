@@ -26,13 +26,4 @@ struct ferry_reduce_kernels {
 
 extern const struct ferry_reduce_kernels ferry_kernels_portable, ferry_kernels_avx2, ferry_kernels_avx512, ferry_kernels_neon;
 
-/* 8-bit floats: values by bits, and rounding to nearest even. Finite overflow saturates, as CUDA's conversions do by default. */
-extern const float ferry_f8e4m3_values[256], ferry_f8e5m2_values[256];
-uint8_t ferry_f8e4m3_round(float value);
-uint8_t ferry_f8e5m2_round(float value);
-
-/* One half at a time, in integers. */
-float ferry_half_to_float(uint16_t half);
-uint16_t ferry_float_to_half(float value);
-
 #endif

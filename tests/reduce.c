@@ -139,13 +139,13 @@ static void sixteen_bit_floats_are_rounded_once(void **state)
 {
 	(void)state;
 	/* 2048 + 1 + 1 + ... : each step rounded to float16 would stay at 2048. */
-	uint16_t out, big = ferry_float_to_half(2048), one = ferry_float_to_half(1);
+	uint16_t out, big = 0x6800 /* 2048 */, one = 0x3c00;
 	const void *pointers[9];
 	struct ferry_reduction reduction = {.type = ferryFloat16, .op = ferrySum, .divisor = 1};
 	for (int i = 0; i < 9; i++)
 		pointers[i] = i ? &one : &big;
 	ferry_reduce(&out, pointers, 9, 1, &reduction);
-	assert_true(ferry_half_to_float(out) == 2056.0f);
+	assert_int_equal(out, 0x6804); /* 2056 */
 }
 
 static void a_nan_in_any_source_comes_out_of_min_and_max(void **state)
@@ -160,52 +160,6 @@ static void a_nan_in_any_source_comes_out_of_min_and_max(void **state)
 			ferry_reduce(&out, pointers, 3, 1, &reduction);
 			assert_true(isnan(out));
 		}
-}
-
-static void half_conversions_round_to_nearest_even(void **state)
-{
-	(void)state;
-	for (uint32_t half = 0; half < 65536; half++)
-		if ((half & 0x7c00) != 0x7c00 || !(half & 0x3ff))
-			assert_int_equal(ferry_float_to_half(ferry_half_to_float((uint16_t)half)), half);
-	/* Between two neighbours: below the middle down, above it up, in the middle to the even one. */
-	for (uint32_t half = 0; half < 0x7bff; half++) {
-		float low = ferry_half_to_float((uint16_t)half), high = ferry_half_to_float((uint16_t)(half + 1));
-		float middle = low + (high - low) / 2;
-		assert_int_equal(ferry_float_to_half(nextafterf(middle, 0)), half);
-		assert_int_equal(ferry_float_to_half(nextafterf(middle, INFINITY)), half + 1);
-		assert_int_equal(ferry_float_to_half(middle), half + (half & 1));
-	}
-	assert_int_equal(ferry_float_to_half(65519.99f), 0x7bff);
-	assert_int_equal(ferry_float_to_half(65520), 0x7c00);
-}
-
-static void check_float8(const float *values, uint8_t (*rounded)(float), uint32_t largest)
-{
-	for (uint32_t bits = 0; bits <= largest; bits++) {
-		assert_int_equal(rounded(values[bits]), bits);
-		if (bits)
-			assert_int_equal(rounded(-values[bits]), bits | 0x80);
-		if (bits == largest)
-			break;
-		float middle = values[bits] + (values[bits + 1] - values[bits]) / 2;
-		assert_true(values[bits] < values[bits + 1]);
-		assert_int_equal(rounded(nextafterf(middle, 0)), bits);
-		assert_int_equal(rounded(nextafterf(middle, INFINITY)), bits + 1);
-		assert_int_equal(rounded(middle), bits + (bits & 1));
-	}
-	assert_int_equal(rounded(1e30f), largest);
-	assert_int_equal(rounded(-INFINITY), largest | 0x80);
-	assert_true(isnan(values[rounded(NAN)]));
-}
-
-static void eight_bit_floats_round_to_nearest_even_and_saturate(void **state)
-{
-	(void)state;
-	assert_true(ferry_f8e4m3_values[0x7e] == 448 && ferry_f8e4m3_values[1] == 0x1p-9f && ferry_f8e4m3_values[0x38] == 1);
-	assert_true(ferry_f8e5m2_values[0x7b] == 57344 && ferry_f8e5m2_values[1] == 0x1p-16f && ferry_f8e5m2_values[0x3c] == 1);
-	check_float8(ferry_f8e4m3_values, ferry_f8e4m3_round, 0x7e);
-	check_float8(ferry_f8e5m2_values, ferry_f8e5m2_round, 0x7b);
 }
 
 static void copies_of_every_store_are_exact_and_stay_inside(void **state)
@@ -232,8 +186,6 @@ int main(void)
 		cmocka_unit_test(integers_wrap_and_average_towards_zero),
 		cmocka_unit_test(sixteen_bit_floats_are_rounded_once),
 		cmocka_unit_test(a_nan_in_any_source_comes_out_of_min_and_max),
-		cmocka_unit_test(half_conversions_round_to_nearest_even),
-		cmocka_unit_test(eight_bit_floats_round_to_nearest_even_and_saturate),
 		cmocka_unit_test(copies_of_every_store_are_exact_and_stay_inside),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

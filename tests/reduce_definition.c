@@ -323,12 +323,12 @@ static void every_target_and_store_gives_same_bits_and_touches_nothing_else(void
 		}
 }
 
-static void check_against_reference(const struct sources *sources, uint32_t nsources, size_t elements,
-                                    const struct ferry_reduction *reduction)
+static void check_target(enum ferry_target target, const struct sources *sources, uint32_t nsources, size_t elements,
+                         const struct ferry_reduction *reduction)
 {
 	static _Alignas(64) unsigned char got[ROOM];
 	size_t size = ferry_type_size(reduction->type);
-	assert_int_equal(ferry_reduce_on(ferry_reduce_target(), got, sources->at, nsources, elements, reduction), ferrySuccess);
+	assert_int_equal(ferry_reduce_on(target, got, sources->at, nsources, elements, reduction), ferrySuccess);
 	for (size_t i = 0; i < elements; i++) {
 		uint64_t inputs[MOST_SOURCES], bits = bits_at(got, i, size), wanted;
 		for (uint32_t s = 0; s < nsources; s++)
@@ -350,11 +350,19 @@ static void check_against_reference(const struct sources *sources, uint32_t nsou
 			if (bits == wanted)
 				continue;
 		}
-		fail_msg("%s of %s, %u sources (first %llx), divisor %u, element %zu: %llx instead of %llx",
-		         ferry_redop_name(reduction->op), ferry_type_name(reduction->type), nsources,
+		fail_msg("%s: %s of %s, %u sources (first %llx), divisor %u, element %zu: %llx instead of %llx",
+		         ferry_reduce_target_name(target), ferry_redop_name(reduction->op), ferry_type_name(reduction->type), nsources,
 		         (unsigned long long)inputs[0], reduction->divisor, i, (unsigned long long)bits,
 		         (unsigned long long)wanted);
 	}
+}
+
+static void check_against_reference(const struct sources *sources, uint32_t nsources, size_t elements,
+                                    const struct ferry_reduction *reduction)
+{
+	for (int target = 0; target < FERRY_NUM_TARGETS; target++)
+		if (has_target((enum ferry_target)target))
+			check_target((enum ferry_target)target, sources, nsources, elements, reduction);
 }
 
 static void results_follow_the_definition_in_rank_order_with_one_rounding(void **state)
@@ -393,6 +401,44 @@ static void small_floats_add_and_multiply_right_for_every_code(void **state)
 				}
 			}
 	}
+}
+
+/* A source that the type has exactly, or false. */
+static bool put(const struct sources *sources, uint32_t source, size_t at, const struct format *format, double value)
+{
+	uint16_t code = (uint16_t)encode(format, value);
+	memcpy(sources->memory[source] + 2 * at, &code, 2);
+	return decode(format, code) == value;
+}
+
+/* The middle between a code and the next, and what is a little to either side of it: a sum that the accumulators have exactly. */
+static void sums_between_two_codes_go_to_the_nearer_and_from_the_middle_to_the_even_one(void **state)
+{
+	static const ferryDataType_t types[] = {ferryFloat16, ferryBfloat16};
+	struct sources *sources = *state;
+	size_t tried = 0;
+	for (uint32_t s = 0; s < 3; s++)
+		sources->at[s] = sources->memory[s];
+	for (size_t t = 0; t < COUNT(types); t++)
+		for (int aside = -1; aside <= 1; aside++) {
+			struct ferry_reduction reduction = {.type = types[t], .op = ferrySum, .divisor = 1};
+			struct format format;
+			size_t elements = 0;
+			assert_true(format_of(types[t], &format));
+			for (uint32_t code = 0; code < largest_code(&format); code++) {
+				double low = decode(&format, code), gap = decode(&format, code + 1) - low;
+				bool exact = put(sources, 0, elements, &format, code % 3 ? low : -low);
+				exact &= put(sources, 1, elements, &format, (code % 3 ? gap : -gap) / 2);
+				exact &= put(sources, 2, elements, &format, (code % 3 ? aside : -aside) * gap / 1024);
+				elements += exact;
+				tried += exact;
+				if (elements == MOST_ELEMENTS || code + 1 == largest_code(&format)) {
+					check_against_reference(sources, 3, elements, &reduction);
+					elements = 0;
+				}
+			}
+		}
+	assert_true(tried > 100000);
 }
 
 static void destination_may_be_any_one_of_the_sources(void **state)
@@ -500,6 +546,7 @@ int main(void)
 		cmocka_unit_test(every_target_and_store_gives_same_bits_and_touches_nothing_else),
 		cmocka_unit_test(results_follow_the_definition_in_rank_order_with_one_rounding),
 		cmocka_unit_test(small_floats_add_and_multiply_right_for_every_code),
+		cmocka_unit_test(sums_between_two_codes_go_to_the_nearer_and_from_the_middle_to_the_even_one),
 		cmocka_unit_test(destination_may_be_any_one_of_the_sources),
 		cmocka_unit_test(nan_results_are_one_quiet_nan_whatever_the_sources_payloads),
 #if defined(__x86_64__)
