@@ -91,6 +91,20 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 		        name);
 }
 
+/* Options that say nothing of this collective, or nothing together. */
+static void check_together(const struct perf_options *out, struct argp_state *state)
+{
+	const char *name = ferry_collective_name(out->collective);
+	if (out->op_given && !ferry_collective_reduces(out->collective))
+		argp_error(state, "-o %s: %s reduces nothing", out->op_given, name);
+	if (out->root_given && !ferry_collective_has_root(out->collective))
+		argp_error(state, "--root %s: %s has no root", out->root_given, name);
+	if (out->least > out->most)
+		argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least, (unsigned long long)out->most);
+	if (out->sweep_given && (!out->peer || strcmp(out->peer, "nccl")))
+		argp_error(state, "--nccl-sweep is of --vs nccl");
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct perf_options *out = state->input;
@@ -113,6 +127,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		out->op = ferry_redop_parse(value);
 		if (out->op > ferryNumOps)
 			argp_error(state, "-o: \"%s\" is none of sum, prod, min, max, avg, premulsum", value);
+		out->op_given = value;
 		return 0;
 	case 'n':
 		out->iterations = number_of(value, 1, 1000, "-n", state);
@@ -125,6 +140,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_ROOT:
 		out->root = (int)number_of(value, 0, FERRY_MAX_RANKS - 1, "--root", state);
+		out->root_given = value;
 		return 0;
 	case KEY_DEVICE:
 		if (strcmp(value, "host") && strcmp(value, "cuda"))
@@ -170,11 +186,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (out->collective == FERRY_NUM_COLLECTIVES)
 			argp_error(state, "which collective? ferry-perf allreduce");
-		if (out->least > out->most)
-			argp_error(state, "-b %llu is over -e %llu", (unsigned long long)out->least,
-			           (unsigned long long)out->most);
-		if (out->sweep_given && (!out->peer || strcmp(out->peer, "nccl")))
-			argp_error(state, "--nccl-sweep is of --vs nccl");
+		check_together(out, state);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;

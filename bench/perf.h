@@ -21,6 +21,7 @@ struct perf_options {
 	ferryDataType_t type;
 	ferryRedOp_t op;
 	int root;
+	const char *op_given, *root_given; /* as the user wrote them; NULL: the defaults */
 	uint32_t iterations; /* samples per row; 0: as many as fit about a quarter of a second */
 	uint32_t warmups;
 	uint32_t pause_us;   /* before each timed call, which is then alone in its sample; 0: none */

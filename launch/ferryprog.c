@@ -21,6 +21,7 @@ struct arguments {
 	uint32_t placed, domains_placed; /* by --place */
 	bool domains_given;
 	bool collective_given, root_given;
+	const char *op_given; /* as the user wrote it; NULL: the default */
 	const char *of_show; /* an option that is show's alone, if one was given */
 	struct ferry_compile_options compile;
 	uint64_t staging;
@@ -120,6 +121,7 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 		arguments->compile.redop = ferry_redop_parse(value);
 		if (arguments->compile.redop == ferryMaxRedOp)
 			argp_error(state, "--op: \"%s\" is no operation: sum, prod, max, min, avg or premulsum", value);
+		arguments->op_given = value;
 		return 0;
 	case KEY_SLICE:
 		arguments->compile.slice = (uint32_t)parse_number("--slice", value, 64, 1u << 30, state);
@@ -154,6 +156,17 @@ static error_t parse_operand(struct arguments *arguments, char *value, struct ar
 		argp_error(state, "one operand, not both \"%s\" and \"%s\"", arguments->operand, value);
 	arguments->operand = value;
 	return 0;
+}
+
+/* Options that say nothing of the collective, which the operand names: itself, or in its text. */
+static ferryResult_t check_meant(const struct arguments *arguments, enum ferry_collective collective, const char *operand)
+{
+	const char *name = ferry_collective_name(collective);
+	if (arguments->root_given && !ferry_collective_has_root(collective))
+		return ferry_fail(ferryInvalidUsage, "%s: --root %u: %s has no root", operand, arguments->root, name);
+	if (arguments->op_given && !ferry_collective_reduces(collective))
+		return ferry_fail(ferryInvalidUsage, "%s: --op %s: %s reduces nothing", operand, arguments->op_given, name);
+	return ferrySuccess;
 }
 
 /* Options that cannot all be meant, or that this command would not look at. */
@@ -206,6 +219,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (strcmp(arguments->command, "synth"))
 			return 0;
 		arguments->collective = parse_collective(arguments->operand, state);
+		if (check_meant(arguments, arguments->collective, "synth"))
+			argp_error(state, "%s", ferry_last_message());
 		if (!arguments->nranks)
 			argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
 		if (arguments->root >= arguments->nranks)
@@ -219,10 +234,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-static int failed(void)
+static int failed(ferryResult_t result)
 {
 	fprintf(stderr, "%s\n", ferry_last_message());
-	return EXIT_WRONG;
+	return result == ferryInvalidUsage ? EXIT_USAGE : EXIT_WRONG;
 }
 
 /* Ranks in equal blocks unless --place said where each is. */
@@ -267,7 +282,9 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	if (arguments->collective_given && (*program)->collective != arguments->collective)
 		return ferry_fail(ferryProgramError, "%s: it is of %s, not of %s", name, ferry_collective_name((*program)->collective),
 		                  ferry_collective_name(arguments->collective));
-	if (arguments->root_given && ferry_collective_has_root((*program)->collective) && (*program)->root != arguments->root)
+	if ((result = check_meant(arguments, (*program)->collective, name)))
+		return result;
+	if (arguments->root_given && (*program)->root != arguments->root)
 		return ferry_fail(ferryProgramError, "%s: its root is %u, not %u", name, (*program)->root, arguments->root);
 	if (!arguments->nranks)
 		return ferrySuccess;
@@ -325,7 +342,7 @@ static int check(const struct arguments *arguments)
 		       program->ndomains == 1 ? "" : "s", program->nchunks, program->nchunks == 1 ? "" : "s",
 		       program->nstatements);
 	ferry_program_free(program);
-	return result ? failed() : EXIT_RIGHT;
+	return result ? failed(result) : EXIT_RIGHT;
 }
 
 static int show(struct arguments *arguments)
@@ -343,7 +360,7 @@ static int show(struct arguments *arguments)
 		ferry_plan_print(plan, stdout);
 	free(plan);
 	ferry_program_free(program);
-	return result ? failed() : EXIT_RIGHT;
+	return result ? failed(result) : EXIT_RIGHT;
 }
 
 static int synth(const struct arguments *arguments)
@@ -359,7 +376,7 @@ static int synth(const struct arguments *arguments)
 		fputs(text, stdout);
 	free(text);
 	ferry_program_free(program);
-	return result ? failed() : EXIT_RIGHT;
+	return result ? failed(result) : EXIT_RIGHT;
 }
 
 int main(int argc, char **argv)

@@ -95,22 +95,23 @@ static void every_collective_gives_right_rows_with_all_fields(void **state)
 		const char *argument, *name;
 		double factor;
 		bool in_place;
+		const char *options; /* those that the collective has a meaning for */
 	} collectives[] = {
-	        {"allreduce", "allreduce", 4.0 / 3, true},
-	        {"allgather", "allgather", 2.0 / 3, true},
-	        {"reducescatter", "reducescatter", 2.0 / 3, true},
-	        {"broadcast", "broadcast", 1, true},
-	        {"reducetoroot", "reduce", 1, true},
-	        {"gather", "gather", 2.0 / 3, true},
-	        {"scatter", "scatter", 2.0 / 3, true},
-	        {"alltoall", "alltoall", 2.0 / 3, true},
-	        {"alltoallv", "alltoallv", 2.0 / 3, false},
-	        {"sendrecv", "sendrecv", 1, false},
+	        {"allreduce", "allreduce", 4.0 / 3, true, "-o max"},
+	        {"allgather", "allgather", 2.0 / 3, true, ""},
+	        {"reducescatter", "reducescatter", 2.0 / 3, true, "-o max"},
+	        {"broadcast", "broadcast", 1, true, "--root 1"},
+	        {"reducetoroot", "reduce", 1, true, "-o max --root 1"},
+	        {"gather", "gather", 2.0 / 3, true, "--root 1"},
+	        {"scatter", "scatter", 2.0 / 3, true, "--root 1"},
+	        {"alltoall", "alltoall", 2.0 / 3, true, ""},
+	        {"alltoallv", "alltoallv", 2.0 / 3, false, ""},
+	        {"sendrecv", "sendrecv", 1, false, ""},
 	};
 	for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
 		char arguments[256];
-		snprintf(arguments, sizeof arguments,
-		         "%s -b 3000 -e 96000 -f 32 -n 3 -w 1 --ranks 3 --domains 2 -d i32 -o max", collectives[i].argument);
+		snprintf(arguments, sizeof arguments, "%s -b 3000 -e 96000 -f 32 -n 3 -w 1 --ranks 3 --domains 2 -d i32 %s",
+		         collectives[i].argument, collectives[i].options);
 		cJSON *rows = rows_of(arguments);
 		assert_int_equal(cJSON_GetArraySize(rows), collectives[i].in_place ? 4 : 2);
 		for (const cJSON *row = rows->child; row; row = row->next) {
@@ -292,6 +293,10 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"reduce --sources", "ferry-perf reduce", 64},
 	        {"limits --json /nonexistent/file", "/nonexistent/file", 1},
 	        {"broadcast --root 2 --ranks 2", "--root 2", 1},
+	        {"broadcast -o max", "-o max: broadcast reduces nothing", 64},
+	        {"alltoall -o sum", "-o sum: alltoall reduces nothing", 64},
+	        {"allgather --root 0", "--root 0: allgather has no root", 64},
+	        {"--root 1 allreduce", "--root 1: allreduce has no root", 64},
 	        {"allreduce --device tpu --ranks 1", "tpu", 64},
 	};
 	char output[8192];

@@ -92,6 +92,12 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
 	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1, "it is of allgather, not of broadcast");
 	assert_says("check - --root 1", "program broadcast ranks 2 domains 1 chunks 1 root 0\n", 1, "its root is 0, not 1");
+	assert_says("synth allgather -n 2 --root 0", "", 64, "synth: --root 0: allgather has no root");
+	assert_says("check - -r 1", figure3, 64, "<stdin>: --root 1: allreduce has no root");
+	assert_says("check - -c alltoall -r 1", "rank 0\nrank 1\n", 64, "<stdin>: --root 1: alltoall has no root");
+	assert_says("show - --op max", "program allgather ranks 1 domains 1 chunks 1\n", 64,
+	            "<stdin>: --op max: allgather reduces nothing");
+	assert_says("show - --op max", figure3, 0, "");
 	assert_says("show - --type f128", figure3, 64, "\"f128\" is no element type");
 	assert_says("show - --slice 100", figure3, 64, "100 is no multiple of 64");
 }
