@@ -9,6 +9,7 @@
 #include <argp.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -375,12 +376,42 @@ static void meet(const struct perf_run *run)
 		ferryStreamSynchronize(NULL);
 }
 
+/*
+ * More ranks and routers than CPUs: what is timed then is the scheduler, too. The CPUs are those of all ranks, as launchers
+ * may bind each to its own; routers count where none is bound, since they have the same CPUs then. A machine of more CPUs
+ * than fit the set has enough.
+ */
+static bool tell_of_crowd(struct perf_run *run)
+{
+	static double ranks_on[CPU_SETSIZE];
+	char and_routers[32] = "";
+	cpu_set_t mine;
+	const char *mode = ferry_env("FERRY_ROUTER");
+	int count = 0, routers = mode && !strcmp(mode, "embedded") ? 0 : run->ndomains;
+	bool known = !sched_getaffinity(0, sizeof mine, &mine), bound = false;
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+		ranks_on[cpu] = !known || CPU_ISSET(cpu, &mine);
+	if (!perf_over_ranks(run, ranks_on, CPU_SETSIZE, ferrySum))
+		return false;
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		count += ranks_on[cpu] > 0;
+		bound |= ranks_on[cpu] > 0 && ranks_on[cpu] < run->nranks;
+	}
+	if (run->rank || run->nranks + (bound ? 0 : routers) <= count)
+		return true;
+	if (routers)
+		snprintf(and_routers, sizeof and_routers, " and %d router%s", routers, routers == 1 ? "" : "s");
+	fprintf(stderr, "ferry-perf: %d rank%s%s on %d CPU%s: they take turns, so the times are the scheduler's as well\n",
+	        run->nranks, run->nranks == 1 ? "" : "s", and_routers, count, count == 1 ? "" : "s");
+	return true;
+}
+
 static bool measure(struct perf_run *run, int peer_rank, int peer_nranks)
 {
 	const char *refused = refuse(run, peer_rank, peer_nranks);
 	if (refused && !run->rank)
 		fprintf(stderr, "ferry-perf: %s\n", refused);
-	if (refused || !make_reduction(run) || !make_buffers(run))
+	if (refused || !tell_of_crowd(run) || !make_reduction(run) || !make_buffers(run))
 		return false;
 	if (wants(run->options, "nccl") && !perf_nccl_open(run))
 		return false;

@@ -9,6 +9,7 @@
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,13 +22,11 @@
 
 static char json_file[64];
 
-/* Runs ferry-perf with these arguments and keeps what it prints; returns the exit code. */
-static int run(const char *arguments, char *output, size_t bytes)
+/* Runs a shell command and keeps what it prints; returns the exit code. */
+static int run_command(const char *command, char *output, size_t bytes)
 {
-	char command[1024];
 	size_t got = 0;
 	int status;
-	snprintf(command, sizeof command, "%s %s 2>&1", FERRY_PERF, arguments);
 	FILE *pipe = popen(command, "r");
 	assert_non_null(pipe);
 	for (size_t part = 1; part && got < bytes - 1; got += part)
@@ -36,6 +35,14 @@ static int run(const char *arguments, char *output, size_t bytes)
 	status = pclose(pipe);
 	assert_true(WIFEXITED(status));
 	return WEXITSTATUS(status);
+}
+
+/* Runs ferry-perf with these arguments. */
+static int run(const char *arguments, char *output, size_t bytes)
+{
+	char command[1024];
+	snprintf(command, sizeof command, "%s %s 2>&1", FERRY_PERF, arguments);
+	return run_command(command, output, bytes);
 }
 
 /* What is in the file now, which is JSON; NULL if there is no file. */
@@ -260,6 +267,67 @@ static void what_the_launcher_has_decided_is_not_asked_of_ferry_perf(void **stat
 	unsetenv("FERRY_DOMAINS");
 }
 
+/* How often it tells of ranks and routers that share CPUs. */
+static int tells_of_a_crowd(const char *arguments, const char *words)
+{
+	static char output[8192];
+	int count = 0;
+	if (run(arguments, output, sizeof output))
+		fail_msg("ferry-perf %s failed:\n%s", arguments, output);
+	for (const char *found = output; (found = strstr(found, "they take turns")); found++)
+		count++;
+	if (count && !strstr(output, words))
+		fail_msg("no \"%s\" in:\n%s", words, output);
+	return count;
+}
+
+static void fewer_cpus_than_ranks_and_routers_are_told_of_once(void **state)
+{
+	(void)state;
+	cpu_set_t all, one;
+	assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	int both =
+	        tells_of_a_crowd("broadcast -b 1K -e 4K -n 1 -w 1 --ranks 2 --domains 1", "2 ranks and 1 router on 1 CPU:");
+	int router =
+	        tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 1 --domains 1", "1 rank and 1 router on 1 CPU:");
+	setenv("FERRY_ROUTER", "embedded", 1);
+	int embedded = tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 2 --domains 1", "2 ranks on 1 CPU:");
+	int alone = tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 1 --domains 1", "");
+	unsetenv("FERRY_ROUTER");
+	assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+	assert_int_equal(both, 1);
+	assert_int_equal(router, 1);
+	assert_int_equal(embedded, 1);
+	assert_int_equal(alone, 0);
+}
+
+/* As launchers do: whoever looked at one rank's CPUs alone would find two ranks on one. */
+static void ranks_that_have_a_cpu_each_are_no_crowd(void **state)
+{
+	(void)state;
+	cpu_set_t all;
+	int cpus[2], found = 0;
+	char command[1024], output[8192];
+	assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+	for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
+		if (CPU_ISSET(cpu, &all))
+			cpus[found++] = cpu;
+	if (found < 2)
+		skip();
+	snprintf(command, sizeof command,
+	         "%s -n 2 --fork --domains 1 -- sh -c '[ $FERRY_RANK = 0 ] && cpu=%d || cpu=%d; "
+	         "exec taskset -c $cpu %s broadcast -b 1K -e 1K -n 1 -w 1' 2>&1",
+	         FERRYRUN, cpus[0], cpus[1], FERRY_PERF);
+	assert_int_equal(run_command(command, output, sizeof output), 0);
+	assert_non_null(strstr(output, "all results right"));
+	assert_null(strstr(output, "they take turns"));
+}
+
 static void bad_arguments_are_refused_by_value(void **state)
 {
 	(void)state;
@@ -379,6 +447,8 @@ int main(void)
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
 	        cmocka_unit_test(a_pipe_gets_the_record_once),
 	        cmocka_unit_test(what_the_launcher_has_decided_is_not_asked_of_ferry_perf),
+	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
+	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),

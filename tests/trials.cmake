@@ -20,7 +20,7 @@ endif()
 
 # The commands of bench/: the benchmark, and the demo, which compares its own weights.
 ferry_test(perf_command LIBRARIES PkgConfig::CJSON LABELS api TIMEOUT 120)
-target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>" FERRYRUN="$<TARGET_FILE:ferryrun>"
   FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
 add_dependencies(perf_command ferry-perf ferryrun ferry-router)
 ferry_test(plot_command LABELS api)
