@@ -5,6 +5,7 @@
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
+#include "launch/command.h"
 #include "launch/supervise.h"
 
 #include <argp.h>
@@ -146,7 +147,7 @@ static int join(const struct arguments *arguments)
 	}
 	execvp(arguments->command[0], arguments->command);
 	fprintf(stderr, "ferryrun --join: cannot run %s: %s\n", arguments->command[0], strerror(errno));
-	return errno == ENOENT ? 127 : 126;
+	return errno == ENOENT ? FERRY_COMMAND_MISSING : FERRY_COMMAND_REFUSED;
 }
 
 /* ---- routers ---- */
@@ -331,7 +332,8 @@ int main(int argc, char **argv)
 		"  ferryrun -n 4 --domains 2 -- ./train\n"
 		"  ferryrun -n 4 --fork -- ferry-perf allreduce\n"
 		"  mpirun -n 4 ferryrun --join -- ./train\n"
-		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun itself failed.",
+		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun itself failed, "
+		"126 if COMMAND may not be executed, 127 if there is none.",
 		NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;
@@ -342,6 +344,11 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	if (arguments.join)
 		return join(&arguments);
+	int refused = ferry_command_check(arguments.command[0]);
+	if (refused) {
+		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
+		return refused;
+	}
 	ferry_supervisor_init(&supervisor);
 	ferryResult_t result = launch(&supervisor, &arguments, directory, sizeof directory);
 	if (result) {

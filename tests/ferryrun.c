@@ -61,9 +61,52 @@ static void exit_codes_pass_through(void **state)
 	assert_int_equal(run("$B/ferryrun -n 3 --fork -- true 2>&1", text, sizeof text), 0);
 	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'exit 7' 2>&1", text, sizeof text), 7);
 	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'kill -SEGV $$' 2>&1", text, sizeof text), 128 + SIGSEGV);
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- /nonexistent 2>&1", text, sizeof text), 125);
-	assert_non_null(strstr(text, "/nonexistent"));
 	assert_int_equal(entries_left(), 0);
+}
+
+/* Before any router is started; so the one that is named here, which would fail, is not heard of. */
+static void a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"--fork", "--mpiexec mpiexec", "--fork --embedded"};
+	static const struct {
+		const char *command, *says;
+		int code;
+	} cases[] = {
+		{"/nonexistent", "ferryrun: cannot run /nonexistent: No such file or directory\n", 127},
+		{"ferry-nonexistent", "ferryrun: cannot run ferry-nonexistent: no such command on PATH (/bin:/usr/bin)\n", 127},
+		{"''", "ferryrun: cannot run : No such file or directory\n", 127},
+		{"/etc/passwd", "ferryrun: cannot run /etc/passwd: no permission to execute it (mode 0644)\n", 126},
+		{"/etc/passwd/x", "ferryrun: cannot run /etc/passwd/x: Not a directory\n", 127},
+		{"/etc", "ferryrun: cannot run /etc: Is a directory\n", 126}};
+	char command[256], text[4096];
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+		for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) {
+			snprintf(command, sizeof command,
+			         "PATH=/bin:/usr/bin FERRY_ROUTER_EXE=/no/router $B/ferryrun -n 2 %s -- %s 2>&1", modes[i],
+			         cases[j].command);
+			int code = run(command, text, sizeof text);
+			if (code != cases[j].code || strcmp(text, cases[j].says))
+				fail_msg("%s: exit code %d instead of %d, or it says \"%s\"", command, code, cases[j].code, text);
+		}
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /nonexistent 2>&1", text, sizeof text), 127);
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /etc/passwd 2>&1", text, sizeof text), 126);
+}
+
+/* A file that may not be executed hides none behind it; and an empty part of PATH is this directory. */
+static void a_command_is_looked_for_as_execvp_does(void **state)
+{
+	(void)state;
+	static const char make[] = "cd $FERRY_SOCKET_DIR && mkdir bin && : >bin/run && printf '#!/bin/sh\\necho here\\n' >run && "
+	                           "chmod +x run";
+	char text[4096];
+	assert_int_equal(run(make, text, sizeof text), 0);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:/bin $B/ferryrun --fork -- run 2>&1", text, sizeof text), 126);
+	assert_non_null(strstr(text, "/bin/run: no permission"));
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:$PWD:/bin $B/ferryrun --fork -- run 2>&1", text, sizeof text), 0);
+	assert_string_equal(text, "here\n");
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=/bin: $B/ferryrun --fork -- run 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && rm -r bin run", text, sizeof text), 0);
 }
 
 static void one_failing_rank_ends_the_others(void **state)
@@ -278,6 +321,8 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(exit_codes_pass_through),
+		TEST(a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode),
+		TEST(a_command_is_looked_for_as_execvp_does),
 		TEST(one_failing_rank_ends_the_others),
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
