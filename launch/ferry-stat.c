@@ -55,7 +55,8 @@ static void print_files(void)
 	static const char *const files[][2] = {
 		{"DIR/router-D.sock", "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router ends."},
 		{"DIR/router-D.sock.lock", "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket."},
-		{"DIR/run-XXXXXX/", "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed."},
+		{"DIR/run-XXXXXX/", "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed; where its "
+		                    "routers were killed with it, by the next ferryrun."},
 		{"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
 		{"/dev/shm/ferry-*", "Shared memory of a job, named for the moment between its creation and its unlinking."},
 		{"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};

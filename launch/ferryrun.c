@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferryrun: routers, then ranks under mpiexec or by itself, and nothing left behind. */
-#include "ipc/attach.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
@@ -213,17 +212,6 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	return result;
 }
 
-static ferryResult_t make_directory(char *directory, size_t bytes)
-{
-	char base[64];
-	ferryResult_t result = ferry_socket_directory(base, sizeof base, true);
-	if (result)
-		return result;
-	if (snprintf(directory, bytes, "%s/run-XXXXXX", base) > 59)
-		snprintf(directory, bytes, "/tmp/ferry-run-XXXXXX"); /* a socket's path is short */
-	return mkdtemp(directory) ? ferrySuccess : ferry_fail(ferrySystemError, "mkdtemp %s: %s", directory, strerror(errno));
-}
-
 /* ---- ranks ---- */
 
 static ferryResult_t set_job(const struct arguments *arguments)
@@ -298,7 +286,8 @@ static ferryResult_t choose_router(struct arguments *arguments)
 	return ferrySuccess;
 }
 
-static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments, char *directory, size_t bytes)
+static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments,
+                            struct ferry_run_directory *directory)
 {
 	struct ferry_layout layout;
 	ferryResult_t result = choose_router(arguments);
@@ -311,12 +300,12 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	if (!result)
 		result = set_job(arguments);
 	if (!result && !arguments->embedded) {
-		if ((result = make_directory(directory, bytes)))
+		if ((result = ferry_run_directory_make(directory)))
 			return result;
 		supervisor->directory = directory;
-		result = set("FERRY_SOCKET_DIR", directory);
+		result = set("FERRY_SOCKET_DIR", directory->path);
 		if (!result)
-			result = start_routers(supervisor, arguments, layout.ndomains, directory);
+			result = start_routers(supervisor, arguments, layout.ndomains, directory->path);
 	}
 	if (result)
 		return result;
@@ -337,7 +326,7 @@ int main(int argc, char **argv)
 		NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;
-	char directory[80];
+	struct ferry_run_directory directory;
 	argp_program_version = "ferryrun 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &arguments))
@@ -350,7 +339,7 @@ int main(int argc, char **argv)
 		return refused;
 	}
 	ferry_supervisor_init(&supervisor);
-	ferryResult_t result = launch(&supervisor, &arguments, directory, sizeof directory);
+	ferryResult_t result = launch(&supervisor, &arguments, &directory);
 	if (result) {
 		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
 		supervisor.exit_code = EXIT_LAUNCH;

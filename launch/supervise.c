@@ -4,7 +4,6 @@
 #include "ipc/error.h"
 #include "ipc/wait.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -181,21 +180,6 @@ void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 	}
 }
 
-static void remove_directory(const char *path)
-{
-	char file[4096];
-	struct dirent *entry;
-	DIR *directory = opendir(path);
-	while (directory && (entry = readdir(directory))) {
-		snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-		if (entry->d_name[0] != '.')
-			unlink(file);
-	}
-	if (directory)
-		closedir(directory);
-	rmdir(path);
-}
-
 void ferry_supervisor_end(struct ferry_supervisor *supervisor)
 {
 	siginfo_t info;
@@ -216,5 +200,5 @@ void ferry_supervisor_end(struct ferry_supervisor *supervisor)
 		reap(supervisor);
 	}
 	if (supervisor->directory)
-		remove_directory(supervisor->directory);
+		ferry_run_directory_remove(supervisor->directory);
 }

@@ -6,7 +6,7 @@
 #ifndef FERRY_LAUNCH_SUPERVISE_H
 #define FERRY_LAUNCH_SUPERVISE_H
 
-#include "ipc/ferry_types.h"
+#include "launch/run_directory.h"
 
 #include <stdbool.h>
 #include <sys/types.h>
@@ -29,7 +29,7 @@ struct ferry_supervisor {
 	int asked;           /* the signal that this process was told to end by; 0: none */
 	bool stopping;       /* the ranks have been told to end */
 	uint64_t deadline;   /* ns: when patience ends; 0: none */
-	const char *directory; /* of the sockets, private to this run; NULL: none */
+	struct ferry_run_directory *directory; /* NULL: none */
 };
 
 /** Blocks the signals that ferry_supervise takes. Before the first child. */

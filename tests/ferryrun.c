@@ -268,6 +268,110 @@ static void nothing_is_left_when_ferryrun_is_killed(void **state)
 	unlink(fifo);
 }
 
+/* A run in the background, with its routers' ids in a file and its ranks waiting. */
+static pid_t start_run(const char *fifo, const char *routers)
+{
+	char command[1024];
+	snprintf(command, sizeof command,
+	         "rm -f %s %s; mkfifo %s; printf '#!/bin/sh\\necho $$ >>%s\\nexec %s/ferry-router \"$@\"\\n' >%s.sh; "
+	         "chmod +x %s.sh",
+	         fifo, routers, fifo, routers, getenv("B"), routers, routers);
+	assert_int_equal(system(command), 0);
+	snprintf(command, sizeof command,
+	         "FERRY_ROUTER_EXE=%s.sh exec $B/ferryrun --domains 2 --fork -- "
+	         "sh -c 'echo up >%s; exec sleep 600' 2>/dev/null",
+	         routers, fifo);
+	pid_t child = start(command);
+	await_line(fifo);
+	snprintf(command, sizeof command, "rm %s %s.sh", fifo, routers);
+	assert_int_equal(system(command), 0);
+	return child;
+}
+
+/* Its routers first, so that none of them can tidy up. */
+static void kill_run(pid_t ferryrun, const char *routers)
+{
+	int router, count = 0;
+	FILE *file = fopen(routers, "r");
+	assert_non_null(file);
+	for (; fscanf(file, "%d", &router) == 1; count++)
+		kill(router, SIGKILL);
+	fclose(file);
+	unlink(routers);
+	assert_int_equal(count, 2);
+	kill(ferryrun, SIGKILL);
+	await_no_children();
+}
+
+static void what_killed_routers_leave_the_next_run_removes(void **state)
+{
+	(void)state;
+	char fifo[128], routers[128], text[4096];
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(routers, sizeof routers, "/tmp/ferryrun-routers-%d", (int)getpid());
+	kill_run(start_run(fifo, routers), routers);
+	assert_int_equal(entries_left(), 1);
+	assert_int_equal(run("$B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(entries_left(), 0);
+}
+
+static void a_run_that_goes_on_keeps_its_directory(void **state)
+{
+	(void)state;
+	char fifo[128], routers[128], text[4096];
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(routers, sizeof routers, "/tmp/ferryrun-routers-%d", (int)getpid());
+	pid_t first = start_run(fifo, routers);
+	assert_int_equal(run("$B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("ls -d $FERRY_SOCKET_DIR/run-*/router-[01].sock | wc -l", text, sizeof text), 0);
+	assert_string_equal(text, "2\n");
+	/* Also without any answer: ferryrun is there. */
+	assert_int_equal(
+	        run("rm $FERRY_SOCKET_DIR/run-*/router-*.sock && $B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(entries_left(), 1);
+	kill_run(first, routers);
+	assert_int_equal(run("$B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+}
+
+/* Whose ferryrun holds no lock: it was killed alone just now, or knows of none. */
+static void a_router_that_answers_keeps_its_directory(void **state)
+{
+	(void)state;
+	char fifo[128], command[512], text[4096];
+	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
+	snprintf(command, sizeof command, "rm -f %s; mkfifo %s; mkdir -m 700 $FERRY_SOCKET_DIR/run-lives0", fifo, fifo);
+	assert_int_equal(system(command), 0);
+	snprintf(command, sizeof command,
+	         "exec $B/ferry-router --socket-dir $FERRY_SOCKET_DIR/run-lives0 --private-dir --ready-fd 3 3>%s", fifo);
+	pid_t router = start(command);
+	await_line(fifo);
+	unlink(fifo);
+	assert_int_equal(run("$B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(entries_left(), 1);
+	kill(router, SIGTERM);
+	await_no_children();
+	assert_int_equal(entries_left(), 0);
+}
+
+/* Each is like a directory that was left over but for one thing. */
+static void what_is_no_left_over_directory_stays(void **state)
+{
+	(void)state;
+	static const char make[] =
+	        "cd $FERRY_SOCKET_DIR && umask 077 && mkdir run-empty1 && for d in run-toolong run-four run-file01 "
+	        "run-mode01 run-lin-01 walk-abcd other; do mkdir $d && : >$d/router-0.sock.lock; done && "
+	        ": >run-file01/notes && chmod 755 run-mode01 && ln -s other run-link01 && "
+	        "mkdir run-link02 && ln -s ../other run-link02/router-0.sock && mkdir run-regul1 && "
+	        ": >run-regul1/router-0.sock && mkdir run-goes01 && : >run-goes01/router-7.sock.lock";
+	static const char list[] = "cd $FERRY_SOCKET_DIR && $B/ferryrun --fork -- true && find . | sort";
+	char before[4096], text[4096];
+	assert_int_equal(run(make, text, sizeof text), 0);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && find . | grep -v run-goes01 | sort", before, sizeof before), 0);
+	assert_int_equal(run(list, text, sizeof text), 0);
+	assert_string_equal(text, before);
+	assert_int_equal(run("rm -r $FERRY_SOCKET_DIR/*", text, sizeof text), 0);
+}
+
 static void a_terminating_signal_ends_everything(void **state)
 {
 	(void)state;
@@ -333,6 +437,10 @@ int main(int argc, char **argv)
 		TEST(looking_for_routers_makes_no_directory),
 		TEST(joining_ranks_get_ferrys_variables),
 		TEST(nothing_is_left_when_ferryrun_is_killed),
+		TEST(what_killed_routers_leave_the_next_run_removes),
+		TEST(a_run_that_goes_on_keeps_its_directory),
+		TEST(a_router_that_answers_keeps_its_directory),
+		TEST(what_is_no_left_over_directory_stays),
 		TEST(a_terminating_signal_ends_everything),
 		TEST(a_run_broken_off_is_no_success_whatever_mpiexec_says),
 	};

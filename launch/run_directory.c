@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "launch/run_directory.h"
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define UNIQUE       "XXXXXX" /* mkdtemp's */
+#define LONGEST_PATH 59       /* of a directory with sockets in it: their paths are short */
+
+static bool is_dot(const char *name)
+{
+	return !strcmp(name, ".") || !strcmp(name, "..");
+}
+
+static bool is_routers(const char *name, mode_t mode)
+{
+	char text[32];
+	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		snprintf(text, sizeof text, "router-%u.sock", domain);
+		if (!strcmp(name, text))
+			return S_ISSOCK(mode);
+		strcat(text, ".lock");
+		if (!strcmp(name, text))
+			return S_ISREG(mode);
+	}
+	return false;
+}
+
+/* Also where it cannot be told. */
+static bool answers(const char *directory, const char *name)
+{
+	char path[800];
+	int connection;
+	snprintf(path, sizeof path, "%s/%s", directory, name);
+	ferryResult_t result = ferry_attach_connect(path, &connection);
+	if (!result)
+		close(connection);
+	return result != ferrySystemError;
+}
+
+/* An empty one may be anybody's, or of a run whose routers have not begun. */
+static bool is_left_over(DIR *directory, const char *path)
+{
+	struct dirent *entry;
+	struct stat status;
+	bool any = false;
+	while ((entry = readdir(directory))) {
+		if (is_dot(entry->d_name))
+			continue;
+		if (fstatat(dirfd(directory), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) ||
+		    !is_routers(entry->d_name, status.st_mode))
+			return false;
+		if (S_ISSOCK(status.st_mode) && answers(path, entry->d_name))
+			return false;
+		any = true;
+	}
+	return any;
+}
+
+static void remove_files(DIR *directory)
+{
+	struct dirent *entry;
+	rewinddir(directory);
+	while ((entry = readdir(directory)))
+		if (!is_dot(entry->d_name))
+			unlinkat(dirfd(directory), entry->d_name, 0);
+}
+
+/* All by descriptors, so that a link or another directory in its place is never followed. */
+static void remove_if_left_over(int parent, const char *name, const char *path)
+{
+	struct stat status;
+	int opened = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (opened < 0)
+		return;
+	bool mine = !fstat(opened, &status) && status.st_uid == geteuid() && (status.st_mode & 07777) == 0700;
+	DIR *directory = mine && !flock(opened, LOCK_EX | LOCK_NB) ? fdopendir(opened) : NULL;
+	if (!directory) {
+		close(opened);
+		return;
+	}
+	if (is_left_over(directory, path)) {
+		remove_files(directory);
+		unlinkat(parent, name, AT_REMOVEDIR);
+	}
+	closedir(directory);
+}
+
+/* Whether mkdtemp may have made the name of that template. */
+static bool is_one_of(const char *name, const char *prefix)
+{
+	size_t front = strlen(prefix), unique = 0;
+	if (strncmp(name, prefix, front))
+		return false;
+	while (isalnum((unsigned char)name[front + unique]))
+		unique++;
+	return unique == sizeof UNIQUE - 1 && !name[front + unique];
+}
+
+static void remove_left_over(const char *parent, const char *prefix)
+{
+	struct dirent *entry;
+	char path[512];
+	DIR *directory = opendir(parent);
+	while (directory && (entry = readdir(directory))) {
+		if (!is_one_of(entry->d_name, prefix))
+			continue;
+		snprintf(path, sizeof path, "%s/%s", parent, entry->d_name);
+		remove_if_left_over(dirfd(directory), entry->d_name, path);
+	}
+	if (directory)
+		closedir(directory);
+}
+
+ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
+{
+	char base[64];
+	const char *parent = base, *prefix = "run-";
+	ferryResult_t result = ferry_socket_directory(base, sizeof base, true);
+	if (result)
+		return result;
+	if (strlen(base) + sizeof "/run-" UNIQUE - 1 > LONGEST_PATH) {
+		parent = "/tmp";
+		prefix = "ferry-run-";
+	}
+	remove_left_over(parent, prefix);
+	snprintf(directory->path, sizeof directory->path, "%s/%s" UNIQUE, parent, prefix);
+	if (!mkdtemp(directory->path))
+		return ferry_fail(ferrySystemError, "mkdtemp %s: %s", directory->path, strerror(errno));
+	/* An empty one is nobody's to remove, so it is still there. Where it cannot be locked, nobody else can lock it
+	 * either. */
+	directory->lock = open(directory->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (directory->lock >= 0)
+		flock(directory->lock, LOCK_EX);
+	return ferrySuccess;
+}
+
+void ferry_run_directory_remove(struct ferry_run_directory *directory)
+{
+	DIR *opened = opendir(directory->path);
+	if (opened) {
+		remove_files(opened);
+		closedir(opened);
+	}
+	rmdir(directory->path);
+	if (directory->lock >= 0)
+		close(directory->lock);
+}
