@@ -15,7 +15,9 @@ if(CUDA_INCLUDE_DIR)
   add_library(cuda_places STATIC fake_cuda/places.c)
   target_compile_definitions(cuda_places PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   target_link_libraries(cuda_places PRIVATE ferry_flags PUBLIC cuda-fake ferry Threads::Threads PkgConfig::CMOCKA)
-  ferry_test(cuda_device LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_streams LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_buffers LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
 
   # Under libferry's surface, so with the devices linked in.

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/places.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,18 @@ static CUcontext contexts[FERRY_MAX_RANKS];
 void doze(int milliseconds)
 {
 	nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000l}, NULL);
+}
+
+void *pointer_of(CUdeviceptr address)
+{
+	return (void *)(uintptr_t)address;
+}
+
+void hold(void *until_zero)
+{
+	const _Atomic int *held = until_zero;
+	while (atomic_load(held))
+		doze(1);
 }
 
 void fake_is_the_driver(void)
@@ -138,7 +151,7 @@ void place_write(struct place *place)
 
 void place_call(struct place *place, ferryComm_t comm)
 {
-	OK(ferryAllReduce((void *)(uintptr_t)place->input, (void *)(uintptr_t)place->output, place->count, ferryUint32, ferrySum, comm,
+	OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, ferrySum, comm,
 	                  (ferryStream_t)place->stream));
 }
 

@@ -64,6 +64,12 @@ struct gang {
 
 void doze(int milliseconds);
 
+/** A device address as Ferry's calls take it. */
+void *pointer_of(CUdeviceptr address);
+
+/** A kernel that runs until its argument, an _Atomic int, is 0. */
+void hold(void *until_zero);
+
 /** Ranks over so many domains, one on each device of the list. */
 void gang_open(struct gang *gang, int nranks, const int *devices, int domains);
 void gang_close(struct gang *gang);
