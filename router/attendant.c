@@ -85,7 +85,7 @@ static void *attendant_main(void *argument)
 			atomic_store_explicit(&job->attendant.asked, 2, memory_order_release);
 		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
-			ferry_workers_run(workers);
+			ferry_workers_attend(workers, job);
 		} else {
 			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
 			ferry_doorbell_wait(bell, ticket, LOOK_US);
@@ -105,6 +105,7 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 void ferry_attendant_join(struct ferry_job *job)
 {
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	ferry_workers_let_go(job->attendant.workers);
 	pthread_join(job->attendant.thread, NULL);
 }
 

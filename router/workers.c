@@ -100,15 +100,20 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	return count;
 }
 
+static bool is_over(const struct ferry_job *attended)
+{
+	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
+}
+
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
-static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
+static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
 {
 	struct round round = {.next = 0};
 	uint64_t idle_since = 0;
 	uint32_t patience = workers->spin_us ? PATIENCE : 0, vain = 0;
 	bool found = false, steal = !patience;
 	enter_jobs(workers, &round);
-	while (round.njobs) {
+	while (round.njobs && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
 		bool all = !round.next, idle = all && !found && steal;
 		if (round.first || round.next || round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
@@ -139,25 +144,33 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker)
 	leave_jobs(workers, &round);
 }
 
-static void run(struct ferry_workers *workers, uint32_t worker)
+/* attended: whose attendant the thread is, or NULL. */
+static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
 {
 	pthread_mutex_lock(&workers->lock);
 	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
-	while (workers->active >= workers->limit && !workers->stopping)
+	while (workers->active >= workers->limit && !workers->stopping && !is_over(attended))
 		pthread_cond_wait(&workers->changed, &workers->lock);
 	atomic_fetch_sub_explicit(&workers->held_out, 1, memory_order_relaxed);
 	workers->active++;
 	pthread_mutex_unlock(&workers->lock);
-	work_until_idle(workers, worker);
+	work_until_idle(workers, worker, attended);
 	pthread_mutex_lock(&workers->lock);
 	workers->active--;
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
 }
 
-void ferry_workers_run(struct ferry_workers *workers)
+void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job)
 {
-	run(workers, workers->nhelpers);
+	run(workers, workers->nhelpers, job);
+}
+
+void ferry_workers_let_go(struct ferry_workers *workers)
+{
+	pthread_mutex_lock(&workers->lock);
+	pthread_cond_broadcast(&workers->changed);
+	pthread_mutex_unlock(&workers->lock);
 }
 
 static void *helper_main(void *argument)
@@ -180,7 +193,7 @@ static void *helper_main(void *argument)
 		/* No condition to check again: a helper is woken by a worker that is awake and finds the work itself if need be. */
 		ferry_doorbell_wait(&helper->bell, ticket, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
-		run(workers, helper->number);
+		run(workers, helper->number, NULL);
 	}
 }
 

@@ -56,7 +56,13 @@ void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
 /** Frees the plans that were replaced, at a moment when no worker is inside the job. By the connection thread. */
 void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job);
 
-/** Works until nothing is ready in any job, then returns. For attendants: helpers do so by themselves. */
-void ferry_workers_run(struct ferry_workers *workers);
+/**
+ * Works until nothing is ready in any job, or this one is dead, then returns. For attendants: helpers do so by themselves. While the
+ * job lasts its attendant works for the others too, but who ends it does not wait for those.
+ */
+void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job);
+
+/** Makes attendants that wait for a place among the workers look whether their job is dead. */
+void ferry_workers_let_go(struct ferry_workers *workers);
 
 #endif

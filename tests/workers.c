@@ -124,10 +124,25 @@ static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **
 	close_lone_job(job);
 }
 
-static void *attend(void *workers)
+struct attendant {
+	struct ferry_workers *workers;
+	struct ferry_job *job;
+	pthread_t thread;
+};
+
+static void *attend(void *argument)
 {
-	ferry_workers_run(workers);
+	const struct attendant *attendant = argument;
+	ferry_workers_attend(attendant->workers, attendant->job);
 	return NULL;
+}
+
+static void attend_both(struct attendant attendants[2], struct ferry_workers *workers, struct ferry_job *first, struct ferry_job *second)
+{
+	attendants[0] = (struct attendant){.workers = workers, .job = first};
+	attendants[1] = (struct attendant){.workers = workers, .job = second};
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&attendants[i].thread, NULL, attend, &attendants[i]), 0);
 }
 
 /* Slices of the long call that were done when the short one, of another job, was over. One worker at a time, two that would. */
@@ -137,12 +152,11 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	struct ferry_job *brief = open_lone_job(64 << 10, 64 << 10, 2), *lengthy = open_lone_job(4 << 20, 16 << 10, 0);
 	struct ferry_arena *arena = &brief->shared.arenas[0];
 	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
-	pthread_t threads[2];
+	struct attendant attendants[2];
 	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false), ferrySuccess);
 	ferry_workers_add_job(&workers, brief);
 	ferry_workers_add_job(&workers, lengthy);
-	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, attend, &workers), 0);
+	attend_both(attendants, &workers, lengthy, brief);
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
@@ -152,7 +166,7 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	ferry_doorbell_cancel(bell);
 	uint64_t done = atomic_load(&lengthy->slices);
 	for (int i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
+		pthread_join(attendants[i].thread, NULL);
 	assert_int_equal(atomic_load(&lengthy->slices), 1024);
 	ferry_workers_remove_job(&workers, brief);
 	ferry_workers_remove_job(&workers, lengthy);
@@ -173,12 +187,49 @@ static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **
 	assert_in_range(done, 0, 1023);
 }
 
+/* Two attendants for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for so long. */
+static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **state)
+{
+	(void)state;
+	static struct ferry_workers workers;
+	static const struct ferry_layout none;
+	struct ferry_job *jobs[2] = {open_lone_job(64 << 10, 64 << 10, 2), open_lone_job(64 << 10, 64 << 10, 2)};
+	struct attendant attendants[2];
+	assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false), ferrySuccess);
+	for (int i = 0; i < 2; i++)
+		ferry_workers_add_job(&workers, jobs[i]);
+	attend_both(attendants, &workers, jobs[0], jobs[1]);
+	for (int i = 0; i < 2; i++) { /* until both calls are over, by whoever came first */
+		struct ferry_arena *arena = &jobs[i]->shared.arenas[0];
+		while (1) {
+			uint32_t ticket = ferry_doorbell_prepare(&arena->rank_lines[0].d2h);
+			if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
+				break;
+			ferry_doorbell_wait(&arena->rank_lines[0].d2h, ticket, -1);
+		}
+		ferry_doorbell_cancel(&arena->rank_lines[0].d2h);
+	}
+	uint64_t start = ferry_now_ns();
+	for (int i = 1; i >= 0; i--) { /* one of them waits for the place, the other has it */
+		atomic_store(&jobs[i]->dead, 1);
+		ferry_workers_let_go(&workers);
+		pthread_join(attendants[i].thread, NULL);
+	}
+	assert_in_range(ferry_now_ns() - start, 0, 5000000000);
+	for (int i = 0; i < 2; i++) {
+		ferry_workers_remove_job(&workers, jobs[i]);
+		close_lone_job(jobs[i]);
+	}
+	ferry_workers_stop(&workers);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
+		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
