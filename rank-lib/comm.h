@@ -123,7 +123,7 @@ struct ferry_lane {
 	pthread_mutex_t inbox_lock;
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
 	_Atomic uint32_t inbox_filled;
-	bool stopping;                         /* under inbox_lock */
+	_Atomic bool stopping;                 /* written under inbox_lock; its thread also looks without */
 	_Atomic uint32_t driving;              /* its thread: one more before and after each call of the device; the other lane looks */
 	struct ferry_call *calls, **calls_end; /* this lane's thread alone, from here on */
 	struct ferry_outstanding outstanding[FERRY_OUTSTANDING];

@@ -16,7 +16,7 @@
 #define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
 #define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
-#define POLLED_SPIN_US 1000 /* lanes of a device that is polled look for a router's slices that long, then sleep */
+#define POLLED_SPIN_US 1000 /* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
 
 
 /* ---- the device ---- */
@@ -327,7 +327,7 @@ static bool lane_round(struct ferry_lane *lane)
 static bool stopping(struct ferry_lane *lane)
 {
 	pthread_mutex_lock(&lane->inbox_lock);
-	bool stop = lane->stopping && !lane->inbox;
+	bool stop = atomic_load_explicit(&lane->stopping, memory_order_relaxed) && !lane->inbox;
 	pthread_mutex_unlock(&lane->inbox_lock);
 	for (const struct ferry_call *call = lane->calls; stop && call; call = call->next[lane->direction])
 		stop = call->ticket.repeats && !atomic_load_explicit(&call->seq, memory_order_acquire);
@@ -344,16 +344,17 @@ static void drop_captured(struct ferry_lane *lane)
 	}
 }
 
+/* Also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. */
 static bool spin(struct ferry_lane *lane)
 {
-	if (!lane->spin_us || !lane->calls || lane->idle_since)
+	if (!lane->spin_us || lane->idle_since)
 		return false;
 	uint64_t until = ferry_now_ns() + lane->spin_us * 1000;
 	do {
 		if (lane_round(lane))
 			return true;
 		ferry_relax();
-	} while (ferry_now_ns() < until);
+	} while (!atomic_load_explicit(&lane->stopping, memory_order_relaxed) && ferry_now_ns() < until);
 	return false;
 }
 
@@ -551,7 +552,7 @@ void ferry_lanes_stop(struct ferryComm *comm)
 		if (!lane->running)
 			continue;
 		pthread_mutex_lock(&lane->inbox_lock);
-		lane->stopping = true;
+		atomic_store_explicit(&lane->stopping, true, memory_order_relaxed);
 		pthread_mutex_unlock(&lane->inbox_lock);
 		ferry_doorbell_ring(lane->bell);
 		pthread_join(lane->thread, NULL);
