@@ -224,6 +224,9 @@ void ferry_comm_check_sockets(struct ferryComm *comm);
 void ferry_comm_hold(struct ferryComm *comm);
 void ferry_comm_drop(struct ferryComm *comm);
 
+/** Of the device: the gate and what was registered. While the caller still is an ordinary thread: the last hold may be let go where CUDA takes no calls. */
+void ferry_comm_close_device(struct ferryComm *comm);
+
 /** bootstrap.c: routers found or started, all domains attached, everybody present; or an error and nothing left open. */
 ferryResult_t ferry_comm_attach(struct ferryComm *comm);
 void ferry_comm_detach(struct ferryComm *comm, bool abort);

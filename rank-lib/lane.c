@@ -3,7 +3,7 @@
  * The lanes: a thread per direction that moves slices between the device and staging as soon as the plan's gates allow. A lane
  * never blocks on one transfer while another is ready: it goes round all transfers of all calls and sleeps only when a whole
  * round, made after it announced its sleep, found nothing to do.
- * What a call's run needs besides slices is in run.c.
+ * What a call's run needs besides slices is in run.c; what may go wrong meanwhile is looked after in watch.c.
  */
 #include "rank-lib/lane.h"
 
@@ -13,30 +13,9 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-#define LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
 #define POLL_LEAST_US 5   /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
 #define POLLED_SPIN_US 1000 /* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
-
-
-/* ---- the device ---- */
-
-/* Around each call of the device, which may keep the thread for ever (docs/architecture.md, "CUDA devices"). */
-static void drive(struct ferry_lane *lane)
-{
-	atomic_store_explicit(&lane->driving, atomic_load_explicit(&lane->driving, memory_order_relaxed) + 1, memory_order_relaxed);
-}
-
-/* For how long the other lane has been in one call of the device, as far as this one has looked; 0: it is in none. */
-static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
-{
-	uint32_t driving = atomic_load_explicit(&lane->comm->lanes[!lane->direction].driving, memory_order_relaxed);
-	if (driving != lane->other_driving || driving % 2 == 0) {
-		lane->other_driving = driving;
-		lane->other_since = now;
-	}
-	return now - lane->other_since;
-}
 
 /* ---- slices ---- */
 
@@ -85,9 +64,9 @@ static bool reap(struct ferry_lane *lane)
 {
 	if (lane->head == lane->tail)
 		return false;
-	drive(lane);
+	ferry_lane_drive(lane);
 	uint64_t finished = lane->comm->device->ops->finished(&lane->queue);
-	drive(lane);
+	ferry_lane_drive(lane);
 	bool progress = false;
 	while (lane->head != lane->tail && lane->outstanding[lane->head % FERRY_OUTSTANDING].ticket <= finished) {
 		struct ferry_outstanding *oldest = &lane->outstanding[lane->head % FERRY_OUTSTANDING];
@@ -102,9 +81,9 @@ bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct fe
                      const void *source, uint64_t bytes, bool crosses)
 {
 	if (bytes) {
-		drive(lane);
+		ferry_lane_drive(lane);
 		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, transfer->length, crosses);
-		drive(lane);
+		ferry_lane_drive(lane);
 		if (result) {
 			ferry_comm_fail(lane->comm, result, ferry_last_message());
 			return false;
@@ -358,8 +337,7 @@ static bool spin(struct ferry_lane *lane)
 	return false;
 }
 
-/* Whether the lane has a call that its stream has not reached, or may reach again. */
-static bool awaits_start(const struct ferry_lane *lane)
+bool ferry_lane_awaits_start(const struct ferry_lane *lane)
 {
 	for (const struct ferry_call *call = lane->calls; call; call = call->next[lane->direction])
 		if (call->name ? !ferry_run_number(call) : !ferry_ticket_started(&call->ticket))
@@ -377,95 +355,15 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_device_ops *ops = lane->comm->device->ops;
 	/* The other lane may still have calls where this one has none, and hang in the driver. */
 	bool busy = lane->calls || (ops->polled && atomic_load_explicit(&lane->comm->inflight, memory_order_relaxed));
-	int64_t most = busy ? LIVENESS_US : -1;
+	int64_t most = busy ? FERRY_LIVENESS_US : -1;
 	if (lane->head != lane->tail) {
 		int64_t copy = ops->wait_us(&lane->queue);
 		most = copy < most ? copy : most;
 	}
-	if (!ops->polled || most <= 0 || !awaits_start(lane))
+	if (!ops->polled || most <= 0 || !ferry_lane_awaits_start(lane))
 		return most;
 	int64_t step = (int64_t)((now - lane->idle_since) / 1000 / 64);
 	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
-}
-
-/* Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. */
-static bool has_half(const struct ferry_lane *lane, const struct ferry_call *call)
-{
-	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
-	return !call->name || (seq && seq != call->ended[lane->direction]);
-}
-
-static const char *name_of(enum ferry_direction direction)
-{
-	return direction == FERRY_UP ? "D2H" : "H2D";
-}
-
-/* One line about the other lane if it does not come out of the driver. */
-static void report_hang(struct ferry_lane *lane, uint64_t now)
-{
-	uint64_t hanging = other_hangs(lane, now);
-	if (!lane->comm->stall_ns || lane->reported || hanging < lane->comm->stall_ns)
-		return;
-	lane->reported = true;
-	ferry_log(FERRY_LOG_WARN,
-	          "rank %d, %s lane: in the device's driver for %llu s, with a call under way: does a thread of this process free or register "
-	          "memory, or load kernels, which waits for the call in there?",
-	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
-}
-
-/* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
-static void report_stall(struct ferry_lane *lane, uint64_t now)
-{
-	const struct ferry_call *call = lane->calls;
-	if (!lane->comm->stall_ns || lane->reported)
-		return;
-	/*
-	 * Waiting for a rank that has not come yet is nothing to report. And where this lane has ended its half of a captured call,
-	 * the D2H lane may begin the next run meanwhile: nothing here to look at.
-	 */
-	if (awaits_start(lane) || !has_half(lane, call) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
-		lane->awaited_until = now;
-	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
-	if (now - since < lane->comm->stall_ns)
-		return;
-	uint32_t issued = 0, finished = 0, slices = 0;
-	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
-		issued += call->transfers[lane->direction][i].issued;
-		finished += call->transfers[lane->direction][i].finished;
-		slices += call->transfers[lane->direction][i].nslices;
-	}
-	lane->reported = true;
-	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
-	          lane->comm->rank, name_of(lane->direction), (unsigned long long)(now - since) / 1000000000,
-	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
-	          slices, issued - finished);
-}
-
-static bool device_works(struct ferry_lane *lane)
-{
-	drive(lane);
-	ferryResult_t result = lane->comm->device->ops->queue_check(&lane->queue);
-	drive(lane);
-	return result == ferrySuccess;
-}
-
-/* Now and then, while calls are under way: do the routers live, does the device? */
-static void check_liveness(struct ferry_lane *lane, uint64_t now)
-{
-	const struct ferry_device_ops *ops = lane->comm->device->ops;
-	if (now - lane->checked < LIVENESS_US * 1000ull)
-		return;
-	lane->checked = now;
-	report_hang(lane, now);
-	if (!lane->calls)
-		return;
-	report_stall(lane, now);
-	ferry_comm_check_sockets(lane->comm);
-	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
-	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) || device_works(lane))
-		return;
-	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
-	lane->head = lane->tail; /* nothing is copied any more */
 }
 
 static void *lane_main(void *argument)
@@ -482,7 +380,7 @@ static void *lane_main(void *argument)
 		uint64_t now = ferry_now_ns();
 		if (!lane->idle_since)
 			lane->idle_since = now;
-		check_liveness(lane, now);
+		ferry_lane_watch(lane, now);
 		if (sleep_us(lane, now) == 0) {
 			ferry_relax();
 			continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Between lane.c, run.c and pair.c: what a lane does for the runs of calls and for point-to-point transfers, and what those need
+ * Between lane.c, watch.c, run.c and pair.c: what a lane does for the runs of calls and for point-to-point transfers, and what those need
  * of a lane. Called by the lane's own thread only.
  */
 #ifndef FERRY_RANK_LIB_LANE_H
@@ -8,6 +8,20 @@
 
 #include "ipc/environment.h"
 #include "rank-lib/comm.h"
+
+#define FERRY_LIVENESS_US 50000 /* how long a lane with unfinished calls sleeps before it looks whether the routers live */
+
+/** Around each call of the device, which may keep the thread for ever (docs/architecture.md, "CUDA devices"). */
+static inline void ferry_lane_drive(struct ferry_lane *lane)
+{
+	atomic_store_explicit(&lane->driving, atomic_load_explicit(&lane->driving, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+/** Whether the lane has a call that its stream has not reached, or may reach again. */
+bool ferry_lane_awaits_start(const struct ferry_lane *lane);
+
+/** watch.c: now and then, while calls are under way: do the routers live, does the device, does the other lane come out of it? */
+void ferry_lane_watch(struct ferry_lane *lane, uint64_t now);
 
 /** Starts the copy of one slice; false if the device refused (the communicator has failed then). */
 bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer, void *destination,

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a lane looks at now and then while calls are under way: whether the routers live, whether the device works, whether the other
+ * lane comes out of the driver, and whether anything moves. It tells of what it can only tell of, and ends the communicator for the rest.
+ */
+#include "rank-lib/lane.h"
+
+/* For how long the other lane has been in one call of the device, as far as this one has looked; 0: it is in none. */
+static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
+{
+	uint32_t driving = atomic_load_explicit(&lane->comm->lanes[!lane->direction].driving, memory_order_relaxed);
+	if (driving != lane->other_driving || driving % 2 == 0) {
+		lane->other_driving = driving;
+		lane->other_since = now;
+	}
+	return now - lane->other_since;
+}
+
+/* Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. */
+static bool has_half(const struct ferry_lane *lane, const struct ferry_call *call)
+{
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	return !call->name || (seq && seq != call->ended[lane->direction]);
+}
+
+static const char *name_of(enum ferry_direction direction)
+{
+	return direction == FERRY_UP ? "D2H" : "H2D";
+}
+
+/* One line about the other lane if it does not come out of the driver. */
+static void report_hang(struct ferry_lane *lane, uint64_t now)
+{
+	uint64_t hanging = other_hangs(lane, now);
+	if (!lane->comm->stall_ns || lane->reported || hanging < lane->comm->stall_ns)
+		return;
+	lane->reported = true;
+	ferry_log(FERRY_LOG_WARN,
+	          "rank %d, %s lane: in the device's driver for %llu s, with a call under way: does a thread of this process free or register "
+	          "memory, or load kernels, which waits for the call in there?",
+	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
+}
+
+/* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
+static void report_stall(struct ferry_lane *lane, uint64_t now)
+{
+	const struct ferry_call *call = lane->calls;
+	if (!lane->comm->stall_ns || lane->reported)
+		return;
+	/*
+	 * Waiting for a rank that has not come yet is nothing to report. And where this lane has ended its half of a captured call,
+	 * the D2H lane may begin the next run meanwhile: nothing here to look at.
+	 */
+	if (ferry_lane_awaits_start(lane) || !has_half(lane, call) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
+		lane->awaited_until = now;
+	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
+	if (now - since < lane->comm->stall_ns)
+		return;
+	uint32_t issued = 0, finished = 0, slices = 0;
+	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
+		issued += call->transfers[lane->direction][i].issued;
+		finished += call->transfers[lane->direction][i].finished;
+		slices += call->transfers[lane->direction][i].nslices;
+	}
+	lane->reported = true;
+	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
+	          lane->comm->rank, name_of(lane->direction), (unsigned long long)(now - since) / 1000000000,
+	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
+	          slices, issued - finished);
+}
+
+static bool device_works(struct ferry_lane *lane)
+{
+	ferry_lane_drive(lane);
+	ferryResult_t result = lane->comm->device->ops->queue_check(&lane->queue);
+	ferry_lane_drive(lane);
+	return result == ferrySuccess;
+}
+
+void ferry_lane_watch(struct ferry_lane *lane, uint64_t now)
+{
+	const struct ferry_device_ops *ops = lane->comm->device->ops;
+	if (now - lane->checked < FERRY_LIVENESS_US * 1000ull)
+		return;
+	lane->checked = now;
+	report_hang(lane, now);
+	if (!lane->calls)
+		return;
+	report_stall(lane, now);
+	ferry_comm_check_sockets(lane->comm);
+	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
+	if (!ops->queue_check || (lane->direction == FERRY_DOWN && lane->head == lane->tail) || device_works(lane))
+		return;
+	ferry_comm_fail(lane->comm, ferryUnhandledDeviceError, ferry_last_message());
+	lane->head = lane->tail; /* nothing is copied any more */
+}
