@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define WAKES_AT_ONCE 3 /* each of them wakes others in turn: all are up after a few wake-ups' time, and nobody spends long waking */
+#define WAKES_AT_ONCE 16 /* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
 #define PATIENCE 32 /* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
