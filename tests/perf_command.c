@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "ipc/attach.h"
+
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -435,6 +438,49 @@ static void cpu_shows_how_many_workers_had_work(void **state)
 	cJSON_Delete(rows);
 }
 
+/* Answers whoever asks as a router does that is at work: for each look at it, a second of calls and half of one of work more. */
+static void be_a_busy_router(int listener)
+{
+	struct ferry_attach_message message;
+	char text[128];
+	for (int seconds = 1;; seconds++) {
+		int client = accept(listener, NULL, NULL);
+		snprintf(text, sizeof text, "domain=0 calls_ms=%d.000 working_ms=%d.000", 1000 * seconds, 500 * seconds);
+		if (recv(client, &message, sizeof message, MSG_WAITALL) == sizeof message)
+			ferry_attach_reply(client, ferrySuccess, text, -1);
+		close(client);
+	}
+}
+
+/* The router of the user's other jobs, who were not asked to be part of this. */
+static void workers_that_work_for_others_are_not_counted(void **state)
+{
+	(void)state;
+	char directory[] = "/tmp/perf_command-XXXXXX", path[64];
+	int listener;
+	assert_non_null(mkdtemp(directory));
+	snprintf(path, sizeof path, "%s/router-0.sock", directory);
+	assert_int_equal(ferry_attach_listen(path, &listener), ferrySuccess);
+	pid_t router = fork();
+	assert_true(router >= 0);
+	if (!router)
+		be_a_busy_router(listener);
+	setenv("FERRY_SOCKET_DIR", directory, 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	cJSON *rows = rows_of("allreduce --ranks 2 -b 4K -e 4K -n 3 -w 1 -c 0 --cpu");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_SOCKET_DIR");
+	kill(router, SIGKILL);
+	assert_int_equal(waitpid(router, NULL, 0), router);
+	close(listener);
+	unlink(path);
+	strcat(path, ".lock");
+	unlink(path);
+	assert_int_equal(rmdir(directory), 0);
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
+	cJSON_Delete(rows);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -442,6 +488,7 @@ int main(void)
 	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
 	        cmocka_unit_test(unchecked_rows_say_so),
 	        cmocka_unit_test(cpu_shows_how_many_workers_had_work),
+	        cmocka_unit_test(workers_that_work_for_others_are_not_counted),
 	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),

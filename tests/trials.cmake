@@ -19,7 +19,7 @@ if(MPI_C_FOUND)
 endif()
 
 # The commands of bench/: the benchmark, and the demo, which compares its own weights.
-ferry_test(perf_command LIBRARIES PkgConfig::CJSON LABELS api TIMEOUT 120)
+ferry_test(perf_command LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
 target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>" FERRYRUN="$<TARGET_FILE:ferryrun>"
   FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
 add_dependencies(perf_command ferry-perf ferryrun ferry-router)
