@@ -278,8 +278,8 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 		}
 		left += (uint64_t)work->instr->nslices * parts_of(work);
 	}
-	atomic_store_explicit(&run->last, seq, memory_order_relaxed);
 	if (!left) {
+		atomic_store_explicit(&run->last, seq, memory_order_relaxed);
 		finish(job, bank, seq);
 		return;
 	}
@@ -288,6 +288,8 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 	atomic_store_explicit(&run->left, left, memory_order_relaxed);
 	atomic_store_explicit(&run->plan, entry, memory_order_relaxed);
 	atomic_store_explicit(&run->seq, seq, memory_order_release);
+	/* After it: who looks in between must see a call that came or one that runs. Whoever may act on that needs `admit`, held here. */
+	atomic_store_explicit(&run->last, seq, memory_order_release);
 }
 
 static void admit_bank(struct ferry_job *job, uint32_t bank)

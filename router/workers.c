@@ -100,6 +100,14 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	return count;
 }
 
+/* It would have stayed until nobody had work: their own attendants may have gone to sleep because it was there. */
+static void hand_over(const struct round *round, const struct ferry_job *attended)
+{
+	for (uint32_t i = 0; i < round->njobs; i++)
+		if (round->jobs[i] != attended)
+			ferry_doorbell_ring(&round->jobs[i]->shared.arenas[round->jobs[i]->domain].header->router);
+}
+
 static bool is_over(const struct ferry_job *attended)
 {
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
@@ -141,6 +149,8 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			break;
 		ferry_relax();
 	}
+	if (is_over(attended))
+		hand_over(&round, attended);
 	leave_jobs(workers, &round);
 }
 
