@@ -323,10 +323,13 @@ static void drop_captured(struct ferry_lane *lane)
 	}
 }
 
-/* Also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. */
+/*
+ * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. Ranks of host
+ * devices usually outnumber the cores, and who looks keeps another from working.
+ */
 static bool spin(struct ferry_lane *lane)
 {
-	if (!lane->spin_us || lane->idle_since)
+	if (!lane->spin_us || lane->idle_since || (!lane->calls && !lane->comm->device->ops->polled))
 		return false;
 	uint64_t until = ferry_now_ns() + lane->spin_us * 1000;
 	do {
