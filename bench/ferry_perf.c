@@ -386,8 +386,7 @@ static bool tell_of_crowd(struct perf_run *run)
 	static double ranks_on[CPU_SETSIZE];
 	char and_routers[32] = "";
 	cpu_set_t mine;
-	const char *mode = ferry_env("FERRY_ROUTER");
-	int count = 0, routers = mode && !strcmp(mode, "embedded") ? 0 : run->ndomains;
+	int count = 0, routers = perf_routers_embedded() ? 0 : run->ndomains;
 	bool known = !sched_getaffinity(0, sizeof mine, &mine), bound = false;
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
 		ranks_on[cpu] = !known || CPU_ISSET(cpu, &mine);

@@ -59,13 +59,18 @@ void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu)
 		cpu->routers_us += read_us(routers->clocks[i]);
 }
 
+bool perf_routers_embedded(void)
+{
+	const char *mode = ferry_env("FERRY_ROUTER");
+	return mode && !strcmp(mode, "embedded");
+}
+
 void perf_work_done_read(struct perf_work_done *done)
 {
 	char directory[64], path[128], text[512];
-	const char *mode = ferry_env("FERRY_ROUTER");
 	memset(done, 0, sizeof *done);
 	/* Whoever answers beside ranks that host their routers works for others. */
-	if ((mode && !strcmp(mode, "embedded")) || ferry_socket_directory(directory, sizeof directory, false))
+	if (perf_routers_embedded() || ferry_socket_directory(directory, sizeof directory, false))
 		return;
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);

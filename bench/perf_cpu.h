@@ -29,6 +29,9 @@ struct perf_work_done {
 	double calls_ms[FERRY_MAX_DOMAINS], working_ms[FERRY_MAX_DOMAINS];
 };
 
+/** Whether the ranks host the routers. */
+bool perf_routers_embedded(void);
+
 /** All processes named ferry-router of this user; routers that ranks host count as the ranks'. */
 void perf_routers_find(struct perf_routers *routers);
 void perf_cpu_read(const struct perf_routers *routers, struct perf_cpu *cpu);

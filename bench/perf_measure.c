@@ -291,7 +291,7 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 {
 	static struct perf_work work;
 	struct perf_sampling how;
-	struct perf_work_done before, after;
+	struct perf_work_done before = {0}, after = {0}; /* one rank asks for all */
 	perf_work_describe(run, bytes, in_place, &work);
 	*row = (struct perf_row){.bytes = perf_work_bytes(&work.trial),
 	                         .count = work.trial.count,
@@ -305,10 +305,12 @@ bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct pe
 	}
 	if (!choose_sampling(run, &work, &how))
 		return false;
-	perf_work_done_read(&before);
+	if (!run->rank)
+		perf_work_done_read(&before);
 	if (!sample_rounds(run, &work, &how, row))
 		return false;
-	perf_work_done_read(&after);
+	if (!run->rank)
+		perf_work_done_read(&after);
 	row->workers = perf_workers_at_work(&before, &after);
 	if (!summarize(run, row))
 		return false;

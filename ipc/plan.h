@@ -19,8 +19,8 @@
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
 /* Calls take turns in so many banks of counters and staging: arena.h. */
-#define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 #define FERRY_BANKS 2
+#define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 
 #define FERRY_PLAN_ABI 3u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
