@@ -38,7 +38,7 @@ static bool is_routers(const char *name, mode_t mode)
 	return false;
 }
 
-/* Also where another user does. A socket that this process may not or cannot ask has nobody behind it. */
+/* Also where another user does. Where this process may not or cannot ask, nobody does. */
 static bool answers(const char *directory, const char *name)
 {
 	char path[800];

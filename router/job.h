@@ -50,6 +50,11 @@ struct ferry_work {
 	uint32_t published;          /* slices */
 };
 
+static inline uint32_t ferry_parts_of(const struct ferry_work *work)
+{
+	return work->nqueues * work->share;
+}
+
 struct ferry_job_plan {
 	struct ferry_plan *plan;                /* a private copy, validated */
 	uint32_t nworks;                        /* of this domain */
