@@ -22,7 +22,7 @@
 #define FERRY_BANKS 2
 #define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 
-#define FERRY_PLAN_ABI 3u
+#define FERRY_PLAN_ABI 4u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -36,10 +36,9 @@ enum ferry_opcode {
 };
 
 /* ferry_plan.flags */
-#define FERRY_PLAN_IN_PLACE 1u /* H2D into a chunk waits for the D2H of the same bytes; COPYs that move nothing are left out */
-#define FERRY_PLAN_DMA 4u      /* copy engines read and write the windows: results must not stay in a core's private cache */
-#define FERRY_PLAN_ALONE 8u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
-#define FERRY_PLAN_VARIABLE 2u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
+#define FERRY_PLAN_VARIABLE 1u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
+#define FERRY_PLAN_DMA 2u      /* copy engines read and write the windows: results must not stay in a core's private cache */
+#define FERRY_PLAN_ALONE 4u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
 
 /* ferry_instr.flags */
 #define FERRY_INSTR_FINAL 1u   /* REDUCE whose result holds every rank's contribution: ferryAvg divides here */
@@ -94,7 +93,7 @@ struct ferry_instr {
 
 struct ferry_edge {
 	uint32_t instr; /* the instruction waited for, in this plan; its counter, domain and slice count are there */
-	uint32_t lag;   /* 0, or the window W */
+	uint32_t lag;   /* 0, or slots: the window W, or fewer (ferry_choose_guard) */
 };
 
 struct ferry_source {
@@ -151,7 +150,7 @@ struct ferry_plan_limits {
 /**
  * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes, windows
  * inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan cannot deadlock,
- * whatever the window), lags 0 or W, wake masks that cover every waiter, sources of the instruction's length, opcode and owner
+ * whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the instruction's length, opcode and owner
  * consistent, hash right. After ferrySuccess executing the plan touches nothing outside its staging and counters, and ends.
  * Errors: ferryProgramError with the index of the instruction and the values.
  */

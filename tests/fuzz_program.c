@@ -35,10 +35,10 @@ static void check_round_trip(const struct ferry_program *program)
 	free(text_again);
 }
 
-static void check_compiled(const struct ferry_program *program, bool sound, uint64_t count, bool in_place, uint32_t window)
+static void check_compiled(const struct ferry_program *program, bool sound, uint64_t count, uint32_t window)
 {
 	struct ferry_compile_options options = {
-		.count = count, .type = ferryFloat32, .redop = ferrySum, .in_place = in_place, .window = window};
+		.count = count, .type = ferryFloat32, .redop = ferrySum, .window = window};
 	struct ferry_plan_limits limits = {
 		.nranks = program->nranks, .ndomains = program->ndomains, .rank_domain = program->rank_domain};
 	struct ferry_plan *plan = NULL;
@@ -65,8 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	check_round_trip(program);
 	bool sound = ferry_program_check(program) == ferrySuccess;
-	check_compiled(program, sound, 5, true, 1);
-	check_compiled(program, sound, 3000, false, 0);
+	check_compiled(program, sound, 5, 1);
+	check_compiled(program, sound, 3000, 0);
 	ferry_program_free(program);
 	return 0;
 }

@@ -448,7 +448,7 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 	head->collective = (uint8_t)program->collective;
 	head->type = (uint8_t)options->type;
 	head->redop = (uint8_t)(ferry_collective_reduces(program->collective) ? options->redop : ferrySum);
-	head->flags = program->collective == FERRY_ALLTOALLV ? FERRY_PLAN_VARIABLE : FERRY_PLAN_IN_PLACE;
+	head->flags = program->collective == FERRY_ALLTOALLV ? FERRY_PLAN_VARIABLE : 0;
 	if (options->direct)
 		head->flags |= FERRY_PLAN_DMA;
 	if (ferry_choose_alone(options, compiler->longest, head))

@@ -87,7 +87,6 @@ struct ferry_compile_options {
 	uint64_t count;        /* elements as the API call counts them; ignored for alltoallv */
 	ferryDataType_t type;
 	ferryRedOp_t redop;    /* ferryNumOps for premulsum */
-	bool in_place;
 	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per bank that the windows may take in each domain */
 	uint32_t slice;        /* bytes; 0: chosen so that the pipeline has depth and the windows fit the staging */
 	uint32_t window;       /* slots; 0: chosen */
