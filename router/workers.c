@@ -100,12 +100,14 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	return count;
 }
 
-/* It would have stayed until nobody had work: their own attendants may have gone to sleep because it was there. */
-static void hand_over(const struct round *round, const struct ferry_job *attended)
+/* It would have stayed until nobody had work: the other jobs' attendants may have gone to sleep because it was there. */
+static void hand_over(struct ferry_workers *workers, const struct ferry_job *attended)
 {
-	for (uint32_t i = 0; i < round->njobs; i++)
-		if (round->jobs[i] != attended)
-			ferry_doorbell_ring(&round->jobs[i]->shared.arenas[round->jobs[i]->domain].header->router);
+	pthread_mutex_lock(&workers->lock);
+	for (struct ferry_job *job = workers->jobs; job; job = job->next)
+		if (job != attended)
+			ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	pthread_mutex_unlock(&workers->lock);
 }
 
 static bool is_over(const struct ferry_job *attended)
@@ -150,7 +152,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 		ferry_relax();
 	}
 	if (is_over(attended))
-		hand_over(&round, attended);
+		hand_over(workers, attended);
 	leave_jobs(workers, &round);
 }
 
@@ -285,6 +287,8 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 	empty(workers, job);
 	ferry_job_free_retired(job);
 	job->closed = false;
+	/* Again: who came back meanwhile has passed the job by, and would not look for it as long as others keep him busy. */
+	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
 }

@@ -5,7 +5,7 @@
  * workers without a job, woken when there is more ready than one can do, the first of them first. Workers go round the jobs, a
  * few slices at a time.
  *
- * `lock` guards the list of jobs, their `users`, and `active`. No slice runs under it. `asleep` has a bit per helper, set by
+ * `lock` guards the list of jobs, which the connection thread alone changes and so may read without, their `users`, and `active`. No slice runs under it. `asleep` has a bit per helper, set by
  * the helper after it has prepared to sleep, cleared by whoever takes it upon himself to wake it.
  */
 #ifndef FERRY_ROUTER_WORKERS_H
@@ -19,7 +19,7 @@ struct ferry_workers {
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
 	_Atomic uint64_t generation; /* of the list; written under lock: workers that see another one leave their jobs and look */
-	_Atomic uint32_t active;    /* at work now; written under lock, read anywhere */
+	_Atomic uint32_t active;    /* at work now: `limit`, and attendants that pass because their job is dead; written under lock, read anywhere */
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
 	uint32_t spin_us;

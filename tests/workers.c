@@ -53,6 +53,7 @@ static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t 
 	job->workers = 16;
 	job->store = job->cached_store = FERRY_STORE_ORDINARY;
 	pthread_mutex_init(&job->admit, NULL);
+	pthread_mutex_init(&job->failing, NULL);
 	assert_int_equal(ferry_arena_create(&shape, &job->shared.arenas[0]), ferrySuccess);
 	atomic_store(&job->ready, 1);
 	options.staging[0] = job->shared.arenas[0].staging_bytes;
@@ -73,6 +74,7 @@ static void close_lone_job(struct ferry_job *job)
 	ferry_job_free_plans(job);
 	ferry_arena_unmap(&job->shared.arenas[0]);
 	pthread_mutex_destroy(&job->admit);
+	pthread_mutex_destroy(&job->failing);
 	free(job);
 }
 
@@ -124,6 +126,18 @@ static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **
 	close_lone_job(job);
 }
 
+static void wait_until_finished(struct ferry_arena *arena)
+{
+	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
+			break;
+		ferry_doorbell_wait(bell, ticket, -1);
+	}
+	ferry_doorbell_cancel(bell);
+}
+
 struct attendant {
 	struct ferry_workers *workers;
 	struct ferry_job *job;
@@ -151,19 +165,12 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	static struct ferry_workers workers;
 	struct ferry_job *brief = open_lone_job(64 << 10, 64 << 10, 2), *lengthy = open_lone_job(4 << 20, 16 << 10, 0);
 	struct ferry_arena *arena = &brief->shared.arenas[0];
-	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
 	struct attendant attendants[2];
 	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false), ferrySuccess);
 	ferry_workers_add_job(&workers, brief);
 	ferry_workers_add_job(&workers, lengthy);
 	attend_both(attendants, &workers, lengthy, brief);
-	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
-		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
-			break;
-		ferry_doorbell_wait(bell, ticket, -1);
-	}
-	ferry_doorbell_cancel(bell);
+	wait_until_finished(arena);
 	uint64_t done = atomic_load(&lengthy->slices);
 	for (int i = 0; i < 2; i++)
 		pthread_join(attendants[i].thread, NULL);
@@ -199,16 +206,8 @@ static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **stat
 	for (int i = 0; i < 2; i++)
 		ferry_workers_add_job(&workers, jobs[i]);
 	attend_both(attendants, &workers, jobs[0], jobs[1]);
-	for (int i = 0; i < 2; i++) { /* until both calls are over, by whoever came first */
-		struct ferry_arena *arena = &jobs[i]->shared.arenas[0];
-		while (1) {
-			uint32_t ticket = ferry_doorbell_prepare(&arena->rank_lines[0].d2h);
-			if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
-				break;
-			ferry_doorbell_wait(&arena->rank_lines[0].d2h, ticket, -1);
-		}
-		ferry_doorbell_cancel(&arena->rank_lines[0].d2h);
-	}
+	for (int i = 0; i < 2; i++) /* by whoever came first */
+		wait_until_finished(&jobs[i]->shared.arenas[0]);
 	uint64_t start = ferry_now_ns();
 	for (int i = 1; i >= 0; i--) { /* one of them waits for the place, the other has it */
 		atomic_store(&jobs[i]->dead, 1);
@@ -223,6 +222,44 @@ static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **stat
 	ferry_workers_stop(&workers);
 }
 
+/* A job whose plan was replaced while somebody worked for another: he sees it again without waiting until that one has nothing left. */
+static void a_job_is_seen_again_after_its_plan_was_replaced(void **state)
+{
+	(void)state;
+	static struct ferry_workers workers;
+	static const struct ferry_layout none;
+	for (int trial = 0; trial < 50; trial++) {
+		struct ferry_job *busy = open_lone_job(64 << 10, 64 << 10, 2), *other = open_lone_job(64 << 10, 64 << 10, 2);
+		struct ferry_arena *arenas[] = {&busy->shared.arenas[0], &other->shared.arenas[0]};
+		struct ferry_plan *plan = atomic_load(&other->plans[7])->plan;
+		struct attendant attendants[] = {{.workers = &workers, .job = busy}, {.workers = &workers, .job = other}};
+		for (uint32_t rank = 0; rank < 2; rank++) /* it comes later */
+			atomic_store(&arenas[1]->rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
+		assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false), ferrySuccess);
+		ferry_workers_add_job(&workers, busy);
+		ferry_workers_add_job(&workers, other);
+		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
+		wait_until_finished(arenas[0]);
+		assert_int_equal(ferry_job_add_plan(other, 7, plan, plan->bytes), ferrySuccess);
+		ferry_workers_free_retired(&workers, other);
+		put_call(&other->shared, atomic_load(&other->plans[7])->plan);
+		uint64_t start = ferry_now_ns();
+		assert_int_equal(pthread_create(&attendants[1].thread, NULL, attend, &attendants[1]), 0);
+		wait_until_finished(arenas[1]); /* by the first one's attendant, who holds the only place for ten seconds */
+		assert_in_range(ferry_now_ns() - start, 0, 5000000000);
+		atomic_store(&busy->dead, 1);
+		atomic_store(&other->dead, 1);
+		ferry_workers_let_go(&workers);
+		for (int i = 0; i < 2; i++)
+			pthread_join(attendants[i].thread, NULL);
+		ferry_workers_remove_job(&workers, busy);
+		ferry_workers_remove_job(&workers, other);
+		ferry_workers_stop(&workers);
+		close_lone_job(busy);
+		close_lone_job(other);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +267,7 @@ int main(void)
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
 		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
+		cmocka_unit_test(a_job_is_seen_again_after_its_plan_was_replaced),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
