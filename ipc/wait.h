@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Waiting in shared memory: an eventcount that costs its ringer one load while nobody sleeps.
+ * Waiting in shared memory: an eventcount that costs its ringer a fence and a load while nobody sleeps.
  *
  * The waiter announces itself, checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers.
  * Each side's store comes before its load with a full fence between, so at least one of them sees the other: no wake-up

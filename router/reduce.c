@@ -284,7 +284,7 @@ static void run_whole(const struct pass *pass, char *to, const char *const *from
 	size_t at = 0;
 	if (store == FERRY_STORE_STREAM) {
 		size_t before = -(uintptr_t)to % 64;
-		/* Bytes are stored as half vectors, which do not stream; and what is short is better left in the cache. */
+		/* 8-bit floats are stored as half vectors, which do not stream; and what is short is better left in the cache. */
 		if (pass->step < pass->kernels->vector || bytes < STREAM_LEAST || before % element_size(pass->reduction->type))
 			store = FERRY_STORE_ORDINARY;
 		for (; store == FERRY_STORE_STREAM && at < before; at += before - at < pass->step ? before - at : pass->step)

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for 64-bit Arm; compiled to nothing elsewhere. Its streaming store is the non-temporal pair. */
+/* The kernels for 64-bit Arm; compiled to nothing elsewhere. Its streaming store is the non-temporal pair, of a vector's halves. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+static inline void store_pair(void *to, uint64x2_t vector)
+{
+	__asm__ volatile("stnp %d0, %d1, [%2]" : : "w"(vget_low_u64(vector)), "w"(vget_high_u64(vector)), "r"(to) : "memory");
+}
+
 #define FERRY_KERNEL ferry_kernels_neon
 #define VECTOR_BYTES 16
-#define stream_store(to, vector) vst1q_u8((uint8_t *)(to), *(const uint8x16_t *)(const void *)(vector))
+#define stream_store(to, vector) store_pair(to, *(const uint64x2_t *)(const void *)(vector))
 #define HALF_CONVERSIONS                                                                                                        \
 	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
 	{                                                                                                                       \

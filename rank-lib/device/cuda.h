@@ -18,7 +18,7 @@
 
 /* Pinned host memory that a stream reads and writes: a ticket's words. */
 struct ferry_cuda_line {
-	_Atomic uint32_t started;  /* GPU: 1; a lane: 0 (tickets that repeat) */
+	_Atomic uint32_t started;  /* GPU: 1; a lane: 0 (tickets that repeat); whoever takes the line, before the GPU knows it: 0 */
 	_Atomic uint32_t finished; /* a lane: 1; GPU: 0 once it has passed */
 	uint64_t scalar;           /* GPU, before started */
 	CUevent passed;            /* the gate is past the call; made when first needed; host side */
@@ -33,7 +33,7 @@ struct ferry_cuda_device {
 	int copy_priority;          /* the greatest: copies go before the application's work */
 	uint32_t nstreams;          /* per copy queue */
 	pthread_mutex_t lock;       /* for the lines */
-	struct ferry_cuda_line **lines; /* a ring of those given back; usable once `finished` is 0 */
+	struct ferry_cuda_line **lines; /* a ring of those given back; usable once `started` is 1 and `finished` 0 */
 	uint32_t nlines, capacity, first;
 };
 

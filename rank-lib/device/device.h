@@ -84,7 +84,7 @@ struct ferry_device_ops {
 	bool direct_memory_access;
 	/**
 	 * Puts the ticket into the stream (NULL: the device's default stream): started when reached, later work waits for finished.
-	 * A ticket that repeats goes into the graph that the stream captures. On an error the ticket is in no stream.
+	 * A ticket that repeats goes into the graph that the stream captures. On an error it may be in the stream already.
 	 */
 	ferryResult_t (*enqueue)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
 	                         const struct ferry_stream_work *work);
