@@ -16,7 +16,7 @@ const struct ferry_variable ferry_variables[] = {
 	 "Directory of the routers' sockets. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
 	{"FERRY_ROUTER_EXE", "",
 	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
-	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks."},
+	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400."},
 	{"FERRY_LAYOUT", "",
 	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\". "
 	 "A domain may also have node=N, where its memory is bound."},
@@ -50,7 +50,7 @@ const struct ferry_variable ferry_variables[] = {
 	 "else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
-	{"FERRY_STALL_SECONDS", "10", "A lane whose call makes no progress for so long logs what it waits for; 0: never."},
+	{"FERRY_STALL_SECONDS", "10", "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call included; 0: never."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
 	{"FERRY_RANK", "", "This process's rank. Set by ferryrun; else read from the launcher (below)."},
 	{"FERRY_SIZE", "", "Number of ranks."},

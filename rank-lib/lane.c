@@ -392,6 +392,7 @@ static void *lane_main(void *argument)
 		if (lane_round(lane)) {
 			ferry_doorbell_cancel(lane->bell);
 			lane->idle_since = 0;
+			lane->reported = false;
 			continue;
 		}
 		if (stopping(lane)) {

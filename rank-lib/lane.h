@@ -40,7 +40,7 @@ void ferry_pair_done(struct ferry_lane *lane, const struct ferry_transfer *trans
 void ferry_call_started(struct ferry_ticket *ticket);
 void ferry_call_forgotten(struct ferry_ticket *ticket);
 
-/* ---- run.c: D2H lane only, but for the number and the end ---- */
+/* ---- run.c: D2H lane only, where nothing else is said ---- */
 
 /** The number of the run that the call is in; 0: none (a call whose number rank 0 decides). */
 static inline uint64_t ferry_run_number(const struct ferry_call *call)
@@ -56,7 +56,8 @@ bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after);
 
 /** Tells the other ranks and the routers. */
 void ferry_run_submit(struct ferry_call *call);
-bool ferry_run_all_submitted(struct ferryComm *comm, const struct ferry_call *call);
+/** Bit r: rank r has not submitted the call. Either lane. */
+uint64_t ferry_run_missing(struct ferryComm *comm, const struct ferry_call *call);
 
 /** True once all ranks have submitted the same call; a difference ends the communicator. */
 bool ferry_run_agreed(struct ferry_call *call);

@@ -85,14 +85,15 @@ bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call)
 	return true;
 }
 
-bool ferry_run_all_submitted(struct ferryComm *comm, const struct ferry_call *call)
+uint64_t ferry_run_missing(struct ferryComm *comm, const struct ferry_call *call)
 {
+	uint64_t missing = 0;
 	for (int rank = 0; rank < comm->nranks; rank++) {
 		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
 		if (atomic_load_explicit(&theirs->seq, memory_order_acquire) != ferry_run_number(call))
-			return false;
+			missing |= 1ull << rank;
 	}
-	return true;
+	return missing;
 }
 
 void ferry_run_submit(struct ferry_call *call)
@@ -125,7 +126,7 @@ void ferry_run_submit(struct ferry_call *call)
 	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
 	if (call->name && comm->rank == 0) /* they wait for the name */
 		ferry_wake(&comm->shared, every_rank(comm), 0, 0);
-	if (ferry_run_all_submitted(comm, call))
+	if (!ferry_run_missing(comm, call))
 		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
 	call->submitted = true;
 }
@@ -134,7 +135,7 @@ void ferry_run_submit(struct ferry_call *call)
 bool ferry_run_agreed(struct ferry_call *call)
 {
 	struct ferryComm *comm = call->comm;
-	if (!ferry_run_all_submitted(comm, call))
+	if (ferry_run_missing(comm, call))
 		return false;
 	for (int rank = 0; rank < comm->nranks; rank++) {
 		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];

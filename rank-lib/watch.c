@@ -41,6 +41,24 @@ static void report_hang(struct ferry_lane *lane, uint64_t now)
 	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
 }
 
+/* "rank 3" or "ranks 0, 3": those of the mask, as far as the text has room. */
+static const char *list_ranks(uint64_t mask, char *text, size_t bytes)
+{
+	size_t length = (size_t)snprintf(text, bytes, mask & (mask - 1) ? "ranks" : "rank");
+	for (const char *between = " "; mask && length < bytes; mask &= mask - 1, between = ", ")
+		length += (size_t)snprintf(text + length, bytes - length, "%s%d", between, __builtin_ctzll(mask));
+	return text;
+}
+
+/* One line about ranks that have not made the call: they compute for long, or are about to make another one, or none. */
+static void report_missing(const struct ferry_lane *lane, const struct ferry_call *call, uint64_t missing, uint64_t waited)
+{
+	char text[120];
+	ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to make call %llu (%s)", lane->comm->rank,
+	          (unsigned long long)waited / 1000000000, list_ranks(missing, text, sizeof text),
+	          (unsigned long long)ferry_run_number(call), ferry_collective_name(call->shape & 0xff));
+}
+
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
@@ -48,25 +66,38 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	if (!lane->comm->stall_ns || lane->reported)
 		return;
 	/*
-	 * Waiting for a rank that has not come yet is nothing to report. And where this lane has ended its half of a captured call,
-	 * the D2H lane may begin the next run meanwhile: nothing here to look at.
+	 * Waiting for one's own stream is nothing to report. Where this lane has ended its half of a captured call, the D2H lane
+	 * may begin the next run meanwhile: nothing here to look at. Of ranks that have not come the D2H lane tells.
 	 */
-	if (ferry_lane_awaits_start(lane) || !has_half(lane, call) || (!call->point_to_point && !ferry_run_all_submitted(lane->comm, call)))
+	bool looks = !ferry_lane_awaits_start(lane) && has_half(lane, call);
+	uint64_t missing = looks && !call->point_to_point ? ferry_run_missing(lane->comm, call) : 0;
+	if (!looks || (missing && lane->direction == FERRY_DOWN))
 		lane->awaited_until = now;
 	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
 	if (now - since < lane->comm->stall_ns)
 		return;
+	lane->reported = true;
+	if (missing) {
+		report_missing(lane, call, missing, now - since);
+		return;
+	}
+	char from[120], what[160];
+	uint64_t peers = 0;
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
 		issued += call->transfers[lane->direction][i].issued;
 		finished += call->transfers[lane->direction][i].finished;
 		slices += call->transfers[lane->direction][i].nslices;
+		if (call->point_to_point && call->transfers[lane->direction][i].finished < call->transfers[lane->direction][i].nslices)
+			peers |= 1ull << call->transfers[lane->direction][i].peer;
 	}
-	lane->reported = true;
-	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in call %llu (%s): %u of %u slices copied, %u copies under way",
-	          lane->comm->rank, name_of(lane->direction), (unsigned long long)(now - since) / 1000000000,
-	          (unsigned long long)ferry_run_number(call), call->point_to_point ? "sendrecv" : ferry_collective_name(call->shape & 0xff), finished,
-	          slices, issued - finished);
+	if (call->point_to_point)
+		snprintf(what, sizeof what, "%s %s", lane->direction == FERRY_UP ? "sends to" : "receives from", list_ranks(peers, from, sizeof from));
+	else
+		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_run_number(call), ferry_collective_name(call->shape & 0xff));
+	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
+	          lane->comm->rank, name_of(lane->direction), (unsigned long long)(now - since) / 1000000000, what, finished, slices,
+	          issued - finished);
 }
 
 static bool device_works(struct ferry_lane *lane)
