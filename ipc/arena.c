@@ -101,7 +101,8 @@ static ferryResult_t open_unlinked(int *descriptor)
 			return ferrySuccess;
 		}
 		if (errno != EEXIST)
-			return ferry_fail(ferrySystemError, "shm_open %s: %s", name, strerror(errno));
+			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s (is /dev/shm there, and this user allowed to write to it?)",
+			                  name, strerror(errno));
 	}
 	return ferry_fail(ferrySystemError, "shm_open: 16 random names were all taken");
 }
@@ -207,7 +208,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 		goto failed;
 	}
 	struct ferry_arena_shape shape = {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
-	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > 1ull << 40 ||
+	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    (header_for(&shape, &expected), expected.pair_slice = header.pair_slice, false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains || expected.counters != header.counters ||

@@ -4,10 +4,12 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/plan.h"
+#include "ipc/wait.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,6 +17,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#define LOOK_MS 50     /* how often a client looks whether its answer is wanted still */
+#define STATUS_MS 5000 /* how long people wait for a status */
 
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message)
 {
@@ -111,15 +116,18 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 	snprintf(lock_path, sizeof lock_path, "%s.lock", path);
 	int lock = open(lock_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	if (lock < 0 || flock(lock, LOCK_EX)) {
-		ferryResult_t result = ferry_fail(ferrySystemError, "locking %s: %s", lock_path, strerror(errno));
+		ferryResult_t result = ferry_fail(ferrySystemError, "locking %s: %s (FERRY_SOCKET_DIR names another directory)", lock_path, strerror(errno));
 		if (lock >= 0)
 			close(lock);
 		return result;
 	}
 	ferryResult_t result = ferrySuccess;
+	struct stat there;
 	if (ferry_attach_connect(path, &probe) == ferrySuccess) {
 		close(probe);
 		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
+	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
+		result = ferry_fail(ferrySystemError, "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
 	} else {
 		unlink(path);
 		mode_t mask = umask(0177);
@@ -152,31 +160,51 @@ ferryResult_t ferry_attach_connect(const char *path, int *connection)
 {
 	struct sockaddr_un address;
 	socklen_t bytes = 0;
+	int made, refused;
 	ferryResult_t result = address_of(path, &address, &bytes);
-	if (result || (result = new_socket(connection)))
+	if (result || (result = new_socket(&made)))
 		return result;
-	int refused;
 	do
-		refused = connect(*connection, (struct sockaddr *)&address, bytes);
+		refused = connect(made, (struct sockaddr *)&address, bytes);
 	while (refused && errno == EINTR);
-	if (!refused) {
-		/* Both ends look: an abstract name can be taken by anybody on the machine. */
-		result = ferry_attach_check_peer(*connection);
-		if (result)
-			close(*connection);
-		return result;
-	}
-	int error = errno;
-	close(*connection);
-	return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
+	if (refused)
+		result = ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(errno));
+	else
+		result = ferry_attach_check_peer(made); /* both ends look: an abstract name can be taken by anybody on the machine */
+	if (result)
+		close(made);
+	else
+		*connection = made;
+	return result;
 }
 
-static bool send_all(int connection, const void *bytes, size_t length)
+/* How long a client waits for a router: it may be stopped, or wait itself. */
+struct patience {
+	uint64_t until;                   /* ferry_now_ns */
+	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
+	bool over;
+};
+
+static bool may_wait(int connection, short events, struct patience *patience)
+{
+	while (1) {
+		uint64_t now = ferry_now_ns();
+		patience->over = now >= patience->until || (patience->given_up && atomic_load(patience->given_up));
+		if (patience->over)
+			return false;
+		uint64_t ms = (patience->until - now) / 1000000 + 1;
+		struct pollfd entry = {connection, events, 0};
+		if (poll(&entry, 1, patience->given_up && ms > LOOK_MS ? LOOK_MS : (int)ms) > 0)
+			return true;
+	}
+}
+
+static bool send_all(int connection, const void *bytes, size_t length, struct patience *patience)
 {
 	const char *next = bytes;
 	while (length) {
-		ssize_t sent = send(connection, next, length, MSG_NOSIGNAL);
-		if (sent < 0 && errno == EINTR)
+		ssize_t sent = send(connection, next, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (sent < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLOUT, patience))))
 			continue;
 		if (sent <= 0)
 			return false;
@@ -187,7 +215,7 @@ static bool send_all(int connection, const void *bytes, size_t length)
 }
 
 /* A reply, and the descriptor that may ride on its first byte. */
-static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor)
+static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor, struct patience *patience)
 {
 	char control[CMSG_SPACE(sizeof(int))];
 	size_t have = 0;
@@ -195,8 +223,8 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	while (have < sizeof *reply) {
 		struct iovec part = {(char *)reply + have, sizeof *reply - have};
 		struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-		ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC);
-		if (got < 0 && errno == EINTR)
+		ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+		if (got < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLIN, patience))))
 			continue;
 		if (got <= 0)
 			return false;
@@ -208,19 +236,37 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	return true;
 }
 
-ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor)
+ferryResult_t ferry_attach_timeout(long *seconds)
+{
+	return ferry_env_integer("FERRY_ATTACH_TIMEOUT", 1, 86400, 60, seconds);
+}
+
+ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
+                                      const _Atomic uint32_t *given_up)
 {
 	struct ferry_attach_reply reply;
 	int received = -1;
+	long seconds;
+	ferryResult_t result = ferry_attach_timeout(&seconds);
+	if (result)
+		return result;
+	struct patience patience = {ferry_now_ns() + (uint64_t)seconds * 1000000000u, given_up, false};
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
-	if (!send_all(connection, message, sizeof *message) || !send_all(connection, payload, message->payload) ||
-	    !receive_reply(connection, &reply, &received)) {
+	if (send_all(connection, message, sizeof *message, &patience))
+		send_all(connection, payload, message->payload, &patience);
+	/* Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while they do. */
+	if (patience.over || !receive_reply(connection, &reply, &received, &patience)) {
 		if (received >= 0)
 			close(received);
-		return ferry_fail(ferryRemoteError, "the router closed the connection");
+		if (!patience.over)
+			return ferry_fail(ferryRemoteError, "the router closed the connection");
+		shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
+		if (given_up && atomic_load(given_up))
+			return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
+		return ferry_fail(ferrySystemError, "the router has not answered for %ld s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
+		                  seconds);
 	}
-	ferryResult_t result = ferrySuccess;
 	reply.message[sizeof reply.message - 1] = '\0';
 	if (reply.magic != FERRY_ATTACH_MAGIC || reply.abi != FERRY_ATTACH_ABI)
 		result = ferry_fail(ferryRefused, "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
@@ -236,6 +282,11 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
 	else if (received >= 0)
 		close(received);
 	return result;
+}
+
+ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor)
+{
+	return ferry_attach_call_while(connection, message, payload, descriptor, NULL);
 }
 
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor)
@@ -277,12 +328,15 @@ ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS, .magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI};
 	struct ferry_attach_reply reply;
+	struct patience patience = {ferry_now_ns() + STATUS_MS * 1000000ull, NULL, false};
 	int connection, received;
 	ferryResult_t result = ferry_attach_connect(path, &connection);
 	if (result)
 		return result;
-	if (!send_all(connection, &message, sizeof message) || !receive_reply(connection, &reply, &received))
-		result = ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
+	if (!send_all(connection, &message, sizeof message, &patience) || !receive_reply(connection, &reply, &received, &patience))
+		result = patience.over ? ferry_fail(ferryRemoteError, "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
+		                                    path, STATUS_MS / 1000)
+		                       : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
 	else
 		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
 	close(connection);

@@ -4,14 +4,14 @@
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each. The reply to
  * ATTACH and PEER carries the arena's descriptor (SCM_RIGHTS). The connection then stays open: closing it without DETACH
- * means that the rank died. The router reads SO_PEERCRED and takes only its own user, members of its group if it was told so,
- * and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
+ * means that the rank died. The router reads SO_PEERCRED and takes only its own user and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
 
 #include "ipc/ferry_types.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
@@ -71,8 +71,19 @@ ferryResult_t ferry_attach_listen(const char *path, int *listener);
 /** ferrySystemError with the path if nobody listens there. */
 ferryResult_t ferry_attach_connect(const char *path, int *connection);
 
-/** Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's. */
+/** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
+ferryResult_t ferry_attach_timeout(long *seconds);
+
+/**
+ * Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's.
+ * ferryRemoteError: the router has closed the connection. ferrySystemError: it has not answered for FERRY_ATTACH_TIMEOUT; the
+ * connection is of no use any more.
+ */
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor);
+
+/** The same, but it also ends, within 50 ms, with ferrySystemError once *given_up is not 0. */
+ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
+                                      const _Atomic uint32_t *given_up);
 
 /** The router's side. descriptor < 0: none. */
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
@@ -80,7 +91,7 @@ ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const cha
 /** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */
 ferryResult_t ferry_attach_check_peer(int connection);
 
-/** Asks the router on that socket what it is doing: one line of "name=value" words. */
+/** Asks the router on that socket what it is doing: one line of "name=value" words. ferryRemoteError: no answer for some seconds. */
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
 
 /** True once the other end has closed. */

@@ -32,6 +32,11 @@ ferryResult_t ferry_fail_context(ferryResult_t code, const char *format, ...)
 	return ferry_fail(code, "%s: %s", front, message);
 }
 
+void ferry_forget_message(void)
+{
+	message[0] = '\0';
+}
+
 const char *ferry_last_message(void)
 {
 	return message;

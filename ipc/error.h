@@ -20,6 +20,9 @@ ferryResult_t ferry_fail_context(ferryResult_t code, const char *format, ...) __
 /** The last message kept by this thread; "" if none. Valid until the thread's next failure. */
 const char *ferry_last_message(void);
 
+/** For who tried something that was allowed to fail: this thread has no message again. */
+void ferry_forget_message(void);
+
 /** The fixed sentence for a code ("invalid argument"); never NULL. */
 const char *ferry_result_text(ferryResult_t code);
 

@@ -119,9 +119,10 @@ static int print_routers(void)
 	}
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
-		if (ferry_attach_status(path, text, sizeof text))
-			continue;
-		printf("%s  %s\n", path, text);
+		ferryResult_t result = ferry_attach_status(path, text, sizeof text);
+		if (result && result != ferryRemoteError)
+			continue; /* there is none */
+		printf("%s  %s\n", path, result ? ferry_last_message() : text);
 		found++;
 	}
 	if (!found)

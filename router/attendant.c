@@ -30,7 +30,8 @@ static ferryResult_t map_peers(struct ferry_job *job)
 		ferryResult_t result = ferry_attach_connect(path, &connection);
 		if (result)
 			return result;
-		result = ferry_attach_call(connection, &message, NULL, &descriptor);
+		/* That router's connection thread may wait for its own attendant of this job, and ours for this one. */
+		result = ferry_attach_call_while(connection, &message, NULL, &descriptor, &job->dead);
 		close(connection);
 		if (!result)
 			result = ferry_arena_map(descriptor, &job->shared.arenas[domain]);
@@ -115,7 +116,7 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 		return ferry_fail(ferryInvalidUsage, "READY a second time");
 	job->attendant.client = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
 	if (job->attendant.client < 0)
-		return ferry_fail(ferrySystemError, "dup: %s", strerror(errno));
+		return ferry_fail(ferrySystemError, "a descriptor to answer READY with: %s", strerror(errno));
 	atomic_store_explicit(&job->attendant.asked, 1, memory_order_release);
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	return ferrySuccess;

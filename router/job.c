@@ -10,14 +10,17 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	ferry_log(FERRY_LOG_WARN, "job of %u ranks failed: %s", job->shared.nranks, message);
+	pthread_mutex_lock(&job->failing);
 	ferry_failure_set(&header->failure, code, message);
+	pthread_mutex_unlock(&job->failing);
 	atomic_store_explicit(&header->failed, 1, memory_order_release);
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_futex_wake(&header->attached, -1, true);
+	/* The attendant may be mapping the other domains' arenas: until that is done, ranks that wait there look for themselves. */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		/* Before the other arenas are mapped, only lines in this one can be rung; ranks that wait elsewhere poll. */
 		struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
-		if (!arena->header)
+		if (job->shared.rank_domain[rank] != job->domain && !ready)
 			continue;
 		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
 		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);

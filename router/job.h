@@ -66,7 +66,7 @@ struct ferry_job_plan {
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
 struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
-	_Atomic(struct ferry_job_plan *) plan;
+	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
@@ -80,13 +80,14 @@ struct ferry_job {
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	_Atomic uint32_t ready;                 /* 1 once the other domains' arenas are mapped; attendant thread, release */
-	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone */
+	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	uint32_t workers;                       /* that the router has */
 	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
 	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */
 	struct ferry_run runs[FERRY_BANKS];
+	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
 	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
 	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
 	_Atomic uint64_t calls_ns, working_ns;  /* length of its calls here, and what workers have spent on their parts; the same */
@@ -121,7 +122,7 @@ bool ferry_job_has_work(struct ferry_job *job);
  */
 uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted);
 
-/** Ends the job for all its ranks with this code and message. */
+/** Ends the job for all its ranks with this code and message, unless it has failed before. Any thread of the router. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
 #endif

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,8 +157,10 @@ static void go_to_background(struct arguments *arguments)
 		dup2(null, standard);
 	if (null > 2)
 		close(null);
-	fcntl(ready[1], F_SETFD, FD_CLOEXEC);
-	arguments->ready_fd = ready[1];
+	/* What it inherited belongs to others, who may wait until all of it is closed: mpiexec waits for its ranks' pipes. */
+	arguments->ready_fd = dup2(ready[1], 3) == 3 ? 3 : ready[1];
+	fcntl(arguments->ready_fd, F_SETFD, FD_CLOEXEC);
+	close_range((unsigned)arguments->ready_fd + 1, ~0u, 0);
 }
 
 /* A daemon has nobody to tell any more; and whoever started it may wait for the end of its output. */
@@ -177,6 +180,16 @@ static void remove_directory(const struct arguments *arguments)
 	snprintf(lock, sizeof lock, "%s/router-%u.sock.lock", arguments->router.directory, arguments->router.domain);
 	unlink(lock);
 	rmdir(arguments->router.directory); /* fails until the last router does it */
+}
+
+/* One per rank that is attached and one per job: the usual soft limit is for programs that use select(2). */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit))
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 int main(int argc, char **argv)
@@ -213,6 +226,7 @@ int main(int argc, char **argv)
 	if (arguments.router.pin)
 		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
 
+	raise_descriptors();
 	if (ferry_guard_install())
 		return fail("guarding against arenas cut short");
 	sigset_t signals;

@@ -7,6 +7,7 @@
 #include "router/workers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +40,12 @@ struct ferry_router {
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	int listener, event;                   /* event: wakes the connection thread */
+	int spare;                             /* connection thread; see refuse_for_want */
 	pthread_t thread;                      /* the connection thread */
 	struct connection **connections;
 	size_t nconnections, capacity;
 	_Atomic uint32_t draining, stopping;
+	_Atomic uint32_t removed;              /* 1: the socket; connection thread, or whoever stops the router */
 	pthread_mutex_t lock;                  /* of `done` */
 	pthread_cond_t over;
 	bool done;                             /* ferry_router_wait may return */
@@ -68,7 +71,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	                                  .node = router->layout.domains[router->domain].node,
 	                                  .lock = router->lock_staging};
 	if (router->staging_limit && router->staging_used + shape.staging > router->staging_limit)
-		return ferry_fail(ferryRefused, "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u",
+		return ferry_fail(ferryRefused, "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u (lower FERRY_STAGING, or raise the router's --staging-limit)",
 		                  (unsigned long long)shape.staging,
 		                  (unsigned long long)(router->staging_limit - router->staging_used),
 		                  (unsigned long long)router->staging_limit, router->domain);
@@ -92,6 +95,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	job->cached_store = router->cached_store;
 	job->workers = router->workers.limit;
 	pthread_mutex_init(&job->admit, NULL);
+	pthread_mutex_init(&job->failing, NULL);
 	result = ferry_attendant_start(job, &router->workers, router->directory, router->prefix);
 	if (result) {
 		ferry_guard_remove(&job->shared.arenas[router->domain]);
@@ -120,6 +124,7 @@ static void job_destroy(struct ferry_router *router, struct ferry_job *job)
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
 	pthread_mutex_destroy(&job->admit);
+	pthread_mutex_destroy(&job->failing);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
 	free(job);
 }
@@ -132,6 +137,15 @@ static struct ferry_job *find_job(struct ferry_router *router, const uint8_t *ke
 		if (!memcmp(job->key, key, sizeof job->key))
 			return job;
 	return NULL;
+}
+
+/* For a rank that comes too late to hear it through the arena. */
+static ferryResult_t dead_job(struct ferry_job *job)
+{
+	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
+	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		return ferry_fail(ferryRemoteError, "the job has failed");
+	return ferry_fail(ferryRemoteError, "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
 }
 
 static ferryResult_t attach_rank(struct ferry_router *router, struct connection *client)
@@ -151,9 +165,9 @@ static ferryResult_t attach_rank(struct ferry_router *router, struct connection 
 		return ferry_fail(ferryRefused, "rank %u attaches to a job of %u ranks in %u domains, the job has %u ranks in %u domains",
 		                  message->rank, message->nranks, message->ndomains, job->shared.nranks, job->shared.ndomains);
 	if (job->attached >> message->rank & 1)
-		return ferry_fail(ferryRefused, "rank %u of this job has attached already", message->rank);
+		return ferry_fail(ferryRefused, "rank %u of this job has attached already (jobs started side by side need a FERRY_JOB_KEY each)", message->rank);
 	if (atomic_load(&job->dead))
-		return ferry_fail(ferryRemoteError, "the job has failed");
+		return dead_job(job);
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	job->attached |= 1ull << message->rank;
 	client->job = job;
@@ -169,8 +183,10 @@ static ferryResult_t attach_rank(struct ferry_router *router, struct connection 
 static ferryResult_t make_ready(struct connection *client)
 {
 	struct ferry_job *job = client->job;
-	if (!job || atomic_load(&job->dead))
-		return ferry_fail(ferryRemoteError, "%s", job ? "the job has failed" : "READY before ATTACH");
+	if (!job)
+		return ferry_fail(ferryInvalidUsage, "READY before ATTACH");
+	if (atomic_load(&job->dead))
+		return dead_job(job);
 	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
 		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached", __builtin_popcountll(job->attached),
 		                  job->shared.nranks);
@@ -241,7 +257,13 @@ static void serve(struct ferry_router *router, struct connection *client)
 		status_text(router, text, sizeof text);
 	}
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
-		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+}
+
+/* A descriptor to let go of when there are no others: without it nobody could be told, and the listener would not come to rest. */
+static int spare_descriptor(const struct ferry_router *router)
+{
+	return fcntl(router->event, F_DUPFD_CLOEXEC, 0);
 }
 
 static void client_close(struct ferry_router *router, size_t index)
@@ -250,11 +272,13 @@ static void client_close(struct ferry_router *router, size_t index)
 	struct ferry_job *job = client->job;
 	router->connections[index] = router->connections[--router->nconnections];
 	close(client->descriptor);
+	if (router->spare < 0)
+		router->spare = spare_descriptor(router);
 	free(client->payload);
 	if (job) {
 		if (!client->detached && !atomic_load(&job->dead)) {
 			char text[96];
-			snprintf(text, sizeof text, "rank %u of %u died or closed its connection without leaving", client->rank,
+			snprintf(text, sizeof text, "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,
 			         job->shared.nranks);
 			ferry_job_fail(job, ferryRemoteError, text);
 		}
@@ -302,11 +326,28 @@ static bool client_read(struct ferry_router *router, struct connection *client)
 	return true;
 }
 
+static void refuse_for_want(struct ferry_router *router, int error)
+{
+	close(router->spare);
+	int descriptor = accept4(router->listener, NULL, NULL, SOCK_CLOEXEC);
+	if (descriptor >= 0) {
+		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s", router->domain,
+		           router->nconnections, strerror(error));
+		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
+		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
+		close(descriptor);
+	}
+	router->spare = spare_descriptor(router); /* -1: somebody was quicker; the listener waits until a client leaves */
+}
+
 static void client_accept(struct ferry_router *router)
 {
 	int descriptor = accept4(router->listener, NULL, NULL, SOCK_CLOEXEC);
-	if (descriptor < 0)
+	if (descriptor < 0) {
+		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+			refuse_for_want(router, errno);
 		return;
+	}
 	ferryResult_t result = ferry_attach_check_peer(descriptor);
 	struct connection *client = result ? NULL : calloc(1, sizeof *client);
 	if (!result && router->nconnections == router->capacity) {
@@ -334,9 +375,10 @@ static void client_accept(struct ferry_router *router)
 
 /* ---- the connection thread ---- */
 
-static void remove_socket(const struct ferry_router *router)
+/* Once: from then on another router may have its socket there. */
+static void remove_socket(struct ferry_router *router)
 {
-	if (router->path[0] != '@')
+	if (!atomic_exchange(&router->removed, 1) && router->path[0] != '@')
 		unlink(router->path);
 }
 
@@ -348,28 +390,35 @@ static void say_done(struct ferry_router *router)
 	pthread_mutex_unlock(&router->lock);
 }
 
-static struct pollfd *poll_set(struct ferry_router *router, struct pollfd *set)
+/* What the connection thread waits for. *nclients: how many clients are in it; those that there is no memory for wait. */
+static struct pollfd *poll_set(struct ferry_router *router, struct pollfd *set, size_t *nclients)
 {
 	struct pollfd *grown = realloc(set, (router->nconnections + 2) * sizeof *set);
-	if (!grown)
-		return set; /* keeps the smaller set; the clients beyond it wait */
-	grown[0] = (struct pollfd){router->event, POLLIN, 0};
-	grown[1] = (struct pollfd){router->listener, POLLIN, 0};
-	for (size_t i = 0; i < router->nconnections; i++)
-		grown[i + 2] = (struct pollfd){router->connections[i]->descriptor, POLLIN | POLLRDHUP, 0};
-	return grown;
+	if (grown)
+		*nclients = router->nconnections;
+	else if (*nclients > router->nconnections)
+		*nclients = router->nconnections;
+	if (grown)
+		set = grown;
+	if (!set)
+		return NULL;
+	set[0] = (struct pollfd){router->event, POLLIN, 0};
+	set[1] = (struct pollfd){router->spare < 0 ? -1 : router->listener, POLLIN, 0};
+	for (size_t i = 0; i < *nclients; i++)
+		set[i + 2] = (struct pollfd){router->connections[i]->descriptor, POLLIN | POLLRDHUP, 0};
+	return set;
 }
 
 static void *connection_main(void *argument)
 {
 	struct ferry_router *router = argument;
 	struct pollfd *set = NULL;
+	size_t nclients = 0;
 	while (!atomic_load(&router->stopping)) {
 		bool idle = !router->workers.jobs;
 		if (idle && atomic_load(&router->draining))
 			say_done(router);
-		size_t nclients = router->nconnections;
-		set = poll_set(router, set);
+		set = poll_set(router, set, &nclients);
 		if (!set) {
 			say_done(router);
 			return NULL;
@@ -475,7 +524,10 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 	if ((result = open_socket(router, options)))
 		goto no_settings;
 	router->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-	if (router->event < 0) {
+	router->spare = router->event < 0 ? -1 : spare_descriptor(router);
+	if (router->spare < 0) {
+		if (router->event >= 0)
+			close(router->event);
 		result = ferry_fail(ferrySystemError, "eventfd: %s", strerror(errno));
 		goto no_event;
 	}
@@ -493,6 +545,7 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 no_thread:
 	ferry_workers_stop(&router->workers);
 no_workers:
+	close(router->spare);
 	close(router->event);
 no_event:
 	close(router->listener);
@@ -541,6 +594,8 @@ void ferry_router_stop(struct ferry_router *router)
 	free(router->connections);
 	ferry_workers_stop(&router->workers);
 	close(router->listener);
+	if (router->spare >= 0)
+		close(router->spare);
 	close(router->event);
 	pthread_cond_destroy(&router->over);
 	pthread_mutex_destroy(&router->lock);

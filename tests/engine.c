@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -492,6 +493,150 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 	ferry_router_stop(limited);
 }
 
+/* Whoever listens and never answers: a router that is stopped, or hangs. */
+static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(void **state)
+{
+	(void)state;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
+	char silent_path[100], text[64];
+	_Atomic uint32_t given_up = 0;
+	int listener, connection;
+	snprintf(silent_path, sizeof silent_path, "@ferry/%s-s-0.sock", prefix);
+	assert_int_equal(ferry_attach_listen(silent_path, &listener), ferrySuccess);
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), "1 s (FERRY_ATTACH_TIMEOUT)"));
+	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferryRemoteError); /* its answer might have come */
+	close(connection);
+	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
+	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
+	atomic_store(&given_up, 1);
+	assert_int_equal(ferry_attach_call_while(connection, &message, NULL, NULL, &given_up), ferrySystemError);
+	close(connection);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	assert_int_equal(ferry_attach_status(silent_path, text, sizeof text), ferryRemoteError);
+	close(listener);
+}
+
+/* The attendants of one job ask each other's routers for its arenas; whoever has asked for that closes at once. */
+static void routers_answer_after_jobs_end_while_they_ask_each_other(void **state)
+{
+	(void)state;
+	struct ferry_router *routers[2];
+	struct ferry_layout two;
+	char pair_prefix[48], paths[2][100], text[512];
+	setenv("FERRY_DOMAINS", "2", 1);
+	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
+	snprintf(pair_prefix, sizeof pair_prefix, "%s-p", prefix);
+	for (uint32_t domain = 0; domain < 2; domain++) {
+		struct ferry_router_options options = {.layout = &two, .directory = "@ferry", .prefix = pair_prefix, .domain = domain};
+		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
+		assert_int_equal(ferry_router_start(&options, &routers[domain]), ferrySuccess);
+	}
+	for (uint32_t round = 0; round < 100; round++) {
+		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 2, .staging = 1 << 16};
+		struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
+		int connections[2], descriptor;
+		memset(attach.key, (int)(round + 1), sizeof attach.key);
+		for (int domain = 0; domain < 2; domain++) {
+			assert_int_equal(ferry_attach_connect(paths[domain], &connections[domain]), ferrySuccess);
+			assert_int_equal(ferry_attach_call(connections[domain], &attach, NULL, &descriptor), ferrySuccess);
+			close(descriptor);
+		}
+		for (int domain = 0; domain < 2; domain++)
+			assert_int_equal(send(connections[domain], &ready, sizeof ready, MSG_NOSIGNAL), sizeof ready);
+		for (int domain = 0; domain < 2; domain++)
+			close(connections[domain]);
+	}
+	for (int domain = 0; domain < 2; domain++)
+		assert_int_equal(ferry_attach_status(paths[domain], text, sizeof text), ferrySuccess);
+	for (int domain = 0; domain < 2; domain++)
+		ferry_router_stop(routers[domain]);
+	setenv("FERRY_DOMAINS", "1", 1);
+}
+
+/* The test's own ends of the connections have numbers below the limit, the router's the last ones. */
+static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state)
+{
+	(void)state;
+	struct rlimit before, few;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS};
+	int connections[64];
+	uint32_t served = 0, refused = 0;
+	setenv("FERRY_ATTACH_TIMEOUT", "5", 1);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	for (int i = 0; i < 64; i++)
+		connections[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	few = (struct rlimit){(rlim_t)connections[63] + 20, before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	for (int i = 0; i < 64; i++) {
+		assert_int_equal(connect(connections[i], (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))), 0);
+		ferryResult_t result = ferry_attach_call(connections[i], &message, NULL, NULL);
+		if (result == ferrySystemError && strstr(ferry_last_message(), "cannot take another"))
+			refused++;
+		else if (!result)
+			served++;
+	}
+	setrlimit(RLIMIT_NOFILE, &before);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	assert_in_range(served, 10, 40);
+	assert_int_equal(served + refused, 64);
+	for (int i = 0; i < 64; i++)
+		close(connections[i]);
+	char text[512];
+	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+}
+
+static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
+{
+	(void)state;
+	char directory[] = "/tmp/ferry-engine-XXXXXX", own[64], lock[80], text[512];
+	struct ferry_router *first, *second;
+	assert_non_null(mkdtemp(directory));
+	snprintf(own, sizeof own, "%s/router-0.sock", directory);
+	snprintf(lock, sizeof lock, "%s.lock", own);
+	struct ferry_router_options options = {.layout = &layout, .directory = directory, .idle_exit_ms = 1};
+	assert_int_equal(ferry_router_start(&options, &first), ferrySuccess);
+	ferry_router_wait(first);
+	options.idle_exit_ms = 0;
+	assert_int_equal(ferry_router_start(&options, &second), ferrySuccess);
+	ferry_router_stop(first);
+	assert_int_equal(ferry_attach_status(own, text, sizeof text), ferrySuccess);
+	ferry_router_stop(second);
+	assert_int_equal(access(own, F_OK), -1);
+	FILE *file = fopen(own, "w"); /* somebody's, by accident */
+	assert_non_null(file);
+	fclose(file);
+	assert_int_equal(ferry_router_start(&options, &first), ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), "no socket"));
+	assert_int_equal(access(own, F_OK), 0);
+	unlink(own);
+	unlink(lock);
+	assert_int_equal(rmdir(directory), 0);
+}
+
+static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
+{
+	(void)state;
+	struct job job = {.nranks = 2, .key = {5}};
+	int first, second, descriptor;
+	assert_int_equal(attach(&job, 0, &first, &descriptor), ferrySuccess);
+	close(descriptor);
+	assert_int_equal(attach(&job, 1, &second, &descriptor), ferrySuccess);
+	assert_int_equal(ferry_arena_map(descriptor, &job.shared.arenas[0]), ferrySuccess);
+	close(second); /* dies */
+	while (!atomic_load(&job.shared.arenas[0].header->failed))
+		ferry_futex_wait(&job.shared.arenas[0].header->attached, atomic_load(&job.shared.arenas[0].header->attached), 10000, true);
+	struct ferry_attach_message ready = {.kind = FERRY_ATTACH_READY};
+	assert_int_equal(ferry_attach_call(first, &ready, NULL, NULL), ferryRemoteError);
+	assert_non_null(strstr(ferry_last_message(), "rank 1 of 2 died"));
+	close(first);
+	ferry_arena_unmap(&job.shared.arenas[0]);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_router, stop_router)
 
 int main(void)
@@ -511,6 +656,11 @@ int main(void)
 		TEST(a_second_router_on_the_socket_is_refused),
 		TEST(draining_refuses_new_jobs_and_waits_for_the_old),
 		TEST(a_job_over_the_limit_is_told_how_much_is_left),
+		TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
+		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
+		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
+		TEST(a_router_leaves_the_socket_of_its_successor_alone),
+		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	return cmocka_run_group_tests(tests, NULL, NULL);
