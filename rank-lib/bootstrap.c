@@ -210,6 +210,63 @@ static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_lay
 	return spawn_router(comm, command, domain);
 }
 
+/* ---- forks ---- */
+
+/*
+ * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are open, and nobody
+ * would see the rank die. What a router hosted here has open stays so.
+ */
+static struct ferryComm *comms; /* attached; under attached_lock, which whoever forks holds */
+static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&attached_lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&attached_lock);
+}
+
+static void after_fork_in_child(void)
+{
+	for (struct ferryComm *comm = comms; comm; comm = comm->next_attached) {
+		comm->forked = true;
+		for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+			if (comm->sockets[domain] >= 0)
+				close(comm->sockets[domain]);
+	}
+	comms = NULL;
+	pthread_mutex_unlock(&attached_lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+static void add_attached(struct ferryComm *comm)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&attached_lock);
+	comm->next_attached = comms;
+	comms = comm;
+	pthread_mutex_unlock(&attached_lock);
+}
+
+static void remove_attached(struct ferryComm *comm)
+{
+	pthread_mutex_lock(&attached_lock);
+	for (struct ferryComm **link = &comms; *link; link = &(*link)->next_attached)
+		if (*link == comm) {
+			*link = comm->next_attached;
+			break;
+		}
+	pthread_mutex_unlock(&attached_lock);
+}
+
 /* ---- attaching ---- */
 
 /* Connects, starting the router if need be. Bounded: each round either connects or starts one. */
@@ -219,8 +276,10 @@ static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_l
 	ferryResult_t result = ferrySuccess;
 	snprintf(path, sizeof path, "%s/%s-%u.sock", comm->directory, comm->prefix, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		if (ferry_attach_connect(path, connection) == ferrySuccess)
+		if (ferry_attach_connect(path, connection) == ferrySuccess) {
+			ferry_forget_message(); /* that nobody answered before was no failure */
 			return ferrySuccess;
+		}
 		if ((result = start_router(comm, layout, domain, path)))
 			return result;
 		sched_yield(); /* between another starter's bind and its listen */
@@ -246,8 +305,9 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 		result = ferry_attach_call(comm->sockets[domain], &message, NULL, &descriptor);
 		if (!result)
 			break;
-		close(comm->sockets[domain]);
-		comm->sockets[domain] = -1;
+		int useless = comm->sockets[domain];
+		comm->sockets[domain] = -1; /* first: a thread that forks must not find a number that is somebody else's by then */
+		close(useless);
 		if (result != ferryRemoteError || !strcmp(comm->router_mode, "required"))
 			break; /* else: an idle router left between our connecting and its looking; start another */
 	}
@@ -307,7 +367,7 @@ static ferryResult_t wait_for_ranks(struct ferryComm *comm, uint32_t domain, uin
 static ferryResult_t meet(struct ferryComm *comm)
 {
 	long seconds;
-	ferryResult_t result = ferry_env_integer("FERRY_ATTACH_TIMEOUT", 1, 86400, 60, &seconds);
+	ferryResult_t result = ferry_attach_timeout(&seconds);
 	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
 		result = wait_for_ranks(comm, domain, deadline);
@@ -341,6 +401,7 @@ ferryResult_t ferry_comm_attach(struct ferryComm *comm)
 		if (result)
 			return result;
 	}
+	add_attached(comm);
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
 		result = attach_domain(comm, &layout, domain);
 	if (!result)
@@ -356,12 +417,14 @@ ferryResult_t ferry_comm_attach(struct ferryComm *comm)
 
 void ferry_comm_detach(struct ferryComm *comm, bool abort)
 {
+	remove_attached(comm);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
 		if (comm->sockets[domain] < 0)
 			continue;
-		if (!abort)
-			ferry_attach_call(comm->sockets[domain], &message, NULL, NULL); /* a router that is gone already is no error */
+		/* A router that is gone already is no error; about one that does not answer somebody should hear. */
+		if (!abort && ferry_attach_call(comm->sockets[domain], &message, NULL, NULL) == ferrySystemError)
+			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", comm->rank, domain, ferry_last_message());
 		close(comm->sockets[domain]);
 		comm->sockets[domain] = -1;
 	}

@@ -36,7 +36,9 @@ const char *ferryGetLastError(ferryComm_t comm)
 ferryResult_t ferry_comm_check(struct ferryComm *comm)
 {
 	if (comm && !((uintptr_t)comm % _Alignof(struct ferryComm)) && comm->magic == FERRY_COMM_MAGIC)
-		return ferrySuccess;
+		return comm->forked ? ferry_fail(ferryInvalidUsage, "communicator %p belongs to the process that forked this one, with its threads",
+		                                 (void *)comm)
+		                    : ferrySuccess;
 	return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's", (void *)comm);
 }
 

@@ -3,7 +3,7 @@
  * The inside of a communicator: one rank of one job. What each thread may touch:
  *   application threads  everything under `lock`: plans, sequence numbers, operations; they hand calls to the lanes' inboxes
  *   D2H lane, H2D lane   the calls in their lists; their own half of each call; this rank's line in shared memory
- *   both lanes           `failed` and `error`, through ferry_comm_fail
+ *   any of them          `failed` and `error`, through ferry_comm_fail, which holds `error_lock`
  */
 #ifndef FERRY_RANK_LIB_COMM_H
 #define FERRY_RANK_LIB_COMM_H
@@ -98,7 +98,7 @@ struct ferry_call {
 	const void *device_scalar; /* premulsum: read when the stream reaches the call */
 	bool noticed, submitted;   /* D2H lane */
 	/* both */
-	_Atomic uint32_t lanes;    /* lanes that have not finished their half */
+	_Atomic uint32_t lanes;    /* that have not finished their half: set by who begins the call, each lane takes itself away */
 	uint32_t ntransfers[2], left[2], turn[2], all_left[2];
 	struct ferry_transfer *transfers[2];              /* of the bank that it runs in */
 	struct ferry_transfer *prepared[FERRY_BANKS][2];  /* NULL for a bank that it will not run in */
@@ -122,7 +122,7 @@ struct ferry_lane {
 	struct ferry_copy_queue queue;
 	pthread_mutex_t inbox_lock;
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
-	_Atomic uint32_t inbox_filled;
+	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; its thread also looks without */
 	_Atomic bool stopping;                 /* written under inbox_lock; its thread also looks without */
 	_Atomic uint32_t driving;              /* its thread: one more before and after each call of the device; the other lane looks */
 	struct ferry_call *calls, **calls_end; /* this lane's thread alone, from here on */
@@ -132,7 +132,7 @@ struct ferry_lane {
 	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
 	uint64_t spin_us;
 	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
-	uint64_t awaited_until;                /* nanoseconds: when it last waited for a rank that had not come, or for its stream */
+	uint64_t awaited_until;                /* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	bool reported;                         /* that it has not got on since then */
 	uint32_t other_driving;                /* the other lane's `driving` at other_since, and until now */
 	uint64_t other_since;
@@ -175,6 +175,8 @@ struct ferryComm {
 	struct ferry_topology topology;
 	struct ferry_job_arenas shared;
 	int sockets[FERRY_MAX_DOMAINS];
+	bool forked;                    /* this is a child that the rank forked; set there, before fork returns */
+	struct ferryComm *next_attached; /* bootstrap.c */
 	struct ferry_lane lanes[2];
 
 	pthread_mutex_t lock;
@@ -197,9 +199,9 @@ struct ferryComm {
 	uint64_t core_cache;                /* bytes of a core's private cache, the least of the domains; 0: unknown */
 	bool show_plans;                    /* FERRY_DEBUG=plan */
 	bool finalized;
-	_Atomic uint32_t holders;
+	_Atomic uint32_t holders;           /* its handle and calls: whoever makes one adds, whoever lets go takes away; the last one frees */
 
-	_Atomic uint32_t inflight;          /* calls not finished; futex word for finalize */
+	_Atomic uint32_t inflight;          /* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word for finalize */
 	_Atomic uint32_t failed;            /* 1 once error is set; release */
 	pthread_mutex_t error_lock;
 	ferryResult_t error;

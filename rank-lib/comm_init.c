@@ -168,9 +168,10 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 		if (!result)
 			result = ferry_lanes_start(comm);
 		if (result) {
-			ferry_comm_close_device(comm);
 			ferry_comm_fail(comm, result, ferry_last_message());
+			ferry_comm_close_device(comm);
 			ferry_comm_detach(comm, true);
+			ferry_fail(result, "%s", comm->error_message);
 		}
 	}
 	if (result) {
@@ -230,8 +231,6 @@ ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config)
 	ferry_derive_key(key, launch.key, atomic_fetch_add(&made, 1), 0x656e76);
 	return init(comm, launch.size, key, launch.rank, config ? config : &plain, NULL);
 }
-
-/* ---- several ranks in one process ---- */
 
 /* ---- all ranks of one process ---- */
 

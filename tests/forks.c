@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that fork, and what routers that start by themselves inherit: nobody holds open what others wait for the end of. */
+#include "tests/api_ranks.h"
+
+#include "ipc/attach.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/ferry-forks-XXXXXX", socket_path[64];
+
+static int make_directory(void **state)
+{
+	(void)state;
+	strcpy(strrchr(directory, '-'), "-XXXXXX");
+	if (!mkdtemp(directory))
+		return -1;
+	snprintf(socket_path, sizeof socket_path, "%s/router-0.sock", directory);
+	setenv("FERRY_SOCKET_DIR", directory, 1);
+	setenv("FERRY_ROUTER", "auto", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	setenv("FERRY_DEVICE", "host", 1);
+	return 0;
+}
+
+/* The router's process; 0: none answers. */
+static pid_t router_pid(void)
+{
+	char text[512] = "";
+	const char *pid = ferry_attach_status(socket_path, text, sizeof text) ? NULL : strstr(text, "pid=");
+	return pid ? (pid_t)strtol(pid + 4, NULL, 10) : 0;
+}
+
+static int end_router(void **state)
+{
+	char lock[80];
+	(void)state;
+	pid_t pid = router_pid();
+	for (; pid && !kill(pid, SIGTERM); pid = router_pid())
+		poll(NULL, 0, 10); /* it is no child, so there is nothing to wait on */
+	snprintf(lock, sizeof lock, "%s.lock", socket_path);
+	unlink(lock);
+	return rmdir(directory);
+}
+
+static void a_communicator_is_of_no_use_to_a_forked_child_and_says_so(void **state)
+{
+	struct ranks ranks;
+	float value = 1;
+	int status;
+	(void)state;
+	OK(ferryCommInitAll(ranks.comms, ranks.count = 2, NULL));
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		ferryResult_t result = ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, ranks.comms[0], NULL);
+		bool told = result == ferryInvalidUsage && strstr(ferryGetLastError(NULL), "forked");
+		_exit(!told + 2 * (ferryCommDestroy(ranks.comms[0]) != ferryInvalidUsage));
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+	float values[2] = {1, 2};
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryAllReduce(&values[rank], &values[rank], 1, ferryFloat32, ferrySum, ranks.comms[rank], NULL));
+	OK(ferryStreamSynchronize(NULL));
+	assert_true(values[0] == 3 && values[1] == 3);
+	close_ranks(&ranks);
+}
+
+static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	int hold[2], status;
+	float value = 1;
+	(void)state;
+	OK(ferryGetUniqueId(&id));
+	assert_int_equal(pipe(hold), 0);
+	fflush(NULL);
+	pid_t rank = fork();
+	if (!rank) {
+		char byte;
+		close(hold[1]);
+		if (ferryCommInitRank(&comm, 2, id, 0))
+			_exit(1);
+		if (!fork())
+			_exit(read(hold[0], &byte, 1) != 0); /* until the test lets go */
+		raise(SIGKILL);
+	}
+	close(hold[0]);
+	OK(ferryCommInitRank(&comm, 2, id, 1));
+	alarm(30); /* it would wait for ever */
+	ferryResult_t result = ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL);
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	if (!result)
+		result = ferryCommGetAsyncError(comm, &result) ? ferryInternalError : result;
+	alarm(0);
+	assert_int_equal(result, ferryRemoteError);
+	assert_int_equal(waitpid(rank, &status, 0), rank);
+	ferryCommDestroy(comm);
+	close(hold[1]);
+}
+
+/* As mpiexec does, who waits until its ranks' pipes are closed. */
+static void a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open(void **state)
+{
+	struct ranks ranks;
+	int pipe_ends[2];
+	(void)state;
+	assert_int_equal(pipe(pipe_ends), 0);
+	OK(ferryCommInitAll(ranks.comms, ranks.count = 1, NULL));
+	close_ranks(&ranks);
+	close(pipe_ends[1]);
+	struct pollfd end = {pipe_ends[0], POLLIN, 0};
+	assert_int_equal(poll(&end, 1, 0), 1);
+	assert_true(end.revents & POLLHUP);
+	assert_true(router_pid() > 0);
+	close(pipe_ends[0]);
+}
+
+/* It had to look first whether there is a router; that there was none is no failure of anything. */
+static void success_leaves_no_message_of_a_failure(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	(void)state;
+	OK(ferryGetUniqueId(&id));
+	OK(ferryCommInitRank(&comm, 1, id, 0));
+	assert_string_equal(ferryGetLastError(comm), "");
+	OK(ferryCommDestroy(comm));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, end_router)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(success_leaves_no_message_of_a_failure), /* first: of this thread nothing has failed */
+	        TEST(a_communicator_is_of_no_use_to_a_forked_child_and_says_so),
+	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
+	        TEST(a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
