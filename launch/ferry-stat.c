@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferry-stat: what Ferry reads from the environment, how it sees the machine, and which routers answer. */
 #include "ipc/attach.h"
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
@@ -136,6 +137,8 @@ int main(int argc, char **argv)
 	                                 NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	int code = 0;
+	if (ferry_descriptors_fill())
+		return fail();
 	argp_program_version = "ferry-stat 0.1.0";
 	argp_err_exit_status = 64;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferryrun: routers, then ranks under mpiexec or by itself, and nothing left behind. */
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
@@ -327,6 +328,10 @@ int main(int argc, char **argv)
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;
 	struct ferry_run_directory directory;
+	if (ferry_descriptors_fill()) {
+		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
+		return EXIT_LAUNCH;
+	}
 	argp_program_version = "ferryrun 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &arguments))

@@ -64,6 +64,26 @@ static void exit_codes_pass_through(void **state)
 	assert_int_equal(entries_left(), 0);
 }
 
+/* Else a rank's first socket is its standard output, and what it prints goes to the router. */
+static void ranks_of_a_ferryrun_without_standard_descriptors_have_the_null_device(void **state)
+{
+	(void)state;
+	char text[4096];
+	for (unsigned closed = 0; closed < 3; closed++) {
+		char command[512];
+		snprintf(command, sizeof command,
+		         "$B/ferryrun -n 2 --fork -- sh -c 'exec 7>>${FERRY_SOCKET_DIR%%/*}/seen; link=$(readlink /proc/$$/fd/%u); echo $link >&7' %u>&-",
+		         closed, closed);
+		assert_int_equal(run(command, text, sizeof text), 0);
+	}
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && uniq -c seen && rm seen", text, sizeof text), 0);
+	assert_string_equal(text, "      6 /dev/null\n");
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K 2>&1 >&-", text, sizeof text), 0);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K <&- >&- 2>&-", text, sizeof text), 0);
+	assert_int_equal(run("$B/ferry-stat <&- >&- 2>&-", text, sizeof text), 0);
+	assert_int_equal(entries_left(), 0);
+}
+
 /* Before any router is started; so the one that is named here, which would fail, is not heard of. */
 static void a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode(void **state)
 {
@@ -425,6 +445,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(exit_codes_pass_through),
+		TEST(ranks_of_a_ferryrun_without_standard_descriptors_have_the_null_device),
 		TEST(a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode),
 		TEST(a_command_is_looked_for_as_execvp_does),
 		TEST(one_failing_rank_ends_the_others),

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Standard input, output and error of a command. One that was started without them (`>&-`, some service managers) would get a
+ * socket or a pipe under such a number, and the next printf would write into that. Called by commands, first thing in main;
+ * a library leaves its process's descriptors alone.
+ */
+#ifndef FERRY_IPC_DESCRIPTORS_H
+#define FERRY_IPC_DESCRIPTORS_H
+
+#include "ipc/ferry_types.h"
+
+/**
+ * Opens those of descriptors 0 to 2 that are closed on /dev/null, to read and to write; children inherit them. Before any other
+ * descriptor is opened, and before any thread. Errors: ferrySystemError with the number.
+ */
+ferryResult_t ferry_descriptors_fill(void);
+
+#endif
