@@ -292,8 +292,6 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 {
 	struct ferry_layout layout;
 	ferryResult_t result = choose_router(arguments);
-	if (!result && arguments->layout)
-		result = set("FERRY_LAYOUT", arguments->layout);
 	if (!result && arguments->domains)
 		result = set_number("FERRY_DOMAINS", (int)arguments->domains);
 	if (!result)
@@ -311,6 +309,20 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	if (result)
 		return result;
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
+}
+
+/* What is wrong with the command line can be told before anything is started. 0, or the exit code. */
+static int check(const struct arguments *arguments)
+{
+	struct ferry_layout layout;
+	if (arguments->layout && (set("FERRY_LAYOUT", arguments->layout) || ferry_layout_load(&layout))) {
+		fprintf(stderr, "ferryrun: --layout: %s\n", ferry_last_message());
+		return EXIT_USAGE;
+	}
+	int refused = ferry_command_check(arguments->command[0]);
+	if (refused)
+		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
+	return refused;
 }
 
 int main(int argc, char **argv)
@@ -338,11 +350,9 @@ int main(int argc, char **argv)
 		return EXIT_USAGE;
 	if (arguments.join)
 		return join(&arguments);
-	int refused = ferry_command_check(arguments.command[0]);
-	if (refused) {
-		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
+	int refused = check(&arguments);
+	if (refused)
 		return refused;
-	}
 	ferry_supervisor_init(&supervisor);
 	ferryResult_t result = launch(&supervisor, &arguments, &directory);
 	if (result) {

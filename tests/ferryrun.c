@@ -165,6 +165,9 @@ static void bad_usage_is_refused(void **state)
 	assert_int_equal(run("$B/ferryrun --fork --mpiexec mpiexec -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --layout '0: cpus=0' --domains 2 -- true 2>&1", text, sizeof text), 64);
 	assert_int_equal(run("$B/ferryrun --fork --layout '' -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("$B/ferryrun --fork --layout nonsense -- true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "--layout"));
+	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("$B/ferryrun -n -18446744073709551615 --fork -- true 2>&1", text, sizeof text), 64);
 	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
 	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join --workers 2 -- true 2>&1", text, sizeof text), 64);
