@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -126,11 +127,13 @@ static void remove_left_over(const char *parent, const char *prefix)
 
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 {
-	char base[64];
+	char named[64], base[PATH_MAX];
 	const char *parent = base, *prefix = "run-";
-	ferryResult_t result = ferry_socket_directory(base, sizeof base, true);
+	ferryResult_t result = ferry_socket_directory(named, sizeof named, true);
 	if (result)
 		return result;
+	if (!realpath(named, base)) /* the ranks may work elsewhere */
+		return ferry_fail(ferrySystemError, "the socket directory %s: %s", named, strerror(errno));
 	if (strlen(base) + sizeof "/run-" UNIQUE - 1 > LONGEST_PATH) {
 		parent = "/tmp";
 		prefix = "ferry-run-";
@@ -138,7 +141,9 @@ ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 	remove_left_over(parent, prefix);
 	snprintf(directory->path, sizeof directory->path, "%s/%s" UNIQUE, parent, prefix);
 	if (!mkdtemp(directory->path))
-		return ferry_fail(ferrySystemError, "mkdtemp %s: %s", directory->path, strerror(errno));
+		return ferry_fail(ferrySystemError,
+		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at most %zu bytes)",
+		                  directory->path, strerror(errno), LONGEST_PATH - (sizeof "/run-" UNIQUE - 1));
 	/* An empty one is nobody's to remove, so it is still there. Where it cannot be locked, nobody else can lock it
 	 * either. */
 	directory->lock = open(directory->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

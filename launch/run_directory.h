@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp where a socket's
- * path there would be too long. ferryrun makes it, its routers put their sockets into it, and ferryrun removes it; what a
+ * path there would be too long; an absolute path, as ranks may work in another directory. ferryrun makes it, its routers put their sockets into it, and ferryrun removes it; what a
  * ferryrun that was killed together with its routers has left, the next one removes. Each ferryrun holds a lock (flock(2))
  * on its own directory for life, which ends however the process does.
  */

@@ -189,6 +189,25 @@ static void the_environment_can_ask_for_no_router_processes(void **state)
 	assert_string_equal(text, "workers 3\n");
 }
 
+static void ranks_find_the_routers_from_another_directory(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && FERRY_SOCKET_DIR=own $B/ferryrun -n 2 --fork -- "
+	                     "sh -c 'cd / && exec $B/ferry-perf allreduce -e 16K' 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("rmdir $FERRY_SOCKET_DIR/own", text, sizeof text), 0);
+}
+
+/* Nobody may make a directory there, root neither. */
+static void a_socket_directory_that_cannot_be_used_is_named_with_the_variable(void **state)
+{
+	(void)state;
+	char text[4096];
+	assert_int_equal(run("FERRY_SOCKET_DIR=/proc $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
+	assert_non_null(strstr(text, "/proc/run-"));
+	assert_non_null(strstr(text, "FERRY_SOCKET_DIR"));
+}
+
 static void a_router_that_cannot_go_to_the_background_says_why(void **state)
 {
 	(void)state;
@@ -456,6 +475,8 @@ int main(int argc, char **argv)
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
 		TEST(the_environment_can_ask_for_no_router_processes),
+		TEST(ranks_find_the_routers_from_another_directory),
+		TEST(a_socket_directory_that_cannot_be_used_is_named_with_the_variable),
 		TEST(a_router_that_cannot_go_to_the_background_says_why),
 		TEST(the_other_commands_refuse_by_option_and_value),
 		TEST(looking_for_routers_makes_no_directory),
