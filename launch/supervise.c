@@ -161,6 +161,14 @@ static void out_of_patience(struct ferry_supervisor *supervisor, unsigned timeou
 	stop_ranks(supervisor);
 }
 
+/* Once, before what mpiexec and the ranks have to say of it. */
+static void note_asked(struct ferry_supervisor *supervisor, int number)
+{
+	if (!supervisor->asked)
+		fprintf(stderr, "ferryrun: told to end by signal %d (%s), and so are the ranks\n", number, strsignal(number));
+	supervisor->asked = number;
+}
+
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 {
 	siginfo_t info;
@@ -170,7 +178,7 @@ void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 	while (alive(supervisor, false)) {
 		int number = next_signal(supervisor->deadline, &info);
 		if (number > 0 && number != SIGCHLD)
-			supervisor->asked = number;
+			note_asked(supervisor, number);
 		if (number == SIGCHLD)
 			reap(supervisor);
 		else if (number == 0)

@@ -414,16 +414,16 @@ static void what_is_no_left_over_directory_stays(void **state)
 	assert_int_equal(run("rm -r $FERRY_SOCKET_DIR/*", text, sizeof text), 0);
 }
 
-static void a_terminating_signal_ends_everything(void **state)
+static void a_terminating_signal_ends_everything_and_is_named(void **state)
 {
 	(void)state;
-	char fifo[128], command[512];
+	char fifo[128], command[512], text[4096];
 	int status;
 	snprintf(fifo, sizeof fifo, "/tmp/ferryrun-fifo-%d", (int)getpid());
 	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
 	assert_int_equal(system(command), 0);
 	snprintf(command, sizeof command,
-	         "exec $B/ferryrun -n 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600' 2>/dev/null", fifo);
+	         "exec $B/ferryrun -n 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600' 2>$FERRY_SOCKET_DIR/said", fifo);
 	pid_t child = start(command);
 	await_line(fifo);
 	kill(child, SIGTERM);
@@ -431,6 +431,8 @@ static void a_terminating_signal_ends_everything(void **state)
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 128 + SIGTERM);
 	await_no_children();
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && cat said && rm said", text, sizeof text), 0);
+	assert_non_null(strstr(text, "ferryrun: told to end by signal 15 (Terminated)"));
 	assert_int_equal(entries_left(), 0);
 	unlink(fifo);
 }
@@ -486,7 +488,7 @@ int main(int argc, char **argv)
 		TEST(a_run_that_goes_on_keeps_its_directory),
 		TEST(a_router_that_answers_keeps_its_directory),
 		TEST(what_is_no_left_over_directory_stays),
-		TEST(a_terminating_signal_ends_everything),
+		TEST(a_terminating_signal_ends_everything_and_is_named),
 		TEST(a_run_broken_off_is_no_success_whatever_mpiexec_says),
 	};
 	if (argc == 2)
