@@ -35,7 +35,7 @@ static const struct argp_option options[] = {
 	{"domains", KEY_DOMAINS, "D", 0, "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Domains, CPUs and devices, as FERRY_LAYOUT", 0},
 	{"mpiexec", KEY_MPIEXEC, "PATH", 0, "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
-	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec", 0},
+	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
 	{"workers", KEY_WORKERS, "N", 0, "Worker threads per router", 0},
 	{"timeout", KEY_TIMEOUT, "SECONDS", 0, "End the ranks after so long, with exit code 124", 0},
