@@ -46,18 +46,21 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_REDUCE", "",
 	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are refused."},
 	{"FERRY_LIMITS", "",
-	 "Where `ferry-perf limits` writes what this machine can do, and ferry-perf reads it. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
-	 "else in ~/.cache."},
+	 "Where `ferry-perf limits` writes what this machine can do. ferry-perf reads it, and so do communicators on GPUs, which plan by it: "
+	 "all ranks of a job must read the same. Unset: ferry/limits.json in $XDG_CACHE_HOME, else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_STALL_SECONDS", "10", "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call included; 0: never."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
-	{"FERRY_RANK", "", "This process's rank. Set by ferryrun; else read from the launcher (below)."},
+	{"FERRY_RANK", "",
+	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is ferryrun's default, and other "
+	 "launchers they are unset, and the launcher's own (below) are read."},
 	{"FERRY_SIZE", "", "Number of ranks."},
 	{"FERRY_LOCAL_RANK", "", "Rank among those of this machine; the default device."},
 	{"FERRY_LOCAL_SIZE", "", "Ranks on this machine."},
 	{"FERRY_JOB_KEY", "",
-	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the launcher says."},
+	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the launcher says. Of ranks "
+	 "started by hand, with FERRY_RANK and FERRY_SIZE, it is their shell's: two jobs at the same time from one shell need one each."},
 	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
 	{"XDG_CACHE_HOME", "", "Where the file of limits is unless FERRY_LIMITS is set."},
 	{"HOME", "", "The same where XDG_CACHE_HOME is unset."},
