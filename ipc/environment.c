@@ -11,9 +11,10 @@
 const struct ferry_variable ferry_variables[] = {
 	{"FERRY_ROUTER", "auto",
 	 "auto: attach to routers, starting them if none answers; required: fail if none answers; "
-	 "embedded: a rank of the job hosts them, no other process."},
+	 "embedded: a rank of the job hosts them, no other process. Routers that a rank starts end after 10 s without a job, and what they log "
+	 "once ranks can attach is lost."},
 	{"FERRY_SOCKET_DIR", "",
-	 "Directory of the routers' sockets. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
+	 "Directory of the routers' sockets, at most 59 bytes. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
 	{"FERRY_ROUTER_EXE", "",
 	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
 	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400."},

@@ -54,10 +54,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 static void print_files(void)
 {
 	static const char *const files[][2] = {
-		{"DIR/router-D.sock", "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router ends."},
-		{"DIR/router-D.sock.lock", "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket."},
+		{"DIR/router-D.sock", "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router ends. One "
+		                      "that a killed router, or one at its second SIGTERM, has left is replaced by the next."},
+		{"DIR/router-D.sock.lock", "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket. "
+		                           "Stays, but in a run-XXXXXX."},
 		{"DIR/run-XXXXXX/", "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed; where its "
 		                    "routers were killed with it, by the next ferryrun."},
+		{"/tmp/ferry-run-XXXXXX/", "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
 		{"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
 		{"/dev/shm/ferry-*", "Shared memory of a job, named for the moment between its creation and its unlinking."},
 		{"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
