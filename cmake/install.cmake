@@ -19,10 +19,13 @@ install(FILES rank-lib/include/ferry.h ipc/ferry_types.h DESTINATION ${CMAKE_INS
 foreach(section 1 7)
   install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} FILES_MATCHING PATTERN "*.${section}")
 endforeach()
-install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples FILES_MATCHING PATTERN "*.c")
+# The manual and what it points to lie as in the source tree, so that its links hold.
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN man EXCLUDE
-  PATTERN models EXCLUDE)
+install(FILES orchestrator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/orchestrator)
+install(FILES rank-lib/include/ferry.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/rank-lib/include)
+install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/examples FILES_MATCHING PATTERN "*.c")
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs
+  FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.pml" PATTERN "*.[17]")
 
 file(RELATIVE_PATH prefix_from_pkgconfig /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")

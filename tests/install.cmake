@@ -33,6 +33,27 @@ foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDI
   endif()
 endforeach()
 
+# What the manual points to is installed too.
+set(followed 0)
+file(GLOB_RECURSE pages ${prefix}/share/doc/ferry/*.md)
+foreach(page ${pages})
+  file(READ ${page} text)
+  string(REPLACE "](" "@link:" text "${text}")
+  string(REGEX REPLACE "[][;]" " " text "${text}") # which CMake's lists do not survive
+  string(REGEX MATCHALL "@link:[^)#]+" links "${text}")
+  get_filename_component(folder ${page} DIRECTORY)
+  foreach(link ${links})
+    string(REPLACE "@link:" "" link ${link})
+    math(EXPR followed "${followed} + 1")
+    if(NOT link MATCHES "^https?:" AND NOT EXISTS ${folder}/${link})
+      message(FATAL_ERROR "${page}: its link to ${link} leads nowhere")
+    endif()
+  endforeach()
+endforeach()
+if(followed LESS 20)
+  message(FATAL_ERROR "the manual has no more than ${followed} links: are these all pages? ${pages}")
+endif()
+
 run(readelf -d ${prefix}/${LIBDIR}/libferry.so)
 string(REGEX REPLACE "\\..*" "" major ${VERSION})
 expect("${output}" "SONAME.*libferry\\.so\\.${major}\\]" "SONAME")
@@ -51,7 +72,7 @@ set(flags -Wall -Wextra -Werror)
 if(SANITIZE)
   list(APPEND flags -fsanitize=${SANITIZE})
 endif()
-set(examples ${prefix}/share/doc/ferry/examples)
+set(examples ${prefix}/share/doc/ferry/bench/examples)
 
 # By pkg-config.
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)
