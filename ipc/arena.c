@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/arena.h"
 
+#include "ipc/descriptors.h"
 #include "ipc/error.h"
 
 #include <errno.h>
@@ -98,7 +99,8 @@ static ferryResult_t open_unlinked(int *descriptor)
 		*descriptor = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
 		if (*descriptor >= 0) {
 			shm_unlink(name);
-			return ferrySuccess;
+			*descriptor = ferry_descriptor_above(*descriptor);
+			return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s", strerror(errno));
 		}
 		if (errno != EEXIST)
 			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s (is /dev/shm there, and this user allowed to write to it?)",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/attach.h"
 
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/plan.h"
@@ -104,7 +105,7 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address, s
 
 static ferryResult_t new_socket(int *descriptor)
 {
-	*descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	*descriptor = ferry_descriptor_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
 	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s", strerror(errno));
 }
 
@@ -229,8 +230,10 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 		if (got <= 0)
 			return false;
 		for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
-			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int)))
+			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int))) {
 				memcpy(descriptor, CMSG_DATA(head), sizeof(int));
+				*descriptor = ferry_descriptor_above(*descriptor);
+			}
 		have += (size_t)got;
 	}
 	return true;

@@ -6,6 +6,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
+
+int ferry_descriptor_above(int descriptor)
+{
+	if (descriptor < 0 || descriptor > STDERR_FILENO)
+		return descriptor;
+	int above = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+	close(descriptor);
+	errno = error;
+	return above;
+}
 
 ferryResult_t ferry_descriptors_fill(void)
 {

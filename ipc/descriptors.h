@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Standard input, output and error of a command. One that was started without them (`>&-`, some service managers) would get a
- * socket or a pipe under such a number, and the next printf would write into that. Called by commands, first thing in main;
- * a library leaves its process's descriptors alone.
+ * socket or a pipe under such a number, and the next printf would write into that. Commands fill them, first thing in main;
+ * libferry leaves its process's descriptors alone, and keeps its own above them.
  */
 #ifndef FERRY_IPC_DESCRIPTORS_H
 #define FERRY_IPC_DESCRIPTORS_H
@@ -14,5 +14,8 @@
  * descriptor is opened, and before any thread. Errors: ferrySystemError with the number.
  */
 ferryResult_t ferry_descriptors_fill(void);
+
+/** The descriptor, or, if it is one of 0 to 2, another one for the same in its stead (close-on-exec). -1, errno: there is none, or it was -1. */
+int ferry_descriptor_above(int descriptor);
 
 #endif

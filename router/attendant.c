@@ -114,7 +114,7 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 {
 	if (atomic_load(&job->attendant.asked))
 		return ferry_fail(ferryInvalidUsage, "READY a second time");
-	job->attendant.client = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+	job->attendant.client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (job->attendant.client < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer READY with: %s", strerror(errno));
 	atomic_store_explicit(&job->attendant.asked, 1, memory_order_release);

@@ -2,6 +2,7 @@
 /* ferry-router: the daemon. Parses options, starts a router, and ends it on SIGTERM: drains first, stops at the second. */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/guard.h"
@@ -38,7 +39,7 @@ static const struct argp_option options[] = {
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},
-	{"daemon", KEY_DAEMON, NULL, 0, "Go to the background; the command returns once ranks can attach", 0},
+	{"daemon", KEY_DAEMON, NULL, 0, "Go to the background; the command returns once ranks can attach. Nothing is logged from then on", 0},
 	{"private-dir", KEY_PRIVATE, NULL, 0, "The socket directory is this run's alone: remove it at the end if it is empty", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
@@ -205,6 +206,8 @@ int main(int argc, char **argv)
 	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
 	struct ferry_layout layout;
 	enum ferry_log_level level;
+	if (ferry_descriptors_fill())
+		return fail("standard input, output and error");
 	argp_program_version = "ferry-router 0.1.0";
 	argp_err_exit_status = EXIT_USAGE;
 	const char *log = ferry_env("FERRY_LOG");

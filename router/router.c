@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/router.h"
 
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/guard.h"
@@ -263,7 +264,7 @@ static void serve(struct ferry_router *router, struct connection *client)
 /* A descriptor to let go of when there are no others: without it nobody could be told, and the listener would not come to rest. */
 static int spare_descriptor(const struct ferry_router *router)
 {
-	return fcntl(router->event, F_DUPFD_CLOEXEC, 0);
+	return fcntl(router->event, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 }
 
 static void client_close(struct ferry_router *router, size_t index)
@@ -329,7 +330,7 @@ static bool client_read(struct ferry_router *router, struct connection *client)
 static void refuse_for_want(struct ferry_router *router, int error)
 {
 	close(router->spare);
-	int descriptor = accept4(router->listener, NULL, NULL, SOCK_CLOEXEC);
+	int descriptor = ferry_descriptor_above(accept4(router->listener, NULL, NULL, SOCK_CLOEXEC));
 	if (descriptor >= 0) {
 		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s", router->domain,
 		           router->nconnections, strerror(error));
@@ -342,7 +343,7 @@ static void refuse_for_want(struct ferry_router *router, int error)
 
 static void client_accept(struct ferry_router *router)
 {
-	int descriptor = accept4(router->listener, NULL, NULL, SOCK_CLOEXEC);
+	int descriptor = ferry_descriptor_above(accept4(router->listener, NULL, NULL, SOCK_CLOEXEC));
 	if (descriptor < 0) {
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
 			refuse_for_want(router, errno);
@@ -523,7 +524,7 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 		goto no_settings;
 	if ((result = open_socket(router, options)))
 		goto no_settings;
-	router->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	router->event = ferry_descriptor_above(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	router->spare = router->event < 0 ? -1 : spare_descriptor(router);
 	if (router->spare < 0) {
 		if (router->event >= 0)

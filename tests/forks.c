@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that fork, and what routers that start by themselves inherit: nobody holds open what others wait for the end of. */
+/* Descriptors: of forked children and of routers that start by themselves, that others wait for the end of; and of programs without standard output. */
 #include "tests/api_ranks.h"
 
 #include "ipc/attach.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -134,6 +135,31 @@ static void success_leaves_no_message_of_a_failure(void **state)
 	OK(ferryCommDestroy(comm));
 }
 
+/* A program started without standard output prints into whatever gets its number. */
+static void descriptors_of_ferry_stay_above_the_standard_ones(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	int status;
+	(void)state;
+	OK(ferryGetUniqueId(&id));
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		float value = 1;
+		for (int standard = 0; standard <= 2; standard++)
+			close(standard);
+		int failed = ferryCommInitRank(&comm, 1, id, 0) ? 1 : 0;
+		for (int standard = 0; standard <= 2 && !failed; standard++)
+			failed = fcntl(standard, F_GETFD) < 0 ? 0 : 2;
+		if (!failed && (ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL) || ferryCommDestroy(comm)))
+			failed = 3;
+		_exit(failed);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, end_router)
 
 int main(void)
@@ -142,6 +168,7 @@ int main(void)
 	        TEST(success_leaves_no_message_of_a_failure), /* first: of this thread nothing has failed */
 	        TEST(a_communicator_is_of_no_use_to_a_forked_child_and_says_so),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
+	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),
 	        TEST(a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
