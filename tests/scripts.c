@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of scripts/: none takes away what is not its own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/ferry-scripts-test-XXXXXX"; /* the current one while a test runs */
+
+/* Runs a shell command, with $S for the folder of the scripts; its output, both streams, in text. */
+static int run(const char *command, char *text, size_t bytes)
+{
+	char whole[1024];
+	size_t got = 0;
+	snprintf(whole, sizeof whole, "exec 2>&1; %s", command);
+	FILE *pipe = popen(whole, "r");
+	assert_non_null(pipe);
+	for (size_t part = 1; part && got < bytes - 1; got += part)
+		part = fread(text + got, 1, bytes - 1 - got, pipe);
+	text[got] = '\0';
+	int status = pclose(pipe);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void expect(const char *command, int code, const char *says)
+{
+	char text[8192];
+	int ended = run(command, text, sizeof text);
+	if (ended != code || !strstr(text, says))
+		fail_msg("%s: exit code %d instead of %d, or no \"%s\" in:\n%s", command, ended, code, says, text);
+}
+
+/* What of a build it takes to make a bundle. */
+static const char build[] = "mkdir -p build/bin build/lib build/tests/gpu && ln -s $B/bin/ferryrun build/bin/ferryrun && "
+                            "ln -s $B/bin/ferryrun build/bin/gpu_streams && ln -s $B/lib/libferry.so.0 build/lib && "
+                            "touch build/tests/gpu/CTestTestfile.cmake";
+
+static void bundle_takes_nothing_away_that_is_not_its_own(void **state)
+{
+	(void)state;
+	expect(build, 0, "");
+	expect("mkdir kept && touch kept/work file", 0, "");
+	expect("$S/bundle build build", 64, "is or contains");
+	expect("$S/bundle build .", 64, "is or contains");
+	expect("mkdir -p source/scripts && cp $S/bundle source/scripts && source/scripts/bundle build source", 64, "is or contains");
+	expect("$S/bundle build build/bin", 64, "not empty and no earlier bundle");
+	expect("$S/bundle build kept", 64, "not empty and no earlier bundle");
+	expect("$S/bundle build file", 64, "is no folder");
+	expect("ls kept/work file build/bin/ferryrun build/lib/libferry.so.0", 0, "");
+}
+
+static void bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it(void **state)
+{
+	(void)state;
+	expect(build, 0, "");
+	expect("mkdir empty && $S/bundle build empty", 0, "empty/gpu-check");
+	expect("touch empty/measured empty/lib/of-an-older-build && $S/bundle build empty", 0, "empty/gpu-check");
+	expect("ls empty/measured empty/bin/ferryrun empty/lib/libferry.so.0 empty/CTestTestfile.cmake", 0, "");
+	expect("ls empty/lib/of-an-older-build", 2, "");
+}
+
+static int make_directory(void **state)
+{
+	(void)state;
+	strcpy(directory + sizeof directory - 7, "XXXXXX");
+	return !mkdtemp(directory) || chdir(directory) || setenv("S", FERRY_SCRIPTS, 1) || setenv("B", FERRY_BUILD, 1);
+}
+
+static int remove_directory(void **state)
+{
+	(void)state;
+	char command[64];
+	snprintf(command, sizeof command, "rm -r %s", directory);
+	return chdir("/") || system(command);
+}
+
+int main(void)
+{
+#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_directory, remove_directory)
+	const struct CMUnitTest tests[] = {
+	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
+	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
