@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of scripts/: none takes away what is not its own. */
+/* Promises of scripts/: each says what it takes, and none takes away what is not its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,6 +36,22 @@ static void expect(const char *command, int code, const char *says)
 	int ended = run(command, text, sizeof text);
 	if (ended != code || !strstr(text, says))
 		fail_msg("%s: exit code %d instead of %d, or no \"%s\" in:\n%s", command, ended, code, says, text);
+}
+
+static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
+{
+	(void)state;
+	static const char *const scripts[] = {"bundle", "check-models", "fuzz", "gpu-check", "gpu-report", "setup", "tsan-prefix"};
+	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
+		char command[64];
+		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
+		expect(command, 0, "Usage: ");
+		snprintf(command, sizeof command, "$S/%s --unknown", scripts[i]);
+		expect(command, 64, "\"--unknown\"");
+	}
+	expect("$S/fuzz . soon", 64, "\"soon\"");
+	expect("$S/bundle a b c", 64, "\"c\"");
+	expect("rmdir *", 1, ""); /* nothing was made */
 }
 
 /* What of a build it takes to make a bundle. */
@@ -86,6 +102,7 @@ int main(void)
 {
 #define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_directory, remove_directory)
 	const struct CMUnitTest tests[] = {
+	        IN_A_FOLDER(every_script_says_what_it_takes_and_refuses_the_rest),
 	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
 	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
 	};
