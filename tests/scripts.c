@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of scripts/: each says what it takes, and none takes away what is not its own. */
+/* Promises of scripts/: each says what it takes, none takes away what is not its own, and a machine without GPUs is told of at once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,6 +83,20 @@ static void bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it(vo
 	expect("ls empty/lib/of-an-older-build", 2, "");
 }
 
+static void without_gpus_nothing_is_run_and_nothing_made(void **state)
+{
+	(void)state;
+	expect("mkdir -p bin none && printf '#!/bin/sh\\nexit 9\\n' >none/nvidia-smi && "
+	       "printf '#!/bin/sh\\necho \"skipped: no GPU here (why)\"; exit 77\\n' >bin/gpu_streams && chmod +x none/* bin/* && "
+	       "cp $S/gpu-check $S/gpu-report .",
+	       0, "");
+	char text[4096];
+	assert_int_equal(run("PATH=$PWD/none:$PATH ./gpu-check", text, sizeof text), 77);
+	assert_string_equal(text, "gpu-check: no GPU here (why)\n");
+	expect("PATH=$PWD/none:$PATH ./gpu-report out", 77, "0 GPUs");
+	expect("ls out", 2, "");
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -105,6 +119,7 @@ int main(void)
 	        IN_A_FOLDER(every_script_says_what_it_takes_and_refuses_the_rest),
 	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
 	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
+	        IN_A_FOLDER(without_gpus_nothing_is_run_and_nothing_made),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,20 +156,32 @@ static inline void check_say(const char *verdict, int index, const struct check_
 	fflush(stdout);
 }
 
+/* Whether there is a GPU; otherwise says why not, at once and as who looks for it would: CUDA calls no driver an old one. */
+static inline bool check_gpu(void)
+{
+	int devices = 0, driver = 0;
+	char why[128] = "0 devices";
+	cudaError_t error = cudaGetDeviceCount(&devices);
+	if (!error && devices)
+		return true;
+	if (error)
+		snprintf(why, sizeof why, "%s", cudaGetErrorString(error));
+	if (!cudaDriverGetVersion(&driver) && !driver)
+		snprintf(why, sizeof why, "no driver: libcuda.so.1 not found");
+	if (check_is_first())
+		printf("skipped: no GPU here (%s)\n", why);
+	fflush(stdout);
+	return false;
+}
+
 /* Returns at the first failure, or after the last test. */
 static inline int check_child(int argc, char **argv, const struct check_test *tests, int ntests)
 {
-	int devices = 0;
 	unsigned limit = getenv("CHECK_SECONDS") ? (unsigned)atoi(getenv("CHECK_SECONDS")) : 60;
 	signal(SIGALRM, check_hung);
 	alarm(limit);
-	cudaError_t error = cudaGetDeviceCount(&devices);
-	if (error || !devices) {
-		if (check_is_first())
-			printf("skipped: no CUDA device (%s)\n", error ? cudaGetErrorString(error) : "0 devices");
-		fflush(stdout);
+	if (!check_gpu())
 		return CHECK_SKIP_EXIT;
-	}
 	while (check_record->next < ntests) {
 		const struct check_test *test = &tests[check_record->next];
 		if (check_wanted(test, argc, argv)) {
