@@ -76,6 +76,27 @@ static void rows_of_no_bytes_are_left_out(void **state)
 	assert_int_equal(draw("\"in_place\": false}, {\"bytes\": 0, \"algbw\": 0", figure, sizeof figure), 0);
 }
 
+static void rows_of_the_reduction_kernel_are_called_what_they_are(void **state)
+{
+	(void)state;
+	char text[1024];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"in_place\": false}, {\"working_set\": \"in cache\", \"bytes\": 64, \"memcpy_gbps\": 1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "rows.json: what `ferry-perf reduce` wrote"));
+}
+
+static void version_is_told_as_by_the_other_commands(void **state)
+{
+	(void)state;
+	char text[64];
+	FILE *pipe = popen(FERRY_PLOT " --version", "r");
+	assert_non_null(pipe);
+	assert_non_null(fgets(text, sizeof text, pipe));
+	assert_int_equal(pclose(pipe), 0);
+	assert_string_equal(text, "ferry-plot " FERRY_VERSION "\n");
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -96,6 +117,8 @@ int main(void)
 	        cmocka_unit_test(mpi_is_drawn_like_nccl),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
+	        cmocka_unit_test(rows_of_the_reduction_kernel_are_called_what_they_are),
+	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
 	};
 	return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

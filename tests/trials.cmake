@@ -24,7 +24,8 @@ target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-
   FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
 add_dependencies(perf_command ferry-perf ferryrun ferry-router)
 ferry_test(plot_command LABELS api)
-target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/ferry-plot")
+target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/ferry-plot"
+  FERRY_VERSION="${PROJECT_VERSION}")
 add_test(NAME weights_of_four_ranks_are_those_of_one COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
 set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
 
