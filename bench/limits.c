@@ -16,8 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXIT_USAGE 64
-
 struct arguments {
 	char path[512];
 	bool named; /* the user named the file: its folder is to exist */
@@ -172,9 +170,9 @@ int ferry_bench_limits(int argc, char **argv)
 	static struct limits limits;
 	static char name[] = "ferry-perf limits";
 	argv[0] = name;
-	argp_err_exit_status = EXIT_USAGE;
+	argp_err_exit_status = PERF_EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
-		return EXIT_USAGE;
+		return PERF_EXIT_USAGE;
 	limits = (struct limits){.quick = arguments.quick};
 	ferryResult_t result = ferry_reduce_check();
 	if (!result && !arguments.named)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define PERF_MOST_SETTINGS 16
+#define PERF_EXIT_USAGE    64
 
 struct perf_options {
 	enum ferry_collective collective;
@@ -102,6 +103,9 @@ struct perf_run {
 	size_t room;
 	bool failed_alone; /* the other ranks may be waiting for something else than this rank */
 };
+
+/** perf_options.c: the command line; ends the process where it is wrong or asks for help. May shorten it. */
+void perf_options_read(int *argc, char **argv, struct perf_options *parsed);
 
 /** perf_measure.c: one row of about so many bytes; false (with a message printed) if a call failed. */
 bool perf_measure(struct perf_run *run, uint64_t bytes, bool in_place, struct perf_row *row);

@@ -179,9 +179,9 @@ int ferry_bench_reduce(int argc, char **argv)
 	struct result results[6];
 	static char name[] = "ferry-perf reduce";
 	argv[0] = name;
-	argp_err_exit_status = 64;
+	argp_err_exit_status = PERF_EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
-		return 64;
+		return PERF_EXIT_USAGE;
 	if (ferry_reduce_check()) {
 		fprintf(stderr, "ferry-perf reduce: %s\n", ferry_last_message());
 		return 1;
