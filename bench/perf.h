@@ -14,6 +14,7 @@
 
 #define PERF_MOST_SETTINGS 16
 #define PERF_EXIT_USAGE    64
+#define PERF_TYPES         "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2" /* what -d takes */
 
 struct perf_options {
 	enum ferry_collective collective;

@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 
 #include <argp.h>
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static const struct argp_option options[] = {
         {NULL, 'b', "BYTES", 0, "Smallest size (default 1K)", 0},
         {NULL, 'e', "BYTES", 0, "Largest size (default 64M)", 0},
         {NULL, 'f', "FACTOR", 0, "From one size to the next (default 4)", 0},
-        {NULL, 'd', "TYPE", 0, "i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 (default f32)", 0},
+        {NULL, 'd', "TYPE", 0, PERF_TYPES " (default f32)", 0},
         {NULL, 'o', "OP", 0, "sum prod min max avg premulsum (default sum)", 0},
         {NULL, 'n', "ITERS", 0, "Samples per row (default: a quarter of a second's worth, 7 to 200; on GPUs 20 to 50)", 0},
         {NULL, 'w', "WARM", 0, "Calls before, not timed, at least 1 (default 3)", 0},
@@ -113,7 +114,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case 'd':
 		out->type = ferry_type_parse(value);
 		if (out->type == ferryNumTypes)
-			argp_error(state, "-d: \"%s\" is no type; see --help", value);
+			argp_error(state, "-d: \"%s\" is none of " PERF_TYPES, value);
 		return 0;
 	case 'o':
 		out->op = ferry_redop_parse(value);
@@ -128,7 +129,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		out->warmups = number_of(value, 1, 1000, "-w", state);
 		return 0;
 	case 'c':
-		out->check = !value || number_of(value, 0, 1, "-c", state);
+		if (value && strcmp(value, "0") && strcmp(value, "1"))
+			argp_error(state, "-c: \"%s\" is neither 0 nor 1", value);
+		out->check = !value || *value == '1';
 		return 0;
 	case KEY_ROOT:
 		out->root = (int)number_of(value, 0, FERRY_MAX_RANKS - 1, "--root", state);
@@ -185,13 +188,14 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
-/* nccl-tests takes `-c 0`; to argp an optional value is part of the same word. */
+/* nccl-tests takes `-c 0`; to argp an optional value is part of the same word. No collective begins with a digit. */
 static void join_check_option(int *argc, char **argv)
 {
-	static char joined[2][4] = {"-c0", "-c1"};
+	static char joined[16];
 	for (int i = 1; i + 1 < *argc; i++)
-		if (!strcmp(argv[i], "-c") && (!strcmp(argv[i + 1], "0") || !strcmp(argv[i + 1], "1"))) {
-			argv[i] = joined[argv[i + 1][0] - '0'];
+		if (!strcmp(argv[i], "-c") && isdigit((unsigned char)*argv[i + 1])) {
+			snprintf(joined, sizeof joined, "-c%s", argv[i + 1]);
+			argv[i] = joined;
 			memmove(argv + i + 1, argv + i + 2, (size_t)(*argc - i - 1) * sizeof *argv);
 			--*argc;
 		}

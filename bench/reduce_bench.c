@@ -30,7 +30,7 @@ struct arguments {
 enum option_key { KEY_IN = 256, KEY_OUT, KEY_JSON };
 
 static const struct argp_option options[] = {
-	{NULL, 'd', "TYPE", 0, "Element type (default f32)", 0},
+	{NULL, 'd', "TYPE", 0, PERF_TYPES " (default f32)", 0},
 	{NULL, 'o', "OP", 0, "sum prod min max avg (default sum)", 0},
 	{NULL, 's', "N", 0, "Sources (default 4)", 0},
 	{"in-cache", KEY_IN, "BYTES", 0, "Working set in cache: sources and result together (default: half a core's L2)", 0},
@@ -48,7 +48,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case 'd':
 		arguments->type = ferry_type_parse(value);
 		if (arguments->type == ferryNumTypes)
-			argp_error(state, "-d: \"%s\" is no type", value);
+			argp_error(state, "-d: \"%s\" is none of " PERF_TYPES, value);
 		return 0;
 	case 'o':
 		arguments->op = ferry_redop_parse(value);
