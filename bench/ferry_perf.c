@@ -40,7 +40,7 @@ static int default_ranks(void)
 }
 
 /* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */
-static int relaunch(const struct perf_options *parsed, int argc, char **argv)
+static int relaunch(const struct perf_options *parsed, int nranks, int argc, char **argv)
 {
 	char ferryrun[4096], self[4096], ranks[16], domains[16];
 	char **command = calloc((size_t)argc + 10, sizeof *command);
@@ -49,7 +49,7 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 		return 1;
 	beside(ferryrun, sizeof ferryrun, "ferryrun");
 	beside(self, sizeof self, "ferry-perf");
-	snprintf(ranks, sizeof ranks, "%d", parsed->ranks ? parsed->ranks : default_ranks());
+	snprintf(ranks, sizeof ranks, "%d", nranks);
 	command[count++] = ferryrun;
 	command[count++] = "-n";
 	command[count++] = ranks;
@@ -69,23 +69,26 @@ static int relaunch(const struct perf_options *parsed, int argc, char **argv)
 	return 1;
 }
 
-static const struct perf_peer *open_peer(const struct perf_options *parsed, int *rank, int *nranks)
+/* Before the ranks are started, too: the module knows what MPI can do without MPI under way. */
+static const struct perf_peer *load_peer(const struct perf_options *parsed)
 {
 	char path[4096];
 	beside(path, sizeof path, "../lib/ferry-perf-mpi.so");
 	void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
 	const struct perf_peer *peer = module ? dlsym(module, "ferry_perf_peer") : NULL;
-	if (!peer) {
+	if (!peer)
 		fprintf(stderr, "ferry-perf: --vs %s: %s (built without MPI? install libmpich-dev and build again)\n",
 		        parsed->peer, dlerror());
-		return NULL;
-	}
-	const char *refused = peer->open(rank, nranks);
-	if (refused) {
-		fprintf(stderr, "ferry-perf: %s\n", refused);
-		return NULL;
-	}
 	return peer;
+}
+
+static const struct perf_peer *open_peer(const struct perf_options *parsed, int *rank, int *nranks)
+{
+	const struct perf_peer *peer = load_peer(parsed);
+	const char *refused = peer ? peer->open(rank, nranks) : NULL;
+	if (refused)
+		fprintf(stderr, "ferry-perf: %s\n", refused);
+	return refused ? NULL : peer;
 }
 
 static bool measure_all(struct perf_run *run)
@@ -126,7 +129,7 @@ static bool wants(const struct perf_options *parsed, const char *peer)
 	return parsed->peer && !strcmp(parsed->peer, peer);
 }
 
-/* Why this run cannot be measured; NULL if it can. */
+/* Why the ranks, as they are, cannot be measured; NULL if they can. */
 static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nranks)
 {
 	static char text[96];
@@ -136,11 +139,6 @@ static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nr
 		         run->nranks, run->ndomains);
 		return text;
 	}
-	if (run->options->root >= run->nranks) {
-		snprintf(text, sizeof text, "--root %d: the last of %d ranks is %d", run->options->root, run->nranks,
-		         run->nranks - 1);
-		return text;
-	}
 	if (!run->peer)
 		return NULL;
 	if (run->memory.share)
@@ -148,7 +146,7 @@ static const char *refuse(const struct perf_run *run, int peer_rank, int peer_nr
 	if (peer_rank != run->rank || peer_nranks != run->nranks)
 		return "--vs mpi: MPI does not have the ranks that Ferry has; start it with ferryrun without --fork, or "
 		       "with mpiexec";
-	return perf_peer_refuses(run);
+	return NULL;
 }
 
 static bool make_reduction(struct perf_run *run)
@@ -294,6 +292,31 @@ static char *join_command(int argc, char **argv)
 	return text;
 }
 
+/* Refuses what so many ranks cannot be asked for: 0, or the exit code with a message printed. Ranks come here, and who starts them. */
+static int refuse_at_start(const struct perf_options *parsed, int nranks)
+{
+	const char *name = ferry_collective_name(parsed->collective);
+	struct perf_run run = {.options = parsed, .nranks = nranks, .ndomains = 1};
+	uint64_t least = perf_work_least(parsed, nranks);
+	if (parsed->root >= nranks) {
+		fprintf(stderr, "ferry-perf: --root %d: the last of %d ranks is %d\n", parsed->root, nranks, nranks - 1);
+		return PERF_EXIT_USAGE;
+	}
+	if (parsed->least < least) {
+		fprintf(stderr, "ferry-perf: -b %llu: %s of %s among %d rank%s takes %llu bytes at least\n", (unsigned long long)parsed->least,
+		        name, ferry_type_name(parsed->type), nranks, nranks == 1 ? "" : "s", (unsigned long long)least);
+		return PERF_EXIT_USAGE;
+	}
+	if (!wants(parsed, "mpi"))
+		return 0;
+	if (!(run.peer = load_peer(parsed)))
+		return 1;
+	const char *refused = perf_peer_refuses(&run);
+	if (refused)
+		fprintf(stderr, "ferry-perf: --vs mpi: %s\n", refused);
+	return refused ? PERF_EXIT_USAGE : 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct perf_options parsed;
@@ -315,12 +338,18 @@ int main(int argc, char **argv)
 		free(parsed.program);
 		return 1;
 	}
-	if (launch.rank < 0)
-		return relaunch(&parsed, argc, argv);
+	int nranks = launch.rank >= 0 ? launch.size : parsed.ranks ? parsed.ranks : default_ranks();
+	int code = refuse_at_start(&parsed, nranks);
+	if (!code && launch.rank < 0)
+		code = relaunch(&parsed, nranks, argc, argv);
+	if (code) {
+		free(parsed.program);
+		return code;
+	}
 	argv[0] = program_invocation_short_name; /* the record is of what was asked, not of where the program lies */
 	char *command = join_command(argc, argv);
 	parsed.command = command;
-	int code = run_ranks(&parsed, launch.local_rank);
+	code = run_ranks(&parsed, launch.local_rank);
 	free(command);
 	free(parsed.program);
 	return code;

@@ -64,6 +64,7 @@ struct perf_peer {
 	const char *name;
 	/** NULL on success, else why not. */
 	const char *(*open)(int *rank, int *nranks);
+	/** NULL if it can do such a call, else why not; before open, too. */
 	const char *(*supports)(const struct perf_call *call);
 	void (*run)(const struct perf_call *call);
 	void (*close)(void);
@@ -117,7 +118,9 @@ unsigned perf_others(const struct perf_run *run);
 
 /** perf_work.c: bytes that either buffer may need. */
 size_t perf_room(const struct perf_options *options, int nranks);
-/** Why the peer cannot do this row's work; NULL if it can. */
+/** The smallest size, in bytes, that has an element for everybody. */
+uint64_t perf_work_least(const struct perf_options *options, int nranks);
+/** Why the peer cannot do the work of the options' largest row with run->nranks ranks; NULL if it can. Needs no buffers. */
 const char *perf_peer_refuses(const struct perf_run *run);
 
 /** perf_output.c */

@@ -51,12 +51,15 @@ static const char *open_mpi(int *rank, int *nranks)
 
 static const char *supports(const struct perf_call *call)
 {
-	bool reduces = ferry_collective_reduces(call->collective);
-	if (reduces && type_of(call->type) == MPI_DATATYPE_NULL)
-		return "MPI has no reduction of this type";
-	if (reduces && op_of(call->op) == MPI_OP_NULL)
-		return "MPI has no such reduction";
-	return NULL;
+	static char text[96];
+	bool type = type_of(call->type) != MPI_DATATYPE_NULL, op = op_of(call->op) != MPI_OP_NULL;
+	if (!ferry_collective_reduces(call->collective) || (type && op))
+		return NULL;
+	if (type)
+		snprintf(text, sizeof text, "-o %s: MPI reduces by sum prod min max", ferry_redop_name(call->op));
+	else
+		snprintf(text, sizeof text, "-d %s: MPI reduces i8 u8 i32 u32 i64 u64 f32 f64", ferry_type_name(call->type));
+	return text;
 }
 
 static int as_int(size_t count)

@@ -18,15 +18,23 @@ static bool divided(enum ferry_collective collective)
 	       collective != FERRY_SENDRECV;
 }
 
-/* Elements as the API counts them. nccl-tests keeps the blocks of most divided collectives aligned to 16 bytes. */
+/* The smallest block of a rank, in elements. nccl-tests keeps those of most divided collectives aligned to 16 bytes. */
+static size_t grain(const struct perf_options *options)
+{
+	bool rooted = options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER;
+	return divided(options->collective) && !rooted ? 16 / ferry_type_size(options->type) : 1;
+}
+
+/* Elements as the API counts them. */
 static size_t count_of(const struct perf_options *options, uint64_t bytes, size_t nranks)
 {
-	size_t element = ferry_type_size(options->type), whole = bytes / element;
-	if (!divided(options->collective))
-		return whole;
-	if (options->collective == FERRY_GATHER || options->collective == FERRY_SCATTER)
-		return whole / nranks;
-	return whole / nranks & ~(16 / element - 1);
+	size_t whole = bytes / ferry_type_size(options->type);
+	return (divided(options->collective) ? whole / nranks : whole) & ~(grain(options) - 1);
+}
+
+uint64_t perf_work_least(const struct perf_options *options, int nranks)
+{
+	return grain(options) * ferry_type_size(options->type) * (divided(options->collective) ? (size_t)nranks : 1);
 }
 
 uint64_t perf_work_bytes(const struct ferry_trial *trial)
