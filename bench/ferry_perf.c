@@ -121,7 +121,7 @@ static bool measure_all(struct perf_run *run)
 		                      : "all results right");
 	if (run->rank == 0 && parsed->json && !perf_write_json(run, rows, count, true))
 		return false;
-	return !wrong;
+	return perf_printed("ferry-perf") && !wrong;
 }
 
 static bool wants(const struct perf_options *parsed, const char *peer)

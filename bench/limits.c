@@ -193,5 +193,5 @@ int ferry_bench_limits(int argc, char **argv)
 		return 1;
 	}
 	printf("\nwritten to %s\n", arguments.path);
-	return 0;
+	return perf_printed(name) ? 0 : 1;
 }

@@ -127,6 +127,10 @@ const char *perf_peer_refuses(const struct perf_run *run);
 void perf_print_head(const struct perf_run *run);
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place);
 void perf_print_refusals(const struct perf_run *run);
+/** Standard output so far, for who reads along. */
+void perf_flush(void);
+/** Whether all that was printed has arrived; false with a message printed. For the end of a command of this name. */
+bool perf_printed(const char *command);
 void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all);
 
 /** perf_json.c. Whether a file of this name can be written, asked before the measurement and not after it; else errno says why. */

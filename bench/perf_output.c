@@ -3,6 +3,7 @@
 #include "bench/limits.h"
 #include "bench/perf_nccl.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,6 +16,13 @@
 
 static bool progress_shown;
 static double progress_at;
+static int output_error; /* of the first time that standard output did not take what was printed */
+
+void perf_flush(void)
+{
+	if (fflush(stdout) && !output_error)
+		output_error = errno;
+}
 
 void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all)
 {
@@ -112,7 +120,7 @@ void perf_print_head(const struct perf_run *run)
 		}
 		printf("\n");
 	}
-	fflush(stdout);
+	perf_flush();
 }
 
 static void print_nccl(const struct perf_run *run, const struct perf_row *row)
@@ -155,6 +163,15 @@ void perf_print_refusals(const struct perf_run *run)
 			       run->nccl->settings[i].refused);
 }
 
+bool perf_printed(const char *command)
+{
+	perf_flush();
+	if (!output_error && !ferror(stdout))
+		return true;
+	fprintf(stderr, "%s: standard output: %s\n", command, strerror(output_error ? output_error : EIO));
+	return false;
+}
+
 void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
 {
 	const struct perf_options *options = run->options;
@@ -170,5 +187,5 @@ void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_p
 		print_half(run, in_place);
 	}
 	printf("\n");
-	fflush(stdout);
+	perf_flush();
 }

@@ -205,9 +205,9 @@ int ferry_bench_reduce(int argc, char **argv)
 			return 1;
 		printf("  %-13s %12llu %10s %14.1f %14.1f %6.2f\n", results[i].where, (unsigned long long)results[i].bytes,
 		       stores[results[i].store], results[i].kernel, results[i].copy, results[i].kernel / results[i].copy);
-		fflush(stdout);
+		perf_flush();
 		if (arguments.json && !write_json(&arguments, results, i + 1, i == 5))
 			return 1;
 	}
-	return 0;
+	return perf_printed(name) ? 0 : 1;
 }

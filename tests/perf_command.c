@@ -401,6 +401,19 @@ static void bad_arguments_are_refused_by_value(void **state)
 	}
 }
 
+static void output_that_is_lost_is_an_error(void **state)
+{
+	(void)state;
+	char command[512], output[8192];
+	static const char *const modes[] = {"allreduce -b 1K -e 4K -n 1 -w 1 --ranks 2", "reduce --in-cache 64K --out-of-cache 64K"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		snprintf(command, sizeof command, "%s %s 2>&1 >/dev/full", FERRY_PERF, modes[i]);
+		assert_int_equal(run_command(command, output, sizeof output), 1);
+		if (!strstr(output, ": standard output: No space left on device\n"))
+			fail_msg("%s:\n%s", command, output);
+	}
+}
+
 #ifdef FERRY_HAS_MPI
 static void against_mpi_rows_have_peer_and_ratio(void **state)
 {
@@ -520,6 +533,7 @@ int main(void)
 	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
 	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
+	        cmocka_unit_test(output_that_is_lost_is_an_error),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
 	        cmocka_unit_test(against_mpi_what_it_cannot_do_is_refused),
