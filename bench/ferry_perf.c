@@ -254,6 +254,10 @@ static int run_ranks(const struct perf_options *parsed, int local_rank)
 {
 	struct perf_run run = {.options = parsed};
 	int peer_rank = 0, peer_nranks = 0;
+	if (!perf_print_beside(parsed->json)) {
+		fprintf(stderr, "ferry-perf: --json -: %s\n", strerror(errno));
+		return 1;
+	}
 	if (wants(parsed, "mpi") && !(run.peer = open_peer(parsed, &peer_rank, &peer_nranks)))
 		return 1;
 	/* MPI gets host memory: few are built for more. */

@@ -179,7 +179,7 @@ int ferry_bench_limits(int argc, char **argv)
 		result = ferry_limits_path(arguments.path, sizeof arguments.path);
 	if (!result && !arguments.named)
 		result = make_folders(arguments.path);
-	if (!result && !perf_can_write(arguments.path))
+	if (!result && !(perf_can_write(arguments.path) && perf_print_beside(arguments.path)))
 		result = ferry_fail(ferrySystemError, "writing %s: %s", arguments.path, strerror(errno));
 	if (!result) {
 		result = measure(&limits, arguments.devices);
@@ -192,6 +192,6 @@ int ferry_bench_limits(int argc, char **argv)
 		fprintf(stderr, "ferry-perf limits: %s\n", ferry_last_message());
 		return 1;
 	}
-	printf("\nwritten to %s\n", arguments.path);
+	printf("\nwritten to %s\n", strcmp(arguments.path, "-") ? arguments.path : "standard output");
 	return perf_printed(name) ? 0 : 1;
 }

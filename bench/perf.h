@@ -133,11 +133,14 @@ void perf_flush(void);
 bool perf_printed(const char *command);
 void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all);
 
-/** perf_json.c. Whether a file of this name can be written, asked before the measurement and not after it; else errno says why. */
+/** perf_json.c. Whether a file of this name ("-": standard output) can be written, asked before the measurement and not after
+ * it; else errno says why. */
 bool perf_can_write(const char *name);
+/** Where the record ("-") goes to standard output, what is printed goes to standard error from here on. false: errno says why. */
+bool perf_print_beside(const char *json);
 /**
  * Puts text and a newline into the file, which has the old text or the new one whole at any time, also when this process is
- * killed. A device or pipe gets the last text alone. false: errno says why.
+ * killed. A device, a pipe or "-" (after perf_print_beside) gets the last text alone. false: errno says why.
  */
 bool perf_write_file(const char *name, const char *text, bool last);
 /** The record of the rows so far; false (with a message printed) if it could not be written. */

@@ -14,6 +14,8 @@
 
 extern char **environ;
 
+static FILE *standard_output; /* what it was, where the record goes there; else NULL */
+
 static void add_positive(cJSON *object, const char *name, double value)
 {
 	if (value > 0)
@@ -182,6 +184,8 @@ bool perf_can_write(const char *name)
 {
 	char neighbour[PATH_MAX + 16];
 	struct stat status;
+	if (!strcmp(name, "-"))
+		return true;
 	if (!lstat(name, &status)) {
 		if (access(name, W_OK) || stat(name, &status))
 			return false;
@@ -198,8 +202,19 @@ bool perf_can_write(const char *name)
 	return !unlink(neighbour);
 }
 
+bool perf_print_beside(const char *json)
+{
+	if (!json || strcmp(json, "-"))
+		return true;
+	int copy = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	standard_output = copy < 0 ? NULL : fdopen(copy, "w");
+	return standard_output && dup2(STDERR_FILENO, STDOUT_FILENO) == STDOUT_FILENO;
+}
+
 bool perf_write_file(const char *name, const char *text, bool last)
 {
+	if (!strcmp(name, "-"))
+		return !last || (fprintf(standard_output, "%s\n", text) > 0 && !fflush(standard_output));
 	char neighbour[PATH_MAX + 16], *target = realpath(name, NULL); /* what a link leads to is replaced, not the link */
 	struct stat status;
 	bool plain = stat(name, &status) || S_ISREG(status.st_mode);

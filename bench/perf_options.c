@@ -31,7 +31,7 @@ static const struct argp_option options[] = {
          0},
         {"pause", KEY_PAUSE, "MS", 0, "Time single calls, after so many milliseconds without any (default 0: back to back)", 0},
         {"cpu", KEY_CPU, NULL, 0, "Print the cores used", 0},
-        {"json", KEY_JSON, "FILE", 0, "Write the machine's facts and the rows as JSON", 0},
+        {"json", KEY_JSON, "FILE", 0, "Write the machine's facts and the rows as JSON (-: to standard output, the table to standard error)", 0},
         {"ranks", KEY_RANKS, "N", 0, "Ranks to start where no launcher has (default: one per GPU, or 4)", 0},
         {"domains", KEY_DOMAINS, "D", 0, "Domains to split the machine into where no launcher has", 0},
         {0}};

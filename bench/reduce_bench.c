@@ -35,7 +35,7 @@ static const struct argp_option options[] = {
 	{NULL, 's', "N", 0, "Sources (default 4)", 0},
 	{"in-cache", KEY_IN, "BYTES", 0, "Working set in cache: sources and result together (default: half a core's L2)", 0},
 	{"out-of-cache", KEY_OUT, "BYTES", 0, "Working set out of cache (default: four times the last-level cache, at most 512M)", 0},
-	{"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array", 0},
+	{"json", KEY_JSON, "FILE", 0, "Write the rows as a JSON array (-: to standard output, the table to standard error)", 0},
 	{0}};
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -182,6 +182,10 @@ int ferry_bench_reduce(int argc, char **argv)
 	argp_err_exit_status = PERF_EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return PERF_EXIT_USAGE;
+	if (!perf_print_beside(arguments.json)) {
+		fprintf(stderr, "ferry-perf reduce: --json -: %s\n", strerror(errno));
+		return 1;
+	}
 	if (ferry_reduce_check()) {
 		fprintf(stderr, "ferry-perf reduce: %s\n", ferry_last_message());
 		return 1;

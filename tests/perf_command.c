@@ -267,6 +267,28 @@ static void a_pipe_gets_the_record_once(void **state)
 	assert_null(strstr(first + 1, "\"about\""));
 }
 
+static void a_record_for_standard_output_has_it_to_itself(void **state)
+{
+	(void)state;
+	static char output[65536];
+	static const char *const modes[] = {"allreduce -b 64 -e 256 -n 1 -w 1 --ranks 2", "reduce --in-cache 64K --out-of-cache 64K"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		char command[512];
+		snprintf(command, sizeof command, "%s %s --json - 2>%s", FERRY_PERF, modes[i], json_file);
+		assert_int_equal(run_command(command, output, sizeof output), 0);
+		cJSON *whole = cJSON_Parse(output);
+		if (!whole)
+			fail_msg("%s: no JSON: \"%s\"", command, output);
+		cJSON_Delete(whole);
+		snprintf(command, sizeof command, "grep '# ferry-perf' %s", json_file);
+		assert_int_equal(run_command(command, output, sizeof output), 0);
+		snprintf(command, sizeof command, "%s %s --json - 2>&1 >/dev/full", FERRY_PERF, modes[i]);
+		assert_int_equal(run_command(command, output, sizeof output), 1);
+		assert_non_null(strstr(output, "writing -: No space left on device"));
+	}
+	assert_int_equal(access("-", F_OK), -1);
+}
+
 static void what_the_launcher_has_decided_is_not_asked_of_ferry_perf(void **state)
 {
 	(void)state;
@@ -529,6 +551,7 @@ int main(void)
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
 	        cmocka_unit_test(a_pipe_gets_the_record_once),
+	        cmocka_unit_test(a_record_for_standard_output_has_it_to_itself),
 	        cmocka_unit_test(what_the_launcher_has_decided_is_not_asked_of_ferry_perf),
 	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
 	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
