@@ -168,7 +168,13 @@ static bool make_buffers(struct perf_run *run)
 		fprintf(stderr, "ferry-perf: preparing two buffers of %zu MiB per rank\n", run->room >> 20);
 	run->send = run->memory.take(&run->memory, run->room);
 	run->receive = run->send ? run->memory.take(&run->memory, run->room) : NULL;
-	return run->receive != NULL;
+	double without = !run->receive;
+	if (!perf_over_ranks(run, &without, 1, ferrySum))
+		return false;
+	if (without > 0 && !run->rank)
+		fprintf(stderr, "ferry-perf: no memory for two buffers of %zu MiB on %.0f of %d ranks: lower -e (%llu)\n", run->room >> 20, without,
+		        run->nranks, (unsigned long long)run->options->most);
+	return !(without > 0);
 }
 
 static bool make_comms(struct perf_run *run)

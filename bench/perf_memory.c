@@ -12,12 +12,7 @@ static char *take(struct perf_memory *memory, size_t bytes)
 	size_t room = (bytes + 4095) / 4096 * 4096;
 	(void)memory;
 	char *buffer = aligned_alloc(4096, room);
-	if (!buffer) {
-		fprintf(stderr, "ferry-perf: no memory for a buffer of %zu bytes\n", room);
-		return NULL;
-	}
-	memset(buffer, 0, room);
-	return buffer;
+	return buffer ? memset(buffer, 0, room) : NULL;
 }
 
 static void give_back(char *buffer)

@@ -2,7 +2,7 @@
 /**
  * The buffers that ferry-perf measures on, and the stream that it gives to Ferry, behind one struct of functions: ordinary
  * memory (perf_memory.c) or a GPU's (perf_cuda.c, where the build found cuda.h). One per process, used by its one thread.
- * What fails prints its reason, with the values, and returns false or NULL.
+ * What fails prints its reason, with the values, and returns false or NULL; host memory that there is not needs none.
  */
 #ifndef FERRY_BENCH_PERF_MEMORY_H
 #define FERRY_BENCH_PERF_MEMORY_H

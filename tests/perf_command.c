@@ -423,6 +423,27 @@ static void bad_arguments_are_refused_by_value(void **state)
 	}
 }
 
+static int times(const char *text, const char *word)
+{
+	int count = 0;
+	for (; (text = strstr(text, word)); text++)
+		count++;
+	return count;
+}
+
+static void memory_that_is_not_there_is_told_of_once(void **state)
+{
+	(void)state;
+	char output[8192];
+#if defined(__SANITIZE_ADDRESS__)
+	skip(); /* its malloc ends the process */
+#endif
+	assert_int_equal(run("allreduce -b 1000G -e 1000G --ranks 3", output, sizeof output), 1);
+	if (times(output, "no memory for two buffers of 1024000 MiB on 3 of 3 ranks: lower -e (1073741824000)") != 1 ||
+	    times(output, "no memory") != 1)
+		fail_msg("%s", output);
+}
+
 static void output_that_is_lost_is_an_error(void **state)
 {
 	(void)state;
@@ -556,6 +577,7 @@ int main(void)
 	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
 	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
+	        cmocka_unit_test(memory_that_is_not_there_is_told_of_once),
 	        cmocka_unit_test(output_that_is_lost_is_an_error),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
