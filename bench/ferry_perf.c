@@ -280,16 +280,6 @@ static int run_ranks(const struct perf_options *parsed, int local_rank)
 	return fine ? 0 : 1;
 }
 
-/* Why NCCL cannot be compared with here; NULL if it can. */
-static const char *refuse_nccl(const struct perf_options *parsed)
-{
-	if (!wants(parsed, "nccl"))
-		return NULL;
-	if (strcmp(perf_memory_kind(), "cuda"))
-		return perf_cuda_missing() ? perf_cuda_missing() : "--device (or FERRY_DEVICE) is not cuda";
-	return perf_cuda_missing();
-}
-
 /* The command line as one text, for the record; "" where memory is short. */
 static char *join_command(int argc, char **argv)
 {
@@ -300,6 +290,39 @@ static char *join_command(int argc, char **argv)
 	for (int i = 0; text && i < argc; i++)
 		length += (size_t)snprintf(text + length, room - length, "%s%s", i ? " " : "", argv[i]);
 	return text;
+}
+
+/* ---- the start ---- */
+
+static FILE *aloud; /* standard error, while this rank keeps quiet; else NULL */
+
+/* Who leaves first is the rank that launchers name, and end the others for: it is to be the one that has said why. */
+static void leave_after_rank_0(int code, void *unused)
+{
+	(void)unused;
+	if (aloud && code)
+		sleep(1);
+}
+
+/* All ranks have the same arguments: what is wrong with them, rank 0 says for all. */
+static void keep_quiet(void)
+{
+	struct ferry_launch launch;
+	FILE *nowhere;
+	if (ferry_launch_read(&launch) || launch.rank <= 0 || !(nowhere = fopen("/dev/null", "we")))
+		return;
+	on_exit(leave_after_rank_0, NULL);
+	aloud = stderr;
+	stderr = nowhere;
+}
+
+static void speak_again(void)
+{
+	if (!aloud)
+		return;
+	fclose(stderr);
+	stderr = aloud;
+	aloud = NULL;
 }
 
 /* Refuses what so many ranks cannot be asked for: 0, or the exit code with a message printed. Ranks come here, and who starts them. */
@@ -327,6 +350,21 @@ static int refuse_at_start(const struct perf_options *parsed, int nranks)
 	return refused ? PERF_EXIT_USAGE : 0;
 }
 
+/* Says which devices are missing: 1, else 0. Each rank has its own; who starts ranks says for them what it finds. */
+static int refuse_devices(const struct perf_options *parsed, bool starts_ranks)
+{
+	bool cuda = !strcmp(perf_memory_kind(), "cuda"), nccl = wants(parsed, "nccl");
+	const char *missing = cuda || nccl ? perf_cuda_missing() : NULL;
+	if (nccl && (missing || !cuda)) {
+		fprintf(stderr, "ferry-perf: --vs nccl needs a CUDA device: %s\n", missing ? missing : "--device (or FERRY_DEVICE) is not cuda");
+		return 1;
+	}
+	if (!missing || !starts_ranks || !ferry_env("FERRY_DEVICE")) /* MPI compares in host memory, whatever there is */
+		return 0;
+	fprintf(stderr, "ferry-perf: --device cuda: %s\n", missing);
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	struct perf_options parsed;
@@ -337,19 +375,18 @@ int main(int argc, char **argv)
 		return ferry_bench_reduce(argc - 1, argv + 1);
 	if (argc > 1 && !strcmp(argv[1], "limits"))
 		return ferry_bench_limits(argc - 1, argv + 1);
+	keep_quiet();
 	perf_options_read(&argc, argv, &parsed);
 	if (ferry_launch_read(&launch)) {
 		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
 		return 1;
 	}
-	const char *refused = refuse_nccl(&parsed);
-	if (refused) {
-		fprintf(stderr, "ferry-perf: --vs nccl needs a CUDA device: %s\n", refused);
-		free(parsed.program);
-		return 1;
-	}
 	int nranks = launch.rank >= 0 ? launch.size : parsed.ranks ? parsed.ranks : default_ranks();
 	int code = refuse_at_start(&parsed, nranks);
+	if (!code)
+		speak_again();
+	if (!code)
+		code = refuse_devices(&parsed, launch.rank < 0);
 	if (!code && launch.rank < 0)
 		code = relaunch(&parsed, nranks, argc, argv);
 	if (code) {

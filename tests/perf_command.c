@@ -431,6 +431,24 @@ static int times(const char *text, const char *word)
 	return count;
 }
 
+static void what_is_wrong_with_the_arguments_of_all_ranks_is_said_once(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *arguments, *says;
+	} cases[] = {{"allreduce --json /nonexistent/file", "/nonexistent/file"}, {"allreduce --device tpu", "\"tpu\""},
+	             {"allreduce --nonsense", "nonsense"}, {"broadcast --root 3", "--root 3: the last of 3"}};
+	char command[512], output[8192];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(command, sizeof command, "%s -n 3 --fork -- %s %s 2>&1", FERRYRUN, FERRY_PERF, cases[i].arguments);
+		int code = run_command(command, output, sizeof output);
+		if (code != 64 || times(output, cases[i].says) != 1 || !strstr(output, "rank 0 ended with code 64"))
+			fail_msg("%s: exit code %d instead of 64, or not once, or not by rank 0:\n%s", command, code, output);
+	}
+	snprintf(command, sizeof command, "%s -n 3 --fork -- %s --version 2>&1", FERRYRUN, FERRY_PERF);
+	assert_int_equal(run_command(command, output, sizeof output), 0);
+}
+
 static void memory_that_is_not_there_is_told_of_once(void **state)
 {
 	(void)state;
@@ -577,6 +595,7 @@ int main(void)
 	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
 	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
+	        cmocka_unit_test(what_is_wrong_with_the_arguments_of_all_ranks_is_said_once),
 	        cmocka_unit_test(memory_that_is_not_there_is_told_of_once),
 	        cmocka_unit_test(output_that_is_lost_is_an_error),
 #ifdef FERRY_HAS_MPI
