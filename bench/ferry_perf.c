@@ -2,6 +2,7 @@
 /* ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI or NCCL. */
 #include "bench/limits.h"
 #include "bench/perf_nccl.h"
+#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
@@ -369,6 +370,10 @@ int main(int argc, char **argv)
 {
 	struct perf_options parsed;
 	struct ferry_launch launch;
+	if (ferry_descriptors_fill()) {
+		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
+		return 1;
+	}
 	argp_program_version = "ferry-perf 0.1.0";
 	argp_err_exit_status = PERF_EXIT_USAGE;
 	if (argc > 1 && !strcmp(argv[1], "reduce"))

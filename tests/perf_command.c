@@ -462,6 +462,28 @@ static void memory_that_is_not_there_is_told_of_once(void **state)
 		fail_msg("%s", output);
 }
 
+/* Else the first sockets of a rank are its standard output and error, and what it prints goes to the router. */
+static void without_standard_descriptors_nothing_else_takes_their_numbers(void **state)
+{
+	(void)state;
+	static const char *const closed[] = {"2>&1 >&-", "<&- >&- 2>&-"};
+	char command[512], output[8192];
+	setenv("FERRY_RANK", "0", 1); /* no ferryrun, which would see to it */
+	setenv("FERRY_SIZE", "1", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	for (size_t i = 0; i < sizeof closed / sizeof *closed; i++) {
+		snprintf(command, sizeof command, "%s allreduce -b 16K -e 64K -n 1 -w 1 %s", FERRY_PERF, closed[i]);
+		int code = run_command(command, output, sizeof output);
+		if (code)
+			fail_msg("%s: exit code %d:\n%s", command, code, output);
+	}
+	unsetenv("FERRY_RANK");
+	unsetenv("FERRY_SIZE");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_DOMAINS");
+}
+
 static void output_that_is_lost_is_an_error(void **state)
 {
 	(void)state;
@@ -597,6 +619,7 @@ int main(void)
 	        cmocka_unit_test(bad_arguments_are_refused_by_value),
 	        cmocka_unit_test(what_is_wrong_with_the_arguments_of_all_ranks_is_said_once),
 	        cmocka_unit_test(memory_that_is_not_there_is_told_of_once),
+	        cmocka_unit_test(without_standard_descriptors_nothing_else_takes_their_numbers),
 	        cmocka_unit_test(output_that_is_lost_is_an_error),
 #ifdef FERRY_HAS_MPI
 	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),

@@ -12,6 +12,10 @@
  * missing, without NVML the power.
  */
 #include "ferry.h"
+extern "C" {
+#include "ipc/descriptors.h"
+#include "ipc/error.h"
+}
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -536,6 +540,8 @@ static bool read_arguments(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	int devices = 0;
+	if (ferry_descriptors_fill())
+		DIE("%s", ferry_last_message());
 	ferryConfig_t host = FERRY_CONFIG_INITIALIZER, cuda = FERRY_CONFIG_INITIALIZER;
 	bool json = read_arguments(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
