@@ -24,7 +24,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 2u
+#define FERRY_ARENA_ABI 3u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -83,7 +83,8 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];
-	char pad0[64];
+	_Atomic uint64_t announced; /* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
+	char pad0[56];
 	struct ferry_failure failure;
 	char pad1[120];
 };

@@ -266,7 +266,9 @@ static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, 
 	atomic_fetch_add(&comm->inflight, 1);
 	atomic_fetch_add(&comm->device->inflight, 1);
 	bool polled = comm->device->ops->polled;
-	if (!polled)
+	if (polled)
+		ferry_lanes_announce(comm, call);
+	else
 		ferry_lanes_submit(comm, call);
 	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
 	if (polled)

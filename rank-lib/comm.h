@@ -123,9 +123,11 @@ struct ferry_lane {
 	pthread_mutex_t inbox_lock;
 	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
 	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; its thread also looks without */
+	_Atomic uint32_t announced;            /* calls that are about to come; callers, under comm->lock */
 	_Atomic bool stopping;                 /* written under inbox_lock; its thread also looks without */
 	_Atomic uint32_t driving;              /* its thread: one more before and after each call of the device; the other lane looks */
 	struct ferry_call *calls, **calls_end; /* this lane's thread alone, from here on */
+	uint32_t heard;                        /* of those announced */
 	struct ferry_outstanding outstanding[FERRY_OUTSTANDING];
 	uint32_t head, tail;
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
@@ -247,6 +249,8 @@ ferryResult_t ferry_comm_user_program(struct ferryComm *comm, const char *text, 
 ferryResult_t ferry_lanes_start(struct ferryComm *comm);
 void ferry_lanes_stop(struct ferryComm *comm);
 void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call);
+/** Wakes the lanes and routers that the call will need. For devices that are polled, before it is put into the stream. Under comm->lock. */
+void ferry_lanes_announce(struct ferryComm *comm, const struct ferry_call *call);
 
 /** call.c: what an API function asks for; checked, then launched or, inside a group, kept until its end. */
 struct ferry_request {

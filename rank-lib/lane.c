@@ -214,6 +214,15 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 	return progress || *ended;
 }
 
+/* True if a call is about to come: a lane that was asleep looks for it then. */
+static bool hears(struct ferry_lane *lane)
+{
+	uint32_t announced = atomic_load_explicit(&lane->announced, memory_order_acquire);
+	bool any = announced != lane->heard;
+	lane->heard = announced;
+	return any;
+}
+
 /* True if there was a call: it is looked for closely at first, however long the lane had nothing to do before. */
 static bool take_inbox(struct ferry_lane *lane)
 {
@@ -269,7 +278,8 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_call *call, boo
 
 static bool lane_round(struct ferry_lane *lane)
 {
-	bool progress = take_inbox(lane);
+	bool progress = hears(lane);
+	progress |= take_inbox(lane);
 	if (!lane->calls)
 		return progress;
 	bool failed = ferry_comm_failed(lane->comm);
@@ -462,6 +472,21 @@ void ferry_lanes_stop(struct ferryComm *comm)
 		pthread_mutex_destroy(&lane->inbox_lock);
 		lane->running = false;
 	}
+}
+
+void ferry_lanes_announce(struct ferryComm *comm, const struct ferry_call *call)
+{
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		struct ferry_lane *lane = &comm->lanes[direction];
+		if (direction == FERRY_DOWN && !call->all_left[direction])
+			continue;
+		atomic_fetch_add_explicit(&lane->announced, 1, memory_order_release);
+		ferry_doorbell_ring(lane->bell);
+	}
+	if (call->point_to_point || !call->entry->domains)
+		return;
+	atomic_store_explicit(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->announced, comm->seq, memory_order_release);
+	ferry_wake(&comm->shared, 0, 0, call->entry->domains);
 }
 
 void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)

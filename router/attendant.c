@@ -58,10 +58,12 @@ static void answer_ready(struct ferry_job *job)
 	close(job->attendant.client);
 }
 
+/* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
 static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 {
 	ferry_workers_enter(workers, job);
-	bool found = ferry_job_has_work(job);
+	bool found = ferry_job_expects(job);
+	found |= ferry_job_has_work(job);
 	ferry_workers_leave(workers, job);
 	return found;
 }

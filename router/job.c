@@ -408,6 +408,19 @@ uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, b
 	return count;
 }
 
+bool ferry_job_expects(struct ferry_job *job)
+{
+	uint64_t before = job->announced;
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed) || !atomic_load_explicit(&job->ready, memory_order_acquire))
+		return false;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		uint64_t announced = atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->announced, memory_order_acquire);
+		if (announced > job->announced)
+			job->announced = announced;
+	}
+	return job->announced > before;
+}
+
 static bool has_part(struct ferry_work *work, uint64_t seq, uint32_t window)
 {
 	for (uint32_t q = 0; q < work->nqueues; q++)

@@ -87,6 +87,7 @@ struct ferry_job {
 	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
 	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */
 	struct ferry_run runs[FERRY_BANKS];
+	uint64_t announced;                     /* the most that a rank has; attendant thread */
 	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
 	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
 	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
@@ -113,8 +114,11 @@ void ferry_job_admit(struct ferry_job *job);
 /** True if a call could be admitted or a slice run now. */
 bool ferry_job_has_work(struct ferry_job *job);
 
+/** True once for each call that a rank has announced: it is about to come. By the attendant thread, inside the job. */
+bool ferry_job_expects(struct ferry_job *job);
+
 /**
- * Runs up to `most` slice parts; returns how many. *wanted: how many workers should be awake: all that the plan takes while parts
+ * Admits calls and runs up to `most` slice parts (0: none); returns how many. *wanted: how many workers should be awake: all that the plan takes while parts
  * are ready that nobody has, and while a call of copy engines is under way, whose slices come too fast for waking somebody
  * for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
  * first ones, because only their private caches should fill with what copy engines use. steal: from the others' queues too, if

@@ -93,6 +93,13 @@ static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker, bool steal)
 {
 	uint32_t count = 0, wanted = 0;
+	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) { /* before any part: they take longer to wake up than it does */
+		for (uint32_t i = 0; i < round->njobs; i++)
+			ferry_job_work(round->jobs[i], worker, 0, false, &wanted);
+		if (wanted)
+			wake_helpers(workers, wanted);
+		wanted = 0;
+	}
 	for (uint32_t i = 0; i < round->njobs; i++)
 		count += ferry_job_work(round->jobs[i], worker, QUANTUM, steal, &wanted);
 	if (wanted)

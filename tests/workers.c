@@ -138,6 +138,36 @@ static void wait_until_finished(struct ferry_arena *arena)
 	ferry_doorbell_cancel(bell);
 }
 
+/* To wake up takes longer than a part does: who is wanted is known before the first one is begun. */
+static void who_will_be_wanted_is_told_before_any_part(void **state)
+{
+	(void)state;
+	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_job_work(job, 1, 0, false, &wanted), 0);
+	assert_int_equal(wanted, 3);
+	assert_int_equal(atomic_load(&job->working_ns), 0);
+	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 12);
+	close_lone_job(job);
+}
+
+static void a_call_that_a_rank_announces_is_expected_once(void **state)
+{
+	(void)state;
+	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
+	struct ferry_rank_line *lines = job->shared.arenas[0].rank_lines;
+	assert_false(ferry_job_expects(job));
+	atomic_store(&lines[1].announced, SEQ);
+	assert_true(ferry_job_expects(job));
+	assert_false(ferry_job_expects(job));
+	atomic_store(&lines[0].announced, SEQ); /* the same call */
+	assert_false(ferry_job_expects(job));
+	atomic_store(&lines[0].announced, SEQ + 1);
+	atomic_store(&job->dead, 1);
+	assert_false(ferry_job_expects(job));
+	close_lone_job(job);
+}
+
 struct attendant {
 	struct ferry_workers *workers;
 	struct ferry_job *job;
@@ -265,6 +295,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
+		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
+		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
 		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
 		cmocka_unit_test(a_job_is_seen_again_after_its_plan_was_replaced),
