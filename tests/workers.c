@@ -157,10 +157,10 @@ static void a_call_that_a_rank_announces_is_expected_once(void **state)
 	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
 	struct ferry_rank_line *lines = job->shared.arenas[0].rank_lines;
 	assert_false(ferry_job_expects(job));
-	atomic_store(&lines[1].announced, SEQ);
+	atomic_store(&lines[0].announced, SEQ);
 	assert_true(ferry_job_expects(job));
 	assert_false(ferry_job_expects(job));
-	atomic_store(&lines[0].announced, SEQ); /* the same call */
+	atomic_store(&lines[1].announced, SEQ); /* the same call */
 	assert_false(ferry_job_expects(job));
 	atomic_store(&lines[0].announced, SEQ + 1);
 	atomic_store(&job->dead, 1);
