@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define RETRY_MS  1000 /* how long the listener rests before it is seen whether there is a descriptor again */
 #define SPIN_CPUS 8
 #define SPIN_US   1000
 #define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
@@ -273,8 +274,6 @@ static void client_close(struct ferry_router *router, size_t index)
 	struct ferry_job *job = client->job;
 	router->connections[index] = router->connections[--router->nconnections];
 	close(client->descriptor);
-	if (router->spare < 0)
-		router->spare = spare_descriptor(router);
 	free(client->payload);
 	if (job) {
 		if (!client->detached && !atomic_load(&job->dead)) {
@@ -338,7 +337,7 @@ static void refuse_for_want(struct ferry_router *router, int error)
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		close(descriptor);
 	}
-	router->spare = spare_descriptor(router); /* -1: somebody was quicker; the listener waits until a client leaves */
+	router->spare = spare_descriptor(router); /* -1: somebody was quicker; see wait_for_events */
 }
 
 static void client_accept(struct ferry_router *router)
@@ -404,10 +403,29 @@ static struct pollfd *poll_set(struct ferry_router *router, struct pollfd *set, 
 	if (!set)
 		return NULL;
 	set[0] = (struct pollfd){router->event, POLLIN, 0};
-	set[1] = (struct pollfd){router->spare < 0 ? -1 : router->listener, POLLIN, 0};
+	set[1] = (struct pollfd){router->listener, POLLIN, 0};
 	for (size_t i = 0; i < *nclients; i++)
 		set[i + 2] = (struct pollfd){router->connections[i]->descriptor, POLLIN | POLLRDHUP, 0};
 	return set;
+}
+
+/*
+ * poll. Without a spare descriptor the listener rests, and it is seen each second, and whenever a client did something, whether there is
+ * one again: nobody tells when another part of the process, or whoever lowered the limit, has let go of it.
+ */
+static int wait_for_events(struct ferry_router *router, struct pollfd *set, size_t nclients, int timeout)
+{
+	while (1) {
+		if (router->spare < 0)
+			router->spare = spare_descriptor(router);
+		set[1].fd = router->spare < 0 ? -1 : router->listener;
+		int part = router->spare < 0 && (timeout < 0 || timeout > RETRY_MS) ? RETRY_MS : timeout;
+		int events = poll(set, nclients + 2, part);
+		if (events || part == timeout)
+			return events;
+		if (timeout > 0)
+			timeout -= part;
+	}
 }
 
 static void *connection_main(void *argument)
@@ -425,7 +443,7 @@ static void *connection_main(void *argument)
 			return NULL;
 		}
 		int timeout = idle && router->idle_exit_ms ? (int)router->idle_exit_ms : -1;
-		int events = poll(set, nclients + 2, timeout);
+		int events = wait_for_events(router, set, nclients, timeout);
 		if (events == 0 && !router->nconnections) {
 			/* Nobody came for long: stop listening before saying so, or a client could connect to a router that leaves. */
 			remove_socket(router);

@@ -15,6 +15,7 @@
 #include "router/guard.h"
 #include "router/router.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -590,6 +591,35 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
 }
 
+static int descriptors_open(void)
+{
+	int count = 0;
+	for (int descriptor = 0; descriptor < 1024; descriptor++)
+		count += fcntl(descriptor, F_GETFD) >= 0;
+	return count;
+}
+
+/* The limit lies below all that is open: the router cannot even replace the one that it has let go of. */
+static void a_router_that_had_no_descriptors_listens_again_when_there_are_some(void **state)
+{
+	(void)state;
+	struct rlimit before, none;
+	char text[512];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	int client = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), open = descriptors_open();
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	none = (struct rlimit){3, before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	int refused = connect(client, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
+	while (!refused && descriptors_open() == open)
+		usleep(1000);
+	setrlimit(RLIMIT_NOFILE, &before);
+	assert_int_equal(refused, 0);
+	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	close(client);
+}
+
 static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 {
 	(void)state;
@@ -659,6 +689,7 @@ int main(void)
 		TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
 		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
 		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
+		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
 		TEST(a_router_leaves_the_socket_of_its_successor_alone),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
 	};
