@@ -445,11 +445,13 @@ static void *connection_main(void *argument)
 		int timeout = idle && router->idle_exit_ms ? (int)router->idle_exit_ms : -1;
 		int events = wait_for_events(router, set, nclients, timeout);
 		if (events == 0 && !router->nconnections) {
-			/* Nobody came for long: stop listening before saying so, or a client could connect to a router that leaves. */
+			/*
+			 * Nobody came for long. Who has connected since, and who still does where the socket has no file, is not
+			 * served any more: it is reset when the listener is closed, and starts another router.
+			 */
 			remove_socket(router);
 			say_done(router);
-			router->idle_exit_ms = 0;
-			continue;
+			break;
 		}
 		if (events <= 0)
 			continue;

@@ -16,6 +16,7 @@
 #include "router/router.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -648,6 +649,27 @@ static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 	assert_int_equal(rmdir(directory), 0);
 }
 
+static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void **state)
+{
+	(void)state;
+	struct ferry_router *idle;
+	char idle_prefix[48], idle_path[100], byte;
+	int connection;
+	snprintf(idle_prefix, sizeof idle_prefix, "%s-i", prefix);
+	snprintf(idle_path, sizeof idle_path, "@ferry/%s-0.sock", idle_prefix);
+	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = idle_prefix, .idle_exit_ms = 1};
+	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1};
+	assert_int_equal(ferry_router_start(&options, &idle), ferrySuccess);
+	ferry_router_wait(idle);
+	assert_int_equal(ferry_attach_connect(idle_path, &connection), ferrySuccess); /* its listener is there until it is stopped */
+	assert_int_equal(send(connection, &message, sizeof message, MSG_NOSIGNAL), sizeof message);
+	struct pollfd answer = {connection, POLLIN, 0};
+	assert_int_equal(poll(&answer, 1, 200), 0);
+	ferry_router_stop(idle);
+	assert_true(recv(connection, &byte, 1, 0) <= 0);
+	close(connection);
+}
+
 static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
 {
 	(void)state;
@@ -691,6 +713,7 @@ int main(void)
 		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
 		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
 		TEST(a_router_leaves_the_socket_of_its_successor_alone),
+		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
