@@ -50,7 +50,9 @@ static ferryResult_t map_peers(struct ferry_job *job)
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
-	if (result)
+	if (atomic_load_explicit(&job->dead, memory_order_acquire))
+		result = ferry_job_failure(job); /* then that is why the arenas could not be mapped, too */
+	else if (result)
 		ferry_job_fail(job, result, ferry_last_message());
 	else
 		atomic_store_explicit(&job->ready, 1, memory_order_release);

@@ -28,6 +28,14 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	}
 }
 
+ferryResult_t ferry_job_failure(struct ferry_job *job)
+{
+	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
+	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		return ferry_fail(ferryRemoteError, "the job has failed");
+	return ferry_fail(ferryRemoteError, "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+}
+
 /* ---- calls ---- */
 
 struct request {

@@ -129,4 +129,7 @@ uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, b
 /** Ends the job for all its ranks with this code and message, unless it has failed before. Any thread of the router. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
+/** The job is dead: ferryRemoteError with the reason, for a rank that cannot hear it through the arena yet. */
+ferryResult_t ferry_job_failure(struct ferry_job *job);
+
 #endif

@@ -141,15 +141,6 @@ static struct ferry_job *find_job(struct ferry_router *router, const uint8_t *ke
 	return NULL;
 }
 
-/* For a rank that comes too late to hear it through the arena. */
-static ferryResult_t dead_job(struct ferry_job *job)
-{
-	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
-		return ferry_fail(ferryRemoteError, "the job has failed");
-	return ferry_fail(ferryRemoteError, "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
-}
-
 static ferryResult_t attach_rank(struct ferry_router *router, struct connection *client)
 {
 	const struct ferry_attach_message *message = &client->message;
@@ -169,7 +160,7 @@ static ferryResult_t attach_rank(struct ferry_router *router, struct connection 
 	if (job->attached >> message->rank & 1)
 		return ferry_fail(ferryRefused, "rank %u of this job has attached already (jobs started side by side need a FERRY_JOB_KEY each)", message->rank);
 	if (atomic_load(&job->dead))
-		return dead_job(job);
+		return ferry_job_failure(job);
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	job->attached |= 1ull << message->rank;
 	client->job = job;
@@ -188,7 +179,7 @@ static ferryResult_t make_ready(struct connection *client)
 	if (!job)
 		return ferry_fail(ferryInvalidUsage, "READY before ATTACH");
 	if (atomic_load(&job->dead))
-		return dead_job(job);
+		return ferry_job_failure(job);
 	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
 		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached", __builtin_popcountll(job->attached),
 		                  job->shared.nranks);

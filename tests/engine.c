@@ -689,6 +689,45 @@ static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
 	ferry_arena_unmap(&job.shared.arenas[0]);
 }
 
+/* A job of two ranks and two domains, whose second router takes the connection and never answers. */
+static void a_rank_hears_who_died_while_its_router_waited_for_another(void **state)
+{
+	(void)state;
+	struct ferry_router *first;
+	struct ferry_layout two;
+	struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
+	struct ferry_attach_reply reply;
+	char pair_prefix[48], paths[2][100];
+	int silent, ranks[2];
+	setenv("FERRY_DOMAINS", "2", 1);
+	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
+	setenv("FERRY_DOMAINS", "1", 1);
+	snprintf(pair_prefix, sizeof pair_prefix, "%s-w", prefix);
+	for (uint32_t domain = 0; domain < 2; domain++)
+		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
+	struct ferry_router_options options = {.layout = &two, .directory = "@ferry", .prefix = pair_prefix};
+	assert_int_equal(ferry_router_start(&options, &first), ferrySuccess);
+	assert_int_equal(ferry_attach_listen(paths[1], &silent), ferrySuccess);
+	for (uint32_t rank = 0; rank < 2; rank++) {
+		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .rank = rank, .nranks = 2, .ndomains = 2, .staging = 1 << 16};
+		int descriptor;
+		assert_int_equal(ferry_attach_connect(paths[0], &ranks[rank]), ferrySuccess);
+		assert_int_equal(ferry_attach_call(ranks[rank], &attach, NULL, &descriptor), ferrySuccess);
+		close(descriptor);
+	}
+	assert_int_equal(send(ranks[0], &ready, sizeof ready, MSG_NOSIGNAL), sizeof ready);
+	int asking = accept(silent, NULL, NULL);
+	assert_true(asking >= 0);
+	close(ranks[1]); /* dies */
+	assert_int_equal(recv(ranks[0], &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	assert_int_equal(reply.result, ferryRemoteError);
+	assert_non_null(strstr(reply.message, "rank 1 of 2 died"));
+	close(ranks[0]);
+	ferry_router_stop(first);
+	close(asking);
+	close(silent);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_router, stop_router)
 
 int main(void)
@@ -715,6 +754,7 @@ int main(void)
 		TEST(a_router_leaves_the_socket_of_its_successor_alone),
 		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
+		TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	return cmocka_run_group_tests(tests, NULL, NULL);
