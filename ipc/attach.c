@@ -19,8 +19,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define LOOK_MS 50     /* how often a client looks whether its answer is wanted still */
-#define STATUS_MS 5000 /* how long people wait for a status */
+#define LOOK_MS 50       /* how often a client looks whether its answer is wanted still */
+#define STATUS_SECONDS 5 /* how long people wait for a status, and who only looks whether a router is there for its taking a connection */
 
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message)
 {
@@ -157,21 +157,74 @@ ferryResult_t ferry_attach_listen(const char *path, int *listener)
 	return result;
 }
 
-ferryResult_t ferry_attach_connect(const char *path, int *connection)
+/* How long a client waits for a router: it may be stopped, or wait itself. */
+struct patience {
+	unsigned seconds;
+	uint64_t until;                   /* ferry_now_ns */
+	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
+	bool over;
+};
+
+static struct patience patience_for(unsigned seconds, const _Atomic uint32_t *given_up)
+{
+	return (struct patience){seconds, ferry_now_ns() + seconds * 1000000000ull, given_up, false};
+}
+
+static bool is_over(struct patience *patience)
+{
+	patience->over = ferry_now_ns() >= patience->until || (patience->given_up && atomic_load(patience->given_up));
+	return patience->over;
+}
+
+static bool may_wait(int connection, short events, struct patience *patience)
+{
+	while (!is_over(patience)) {
+		uint64_t now = ferry_now_ns(), ms = patience->until > now ? (patience->until - now) / 1000000 + 1 : 1;
+		struct pollfd entry = {connection, events, 0};
+		if (poll(&entry, 1, patience->given_up && ms > LOOK_MS ? LOOK_MS : (int)ms) > 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has not accepted yet
+ * has to ask again and again: there is nothing to poll for.
+ */
+static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes, struct patience *patience)
+{
+	int flags = fcntl(made, F_GETFL), pause = 1;
+	fcntl(made, F_SETFL, flags | O_NONBLOCK);
+	while (connect(made, (const struct sockaddr *)address, bytes)) {
+		int error = errno;
+		if (error == EINTR)
+			continue;
+		if (error != EAGAIN || is_over(patience))
+			return error;
+		poll(NULL, 0, pause);
+		pause = 2 * pause < LOOK_MS ? 2 * pause : LOOK_MS;
+	}
+	fcntl(made, F_SETFL, flags);
+	return 0;
+}
+
+static ferryResult_t connect_within(const char *path, int *connection, struct patience *patience)
 {
 	struct sockaddr_un address;
 	socklen_t bytes = 0;
-	int made, refused;
+	int made;
 	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(&made)))
 		return result;
-	do
-		refused = connect(made, (struct sockaddr *)&address, bytes);
-	while (refused && errno == EINTR);
-	if (refused)
-		result = ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(errno));
-	else
+	int refused = connect_patiently(made, &address, bytes, patience);
+	if (!refused)
 		result = ferry_attach_check_peer(made); /* both ends look: an abstract name can be taken by anybody on the machine */
+	else if (patience->given_up && atomic_load(patience->given_up))
+		result = ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
+	else if (refused == EAGAIN)
+		result = ferry_fail(ferryRemoteError, "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path, patience->seconds);
+	else
+		result = ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(refused));
 	if (result)
 		close(made);
 	else
@@ -179,25 +232,20 @@ ferryResult_t ferry_attach_connect(const char *path, int *connection)
 	return result;
 }
 
-/* How long a client waits for a router: it may be stopped, or wait itself. */
-struct patience {
-	uint64_t until;                   /* ferry_now_ns */
-	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
-	bool over;
-};
-
-static bool may_wait(int connection, short events, struct patience *patience)
+ferryResult_t ferry_attach_connect(const char *path, int *connection)
 {
-	while (1) {
-		uint64_t now = ferry_now_ns();
-		patience->over = now >= patience->until || (patience->given_up && atomic_load(patience->given_up));
-		if (patience->over)
-			return false;
-		uint64_t ms = (patience->until - now) / 1000000 + 1;
-		struct pollfd entry = {connection, events, 0};
-		if (poll(&entry, 1, patience->given_up && ms > LOOK_MS ? LOOK_MS : (int)ms) > 0)
-			return true;
-	}
+	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	return connect_within(path, connection, &patience);
+}
+
+ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up)
+{
+	long seconds;
+	ferryResult_t result = ferry_attach_timeout(&seconds);
+	if (result)
+		return result;
+	struct patience patience = patience_for((unsigned)seconds, given_up);
+	return connect_within(path, connection, &patience);
 }
 
 static bool send_all(int connection, const void *bytes, size_t length, struct patience *patience)
@@ -253,7 +301,7 @@ ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_messag
 	ferryResult_t result = ferry_attach_timeout(&seconds);
 	if (result)
 		return result;
-	struct patience patience = {ferry_now_ns() + (uint64_t)seconds * 1000000000u, given_up, false};
+	struct patience patience = patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
 	if (send_all(connection, message, sizeof *message, &patience))
@@ -331,14 +379,14 @@ ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS, .magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI};
 	struct ferry_attach_reply reply;
-	struct patience patience = {ferry_now_ns() + STATUS_MS * 1000000ull, NULL, false};
+	struct patience patience = patience_for(STATUS_SECONDS, NULL);
 	int connection, received;
-	ferryResult_t result = ferry_attach_connect(path, &connection);
+	ferryResult_t result = connect_within(path, &connection, &patience);
 	if (result)
 		return result;
 	if (!send_all(connection, &message, sizeof message, &patience) || !receive_reply(connection, &reply, &received, &patience))
 		result = patience.over ? ferry_fail(ferryRemoteError, "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
-		                                    path, STATUS_MS / 1000)
+		                                    path, patience.seconds)
 		                       : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
 	else
 		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);

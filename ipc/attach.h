@@ -68,8 +68,17 @@ ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make);
  */
 ferryResult_t ferry_attach_listen(const char *path, int *listener);
 
-/** ferrySystemError with the path if nobody listens there. */
+/**
+ * For who looks whether a router is there. ferrySystemError with the path if nobody listens there; ferryRemoteError if somebody does who
+ * takes no connections for 5 seconds; ferryRefused if that is another user.
+ */
 ferryResult_t ferry_attach_connect(const char *path, int *connection);
+
+/**
+ * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50 ms once *given_up is
+ * not 0.
+ */
+ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up);
 
 /** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
 ferryResult_t ferry_attach_timeout(long *seconds);

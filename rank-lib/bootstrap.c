@@ -276,10 +276,11 @@ static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_l
 	ferryResult_t result = ferrySuccess;
 	snprintf(path, sizeof path, "%s/%s-%u.sock", comm->directory, comm->prefix, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		if (ferry_attach_connect(path, connection) == ferrySuccess) {
+		result = ferry_attach_connect_while(path, connection, NULL);
+		if (!result)
 			ferry_forget_message(); /* that nobody answered before was no failure */
-			return ferrySuccess;
-		}
+		if (result != ferrySystemError)
+			return result;
 		if ((result = start_router(comm, layout, domain, path)))
 			return result;
 		sched_yield(); /* between another starter's bind and its listen */

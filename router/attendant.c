@@ -27,7 +27,7 @@ static ferryResult_t map_peers(struct ferry_job *job)
 			continue;
 		memcpy(message.key, job->key, sizeof message.key);
 		snprintf(path, sizeof path, "%s/%s-%u.sock", attendant->directory, attendant->prefix, domain);
-		ferryResult_t result = ferry_attach_connect(path, &connection);
+		ferryResult_t result = ferry_attach_connect_while(path, &connection, &job->dead);
 		if (result)
 			return result;
 		/* That router's connection thread may wait for its own attendant of this job, and ours for this one. */

@@ -15,6 +15,7 @@
 #include "router/guard.h"
 #include "router/router.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -521,6 +522,47 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	close(listener);
 }
 
+/* A router that is stopped, and has as many who wait to be accepted as it may: whoever comes next is not even connected. */
+static int take_all_places(const char *full_path, int *clients, int most)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(full_path));
+	int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), refused = 0;
+	memcpy(address.sun_path, full_path, strlen(full_path));
+	if (full_path[0] == '@')
+		address.sun_path[0] = '\0';
+	assert_int_equal(bind(listener, (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(listen(listener, 0), 0);
+	for (int i = 0; i < most; i++) {
+		clients[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		refused = connect(clients[i], (struct sockaddr *)&address, bytes);
+	}
+	assert_true(refused && errno == EAGAIN);
+	return listener;
+}
+
+static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer(void **state)
+{
+	(void)state;
+	char full_path[100], text[512];
+	_Atomic uint32_t given_up = 1;
+	int clients[3], connection;
+	snprintf(full_path, sizeof full_path, "@ferry/%s-f-0.sock", prefix);
+	int listener = take_all_places(full_path, clients, 3);
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	assert_int_equal(ferry_attach_connect_while(full_path, &connection, NULL), ferryRemoteError);
+	assert_non_null(strstr(ferry_last_message(), full_path));
+	assert_non_null(strstr(ferry_last_message(), "takes no connections for 1 s"));
+	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
+	assert_int_equal(ferry_attach_connect_while(full_path, &connection, &given_up), ferrySystemError);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	assert_int_equal(ferry_attach_status(full_path, text, sizeof text), ferryRemoteError);
+	assert_non_null(strstr(ferry_last_message(), "takes no connections for 5 s"));
+	for (int i = 0; i < 3; i++)
+		close(clients[i]);
+	close(listener);
+}
+
 /* The attendants of one job ask each other's routers for its arenas; whoever has asked for that closes at once. */
 static void routers_answer_after_jobs_end_while_they_ask_each_other(void **state)
 {
@@ -689,16 +731,15 @@ static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
 	ferry_arena_unmap(&job.shared.arenas[0]);
 }
 
-/* A job of two ranks and two domains, whose second router takes the connection and never answers. */
-static void a_rank_hears_who_died_while_its_router_waited_for_another(void **state)
+/* A job of two ranks and two domains, whose second router never answers; `full`: it does not even take the connection. */
+static void die_while_a_router_waits(bool full)
 {
-	(void)state;
 	struct ferry_router *first;
 	struct ferry_layout two;
 	struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
 	struct ferry_attach_reply reply;
 	char pair_prefix[48], paths[2][100];
-	int silent, ranks[2];
+	int silent, ranks[2], clients[3], asking = -1;
 	setenv("FERRY_DOMAINS", "2", 1);
 	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
 	setenv("FERRY_DOMAINS", "1", 1);
@@ -707,7 +748,10 @@ static void a_rank_hears_who_died_while_its_router_waited_for_another(void **sta
 		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
 	struct ferry_router_options options = {.layout = &two, .directory = "@ferry", .prefix = pair_prefix};
 	assert_int_equal(ferry_router_start(&options, &first), ferrySuccess);
-	assert_int_equal(ferry_attach_listen(paths[1], &silent), ferrySuccess);
+	if (full)
+		silent = take_all_places(paths[1], clients, 3);
+	else
+		assert_int_equal(ferry_attach_listen(paths[1], &silent), ferrySuccess);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .rank = rank, .nranks = 2, .ndomains = 2, .staging = 1 << 16};
 		int descriptor;
@@ -716,16 +760,28 @@ static void a_rank_hears_who_died_while_its_router_waited_for_another(void **sta
 		close(descriptor);
 	}
 	assert_int_equal(send(ranks[0], &ready, sizeof ready, MSG_NOSIGNAL), sizeof ready);
-	int asking = accept(silent, NULL, NULL);
-	assert_true(asking >= 0);
+	if (!full)
+		assert_true((asking = accept(silent, NULL, NULL)) >= 0);
+	else
+		usleep(50000); /* nobody tells that it waits; sooner, the rank would hear the same */
 	close(ranks[1]); /* dies */
 	assert_int_equal(recv(ranks[0], &reply, sizeof reply, MSG_WAITALL), sizeof reply);
 	assert_int_equal(reply.result, ferryRemoteError);
 	assert_non_null(strstr(reply.message, "rank 1 of 2 died"));
 	close(ranks[0]);
 	ferry_router_stop(first);
-	close(asking);
+	if (!full)
+		close(asking);
+	for (int i = 0; full && i < 3; i++)
+		close(clients[i]);
 	close(silent);
+}
+
+static void a_rank_hears_who_died_while_its_router_waited_for_another(void **state)
+{
+	(void)state;
+	die_while_a_router_waits(false);
+	die_while_a_router_waits(true);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start_router, stop_router)
@@ -748,6 +804,7 @@ int main(void)
 		TEST(draining_refuses_new_jobs_and_waits_for_the_old),
 		TEST(a_job_over_the_limit_is_told_how_much_is_left),
 		TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
+		TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
 		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
 		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
 		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
