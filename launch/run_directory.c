@@ -19,6 +19,7 @@
 
 #define UNIQUE       "XXXXXX" /* mkdtemp's */
 #define LONGEST_PATH 59       /* of a directory with sockets in it: their paths are short */
+#define LONGEST_BASE (LONGEST_PATH - (int)(sizeof "/run-" UNIQUE - 1))
 
 static bool is_dot(const char *name)
 {
@@ -134,16 +135,16 @@ ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 		return result;
 	if (!realpath(named, base)) /* the ranks may work elsewhere */
 		return ferry_fail(ferrySystemError, "the socket directory %s: %s", named, strerror(errno));
-	if (strlen(base) + sizeof "/run-" UNIQUE - 1 > LONGEST_PATH) {
+	if (strlen(base) > LONGEST_BASE) {
 		parent = "/tmp";
 		prefix = "ferry-run-";
 	}
 	remove_left_over(parent, prefix);
-	snprintf(directory->path, sizeof directory->path, "%s/%s" UNIQUE, parent, prefix);
+	snprintf(directory->path, sizeof directory->path, "%.*s/%s" UNIQUE, LONGEST_BASE, parent, prefix);
 	if (!mkdtemp(directory->path))
 		return ferry_fail(ferrySystemError,
-		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at most %zu bytes)",
-		                  directory->path, strerror(errno), LONGEST_PATH - (sizeof "/run-" UNIQUE - 1));
+		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at most %d bytes)",
+		                  directory->path, strerror(errno), LONGEST_BASE);
 	/* An empty one is nobody's to remove, so it is still there. Where it cannot be locked, nobody else can lock it
 	 * either. */
 	directory->lock = open(directory->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
