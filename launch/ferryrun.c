@@ -11,6 +11,7 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -311,11 +312,19 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
 }
 
+/* A file by its absolute path, as ranks may work in another directory; a colon in that would make it a layout. */
+static ferryResult_t set_layout(const char *given)
+{
+	char path[PATH_MAX];
+	bool is_file = !strchr(given, ':') && realpath(given, path) && !strchr(path, ':');
+	return set("FERRY_LAYOUT", is_file ? path : given);
+}
+
 /* What is wrong with the command line can be told before anything is started. 0, or the exit code. */
 static int check(const struct arguments *arguments)
 {
 	struct ferry_layout layout;
-	if (arguments->layout && (set("FERRY_LAYOUT", arguments->layout) || ferry_layout_load(&layout))) {
+	if (arguments->layout && (set_layout(arguments->layout) || ferry_layout_load(&layout))) {
 		fprintf(stderr, "ferryrun: --layout: %s\n", ferry_last_message());
 		return EXIT_USAGE;
 	}
