@@ -501,8 +501,12 @@ void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
 		lane->inbox_end = &call->next[direction];
 		atomic_store_explicit(&lane->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&lane->inbox_lock);
-		/* A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts now. */
-		if (comm->device->ops->polled || atomic_load_explicit(&comm->failed, memory_order_seq_cst))
+		/*
+		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts now. Who ends
+		 * the job rings once: either finds the call in the inbox, or is seen here to have done so.
+		 */
+		ferry_full_fence();
+		if (comm->device->ops->polled || ferry_comm_failed(comm))
 			ferry_doorbell_ring(lane->bell);
 	}
 }

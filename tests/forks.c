@@ -6,12 +6,16 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-static char directory[] = "/tmp/ferry-forks-XXXXXX", socket_path[64];
+#define DOMAINS 4 /* at most */
+
+static char directory[] = "/tmp/ferry-forks-XXXXXX", socket_paths[DOMAINS][64];
 
 static int make_directory(void **state)
 {
@@ -19,7 +23,8 @@ static int make_directory(void **state)
 	strcpy(strrchr(directory, '-'), "-XXXXXX");
 	if (!mkdtemp(directory))
 		return -1;
-	snprintf(socket_path, sizeof socket_path, "%s/router-0.sock", directory);
+	for (int domain = 0; domain < DOMAINS; domain++)
+		snprintf(socket_paths[domain], sizeof socket_paths[domain], "%s/router-%d.sock", directory, domain);
 	setenv("FERRY_SOCKET_DIR", directory, 1);
 	setenv("FERRY_ROUTER", "auto", 1);
 	setenv("FERRY_DOMAINS", "1", 1);
@@ -27,24 +32,33 @@ static int make_directory(void **state)
 	return 0;
 }
 
-/* The router's process; 0: none answers. */
-static pid_t router_pid(void)
+/* A number that the router tells of itself; 0: none answers. */
+static long router_says(int domain, const char *name)
 {
 	char text[512] = "";
-	const char *pid = ferry_attach_status(socket_path, text, sizeof text) ? NULL : strstr(text, "pid=");
-	return pid ? (pid_t)strtol(pid + 4, NULL, 10) : 0;
+	const char *found = ferry_attach_status(socket_paths[domain], text, sizeof text) ? NULL : strstr(text, name);
+	return found ? strtol(found + strlen(name), NULL, 10) : 0;
 }
 
-static int end_router(void **state)
+static int end_routers(void **state)
 {
-	char lock[80];
+	char lock[300];
 	(void)state;
-	pid_t pid = router_pid();
-	for (; pid && !kill(pid, SIGTERM); pid = router_pid())
-		poll(NULL, 0, 10); /* it is no child, so there is nothing to wait on */
-	snprintf(lock, sizeof lock, "%s.lock", socket_path);
-	unlink(lock);
+	for (int domain = 0; domain < DOMAINS; domain++) {
+		pid_t pid = (pid_t)router_says(domain, "pid=");
+		for (; pid && !kill(pid, SIGTERM); pid = (pid_t)router_says(domain, "pid="))
+			poll(NULL, 0, 10); /* it is no child, so there is nothing to wait on */
+		snprintf(lock, sizeof lock, "%s.lock", socket_paths[domain]);
+		unlink(lock);
+	}
 	return rmdir(directory);
+}
+
+static void expect_exit_0(pid_t child)
+{
+	int status;
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(status, 0);
 }
 
 static void a_communicator_is_of_no_use_to_a_forked_child_and_says_so(void **state)
@@ -69,6 +83,41 @@ static void a_communicator_is_of_no_use_to_a_forked_child_and_says_so(void **sta
 	OK(ferryStreamSynchronize(NULL));
 	assert_true(values[0] == 3 && values[1] == 3);
 	close_ranks(&ranks);
+}
+
+/* The lanes' threads sleep, and have looked before there was a call. */
+static void a_call_that_was_made_while_a_rank_died_ends(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	int hold[2];
+	float value = 1;
+	char byte;
+	(void)state;
+	OK(ferryGetUniqueId(&id));
+	assert_int_equal(pipe(hold), 0);
+	fflush(NULL);
+	pid_t rank = fork();
+	if (!rank) {
+		close(hold[1]);
+		_exit(ferryCommInitRank(&comm, 2, id, 1) || read(hold[0], &byte, 1));
+	}
+	close(hold[0]);
+	OK(ferryCommInitRank(&comm, 2, id, 0));
+	OK(ferryGroupStart());
+	OK(ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL));
+	close(hold[1]);
+	expect_exit_0(rank);
+	while (!router_says(0, "failed="))
+		poll(NULL, 0, 10);
+	poll(NULL, 0, 100); /* both lanes have been woken, and sleep */
+	alarm(30);
+	ferryResult_t result = ferryGroupEnd();
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	alarm(0);
+	assert_int_equal(result, ferryRemoteError);
+	ferryCommDestroy(comm);
 }
 
 static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void **state)
@@ -119,7 +168,7 @@ static void a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open(void *
 	struct pollfd end = {pipe_ends[0], POLLIN, 0};
 	assert_int_equal(poll(&end, 1, 0), 1);
 	assert_true(end.revents & POLLHUP);
-	assert_true(router_pid() > 0);
+	assert_true(router_says(0, "pid=") > 0);
 	close(pipe_ends[0]);
 }
 
@@ -160,13 +209,14 @@ static void descriptors_of_ferry_stay_above_the_standard_ones(void **state)
 	assert_int_equal(status, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, end_router)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, end_routers)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(success_leaves_no_message_of_a_failure), /* first: of this thread nothing has failed */
 	        TEST(a_communicator_is_of_no_use_to_a_forked_child_and_says_so),
+	        TEST(a_call_that_was_made_while_a_rank_died_ends),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
 	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),
 	        TEST(a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open),
