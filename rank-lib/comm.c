@@ -55,6 +55,8 @@ static void keep_error(struct ferryComm *comm, ferryResult_t code, const char *m
 
 void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *message)
 {
+	if (comm->forked) /* the rank's line, and the job, are the parent's */
+		return;
 	keep_error(comm, code, message);
 	pthread_mutex_lock(&comm->error_lock); /* two threads of this rank must not fill the cell at once */
 	ferry_failure_set(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->failure, code, message);

@@ -215,7 +215,7 @@ struct ferryComm {
 /** ferryInvalidArgument unless comm is a live communicator. */
 ferryResult_t ferry_comm_check(struct ferryComm *comm);
 
-/** Ends the communicator here and, through shared memory, on every rank. The first error stays. */
+/** Ends the communicator here and, through shared memory, on every rank. The first error stays. In a forked child it does nothing. */
 void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *message);
 
 /** Looks whether a router or another rank has ended the job; true if the communicator has failed. */

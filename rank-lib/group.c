@@ -120,6 +120,8 @@ ferryResult_t ferryGroupEnd(void)
 	ferryResult_t result = group.error;
 	if (result)
 		ferry_fail(result, "%s", group.message);
+	for (uint32_t i = 0; i < group.nkept && !result; i++) /* this may be a child, forked since */
+		result = ferry_comm_check(group.kept[i].request.comm);
 	for (uint32_t i = 0; i < group.nkept && !result; i++)
 		if (group.kept[i].request.collective != FERRY_SENDRECV)
 			result = ferry_launch(&group.kept[i].request);

@@ -85,6 +85,28 @@ static void a_communicator_is_of_no_use_to_a_forked_child_and_says_so(void **sta
 	close_ranks(&ranks);
 }
 
+static void a_group_that_a_child_ends_leaves_the_parents_communicator_alone(void **state)
+{
+	struct ranks ranks;
+	float values[2] = {1, 2};
+	(void)state;
+	OK(ferryCommInitAll(ranks.comms, ranks.count = 2, NULL));
+	OK(ferryGroupStart());
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryAllReduce(&values[rank], &values[rank], 1, ferryFloat32, ferrySum, ranks.comms[rank], NULL));
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		alarm(30);
+		_exit(ferryGroupEnd() != ferryInvalidUsage || !strstr(ferryGetLastError(NULL), "forked"));
+	}
+	expect_exit_0(child);
+	OK(ferryGroupEnd());
+	OK(ferryStreamSynchronize(NULL));
+	assert_true(values[0] == 3 && values[1] == 3);
+	close_ranks(&ranks);
+}
+
 /* The lanes' threads sleep, and have looked before there was a call. */
 static void a_call_that_was_made_while_a_rank_died_ends(void **state)
 {
@@ -216,6 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(success_leaves_no_message_of_a_failure), /* first: of this thread nothing has failed */
 	        TEST(a_communicator_is_of_no_use_to_a_forked_child_and_says_so),
+	        TEST(a_group_that_a_child_ends_leaves_the_parents_communicator_alone),
 	        TEST(a_call_that_was_made_while_a_rank_died_ends),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
 	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),
