@@ -6,6 +6,7 @@
 #include "rank-lib/bootstrap.h"
 
 #include "ipc/environment.h"
+#include "rank-lib/device/host.h"
 #include "router/router.h"
 
 #include <dlfcn.h>
@@ -216,16 +217,21 @@ static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_lay
  * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are open, and nobody
  * would see the rank die. What a router hosted here has open stays so.
  */
-static struct ferryComm *comms; /* attached; under attached_lock, which whoever forks holds */
+static struct ferryComm *comms; /* attached; under attached_lock */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Whoever forks holds the locks of all tables: in the child nobody would release one that another thread holds. */
 static void before_fork(void)
 {
 	pthread_mutex_lock(&attached_lock);
+	pthread_mutex_lock(&hosted_lock);
+	ferry_host_before_fork();
 }
 
 static void after_fork(void)
 {
+	ferry_host_after_fork(false);
+	pthread_mutex_unlock(&hosted_lock);
 	pthread_mutex_unlock(&attached_lock);
 }
 
@@ -233,23 +239,26 @@ static void after_fork_in_child(void)
 {
 	for (struct ferryComm *comm = comms; comm; comm = comm->next_attached) {
 		comm->forked = true;
-		for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 			if (comm->sockets[domain] >= 0)
 				close(comm->sockets[domain]);
+			comm->sockets[domain] = -1;
+		}
 	}
 	comms = NULL;
+	ferry_host_after_fork(true);
+	pthread_mutex_unlock(&hosted_lock);
 	pthread_mutex_unlock(&attached_lock);
 }
 
-static void watch_forks(void)
+/* Streams are made without a communicator, too. */
+__attribute__((constructor)) static void watch_forks(void)
 {
 	pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 static void add_attached(struct ferryComm *comm)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&attached_lock);
 	comm->next_attached = comms;
 	comms = comm;

@@ -107,6 +107,91 @@ static void a_group_that_a_child_ends_leaves_the_parents_communicator_alone(void
 	close_ranks(&ranks);
 }
 
+static int sum_alone(void)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	float value = 1;
+	if (ferryGetUniqueId(&id) || ferryCommInitRank(&comm, 1, id, 0))
+		return 2;
+	for (int call = 0; call < 3; call++)
+		if (ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL))
+			return 3;
+	return ferryStreamSynchronize(NULL) ? 4 : ferryCommDestroy(comm) ? 5 : 0;
+}
+
+/* The parent's default streams have threads, and its own stream and event are waited for. */
+static void a_child_has_streams_of_its_own_and_is_refused_the_parents(void **state)
+{
+	struct ranks ranks;
+	ferryStream_t stream;
+	ferryEvent_t event;
+	float values[2][2] = {{1, 2}, {3, 4}};
+	(void)state;
+	OK(ferryCommInitAll(ranks.comms, ranks.count = 2, NULL));
+	OK(ferryStreamCreate(&stream, 0));
+	OK(ferryEventCreate(&event));
+	for (int rank = 0; rank < 2; rank++)
+		for (int call = 0; call < 2; call++)
+			OK(ferryAllReduce(&values[rank][call], &values[rank][call], 1, ferryFloat32, ferrySum, ranks.comms[rank], NULL));
+	OK(ferryAllReduce(&values[0][0], &values[0][0], 1, ferryFloat32, ferrySum, ranks.comms[0], stream));
+	OK(ferryEventRecord(event, stream));
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		alarm(30);
+		if (ferryStreamSynchronize(stream) != ferryInvalidUsage || !strstr(ferryGetLastError(NULL), "forked") ||
+		    ferryEventSynchronize(event) != ferryInvalidUsage || ferryStreamSynchronize(NULL))
+			_exit(1);
+		_exit(sum_alone());
+	}
+	expect_exit_0(child);
+	OK(ferryAllReduce(&values[1][0], &values[1][0], 1, ferryFloat32, ferrySum, ranks.comms[1], NULL));
+	OK(ferryStreamSynchronize(NULL));
+	OK(ferryStreamDestroy(stream));
+	OK(ferryEventDestroy(event));
+	assert_true(values[0][0] == 8 && values[1][0] == 8 && values[0][1] == 6 && values[1][1] == 6);
+	close_ranks(&ranks);
+}
+
+static _Atomic bool enough;
+
+/* Opens a device and closes it, as there is no domain 1. */
+static void *ask_in_vain(void *unused)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	config.domain = 1;
+	ferryGetUniqueId(&id);
+	while (!enough && ferryCommInitRankConfig(&comm, 1, id, 0, &config) == ferryInvalidArgument)
+		;
+	return unused;
+}
+
+static void a_child_finds_no_lock_held_by_a_thread_that_it_has_not(void **state)
+{
+	pthread_t thread;
+	(void)state;
+	setenv("FERRY_LAYOUT", "0: cpus=0", 1); /* quick to read */
+	setenv("FERRY_HOST_LINK", "d2h=1000,h2d=1000", 1); /* slow */
+	assert_int_equal(sum_alone(), 0); /* there is a router */
+	assert_int_equal(pthread_create(&thread, NULL, ask_in_vain, NULL), 0);
+	fflush(NULL);
+	for (int i = 0; i < 200; i++) {
+		pid_t child = fork();
+		if (!child) {
+			alarm(10);
+			_exit(sum_alone());
+		}
+		expect_exit_0(child);
+	}
+	enough = true;
+	pthread_join(thread, NULL);
+	unsetenv("FERRY_LAYOUT");
+	unsetenv("FERRY_HOST_LINK");
+}
+
 /* The lanes' threads sleep, and have looked before there was a call. */
 static void a_call_that_was_made_while_a_rank_died_ends(void **state)
 {
@@ -239,6 +324,8 @@ int main(void)
 	        TEST(success_leaves_no_message_of_a_failure), /* first: of this thread nothing has failed */
 	        TEST(a_communicator_is_of_no_use_to_a_forked_child_and_says_so),
 	        TEST(a_group_that_a_child_ends_leaves_the_parents_communicator_alone),
+	        TEST(a_child_has_streams_of_its_own_and_is_refused_the_parents),
+	        TEST(a_child_finds_no_lock_held_by_a_thread_that_it_has_not),
 	        TEST(a_call_that_was_made_while_a_rank_died_ends),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
 	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),

@@ -171,6 +171,20 @@ static const struct ferry_device_ops host_ops = {.kind = "host",
                                                  .wait_us = wait_us,
                                                  .close = close_device};
 
+void ferry_host_before_fork(void)
+{
+	pthread_mutex_lock(&devices_lock);
+	ferry_host_streams_before_fork();
+}
+
+void ferry_host_after_fork(bool in_child)
+{
+	if (in_child)
+		memset(devices, 0, sizeof devices);
+	ferry_host_streams_after_fork(in_child);
+	pthread_mutex_unlock(&devices_lock);
+}
+
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 {
 	ferryResult_t result = ferrySuccess;

@@ -24,6 +24,15 @@ struct ferry_host_device {
 /** The default stream of device `ordinal`; made on first use, kept until the process ends. */
 ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream);
 
+/**
+ * Around a fork, and the same for host_stream.c alone: no other thread has the tables locked meanwhile. A child begins without
+ * devices, and refuses the streams and events that it inherits: who runs them is in the parent.
+ */
+void ferry_host_before_fork(void);
+void ferry_host_after_fork(bool in_child);
+void ferry_host_streams_before_fork(void);
+void ferry_host_streams_after_fork(bool in_child);
+
 ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket);
 ferryResult_t ferry_host_check_stream(ferryStream_t stream);
 

@@ -40,6 +40,7 @@ struct operation {
 struct ferryStream {
 	uint64_t magic;
 	int ordinal;
+	uint32_t forks;              /* constant: when it was made */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;      /* the queue became empty, work for the thread, stop */
 	struct operation *head, **end;
@@ -54,6 +55,7 @@ struct ferryStream {
 
 struct ferryEvent {
 	uint64_t magic;
+	uint32_t forks;              /* constant: when it was made */
 	pthread_mutex_t lock;
 	struct record *record;       /* of the last ferryEventRecord; NULL: never recorded */
 };
@@ -62,6 +64,7 @@ static ferryStream_t defaults[FERRY_HOST_DEVICES];
 /* How far each default stream was filled when this thread last put something into it: what ferryStreamSynchronize(NULL) waits for. */
 static _Thread_local uint64_t used_to[FERRY_HOST_DEVICES];
 static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t forks; /* between the process that loaded the library and this one; written where a child has one thread yet */
 
 /* ---- records ---- */
 
@@ -206,7 +209,9 @@ static void retire_finished(struct ferryStream *stream)
 static ferryResult_t check_stream(ferryStream_t stream)
 {
 	if (stream && !((uintptr_t)stream % _Alignof(struct ferryStream)) && stream->magic == STREAM_MAGIC)
-		return ferrySuccess;
+		return stream->forks == forks ? ferrySuccess
+		                              : ferry_fail(ferryInvalidUsage, "stream %p belongs to the process that forked this one, with its thread",
+		                                           (void *)stream);
 	return ferry_fail(ferryInvalidArgument, "stream %p is NULL, destroyed or not a host stream", (void *)stream);
 }
 
@@ -270,6 +275,7 @@ ferryResult_t ferryStreamCreate(ferryStream_t *made, int ordinal)
 		return ferry_fail(ferrySystemError, "no memory for a stream");
 	stream->magic = STREAM_MAGIC;
 	stream->ordinal = ordinal;
+	stream->forks = forks;
 	stream->end = &stream->head;
 	pthread_mutex_init(&stream->lock, NULL);
 	pthread_cond_init(&stream->changed, NULL);
@@ -286,6 +292,21 @@ ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream)
 	*stream = defaults[ordinal];
 	pthread_mutex_unlock(&defaults_lock);
 	return result;
+}
+
+void ferry_host_streams_before_fork(void)
+{
+	pthread_mutex_lock(&defaults_lock);
+}
+
+void ferry_host_streams_after_fork(bool in_child)
+{
+	if (in_child) {
+		forks++;
+		memset(defaults, 0, sizeof defaults);
+		memset(used_to, 0, sizeof used_to); /* of the thread that forked, the only one */
+	}
+	pthread_mutex_unlock(&defaults_lock);
 }
 
 /* Waits for the first `target` operations, not for what others append meanwhile: that may depend on the caller's next call. */
@@ -401,7 +422,9 @@ ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *)
 static ferryResult_t check_event(ferryEvent_t event)
 {
 	if (event && !((uintptr_t)event % _Alignof(struct ferryEvent)) && event->magic == EVENT_MAGIC)
-		return ferrySuccess;
+		return event->forks == forks ? ferrySuccess
+		                             : ferry_fail(ferryInvalidUsage, "event %p belongs to the process that forked this one, with its streams",
+		                                          (void *)event);
 	return ferry_fail(ferryInvalidArgument, "event %p is NULL, destroyed or not Ferry's", (void *)event);
 }
 
@@ -424,6 +447,7 @@ ferryResult_t ferryEventCreate(ferryEvent_t *made)
 	if (!event)
 		return ferry_fail(ferrySystemError, "no memory for an event");
 	event->magic = EVENT_MAGIC;
+	event->forks = forks;
 	pthread_mutex_init(&event->lock, NULL);
 	*made = event;
 	return ferrySuccess;
