@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -278,6 +279,14 @@ static void remove_attached(struct ferryComm *comm)
 
 /* ---- attaching ---- */
 
+static void disconnect(int *connection)
+{
+	int closed = *connection;
+	*connection = -1; /* first: a thread that forks must not find a number that is somebody else's by then */
+	shutdown(closed, SHUT_RDWR); /* a child forked meanwhile may have it open as long as it lives */
+	close(closed);
+}
+
 /* Connects, starting the router if need be. Bounded: each round either connects or starts one. */
 static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain, int *connection)
 {
@@ -315,9 +324,7 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 		result = ferry_attach_call(comm->sockets[domain], &message, NULL, &descriptor);
 		if (!result)
 			break;
-		int useless = comm->sockets[domain];
-		comm->sockets[domain] = -1; /* first: a thread that forks must not find a number that is somebody else's by then */
-		close(useless);
+		disconnect(&comm->sockets[domain]);
 		if (result != ferryRemoteError || !strcmp(comm->router_mode, "required"))
 			break; /* else: an idle router left between our connecting and its looking; start another */
 	}
@@ -435,8 +442,7 @@ void ferry_comm_detach(struct ferryComm *comm, bool abort)
 		/* A router that is gone already is no error; about one that does not answer somebody should hear. */
 		if (!abort && ferry_attach_call(comm->sockets[domain], &message, NULL, NULL) == ferrySystemError)
 			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", comm->rank, domain, ferry_last_message());
-		close(comm->sockets[domain]);
-		comm->sockets[domain] = -1;
+		disconnect(&comm->sockets[domain]);
 	}
 	if (comm->embedded)
 		leave_embedded(comm, abort);

@@ -227,6 +227,45 @@ static void a_call_that_was_made_while_a_rank_died_ends(void **state)
 	ferryCommDestroy(comm);
 }
 
+static void *destroy(void *comm)
+{
+	ferryCommDestroy(comm);
+	return NULL;
+}
+
+/* The router is stopped, so that the rank is between "no more calls" and closing its socket when it forks. */
+static void a_child_forked_while_a_rank_leaves_keeps_no_job_alive(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	pthread_t thread;
+	int hold[2];
+	(void)state;
+	OK(ferryGetUniqueId(&id));
+	OK(ferryCommInitRank(&comm, 1, id, 0));
+	assert_int_equal(pipe(hold), 0);
+	pid_t router = (pid_t)router_says(0, "pid=");
+	assert_int_equal(router_says(0, "jobs="), 1);
+	assert_int_equal(kill(router, SIGSTOP), 0);
+	assert_int_equal(pthread_create(&thread, NULL, destroy, comm), 0);
+	poll(NULL, 0, 300);
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		char byte;
+		close(hold[1]);
+		_exit(read(hold[0], &byte, 1) != 0); /* until the test lets go */
+	}
+	close(hold[0]);
+	assert_int_equal(kill(router, SIGCONT), 0);
+	pthread_join(thread, NULL);
+	for (int i = 0; i < 300 && router_says(0, "jobs="); i++)
+		poll(NULL, 0, 10);
+	assert_int_equal(router_says(0, "jobs="), 0);
+	close(hold[1]);
+	expect_exit_0(child);
+}
+
 static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void **state)
 {
 	ferryUniqueId id;
@@ -327,6 +366,7 @@ int main(void)
 	        TEST(a_child_has_streams_of_its_own_and_is_refused_the_parents),
 	        TEST(a_child_finds_no_lock_held_by_a_thread_that_it_has_not),
 	        TEST(a_call_that_was_made_while_a_rank_died_ends),
+	        TEST(a_child_forked_while_a_rank_leaves_keeps_no_job_alive),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
 	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),
 	        TEST(a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open),
