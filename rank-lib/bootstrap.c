@@ -434,14 +434,17 @@ ferryResult_t ferry_comm_attach(struct ferryComm *comm)
 
 void ferry_comm_detach(struct ferryComm *comm, bool abort)
 {
+	bool silent = abort;
 	remove_attached(comm);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
 		if (comm->sockets[domain] < 0)
 			continue;
-		/* A router that is gone already is no error; about one that does not answer somebody should hear. */
-		if (!abort && ferry_attach_call(comm->sockets[domain], &message, NULL, NULL) == ferrySystemError)
+		/* A router that is gone already is no error; about one that does not answer somebody should hear, once, and wait once. */
+		if (!silent && ferry_attach_call(comm->sockets[domain], &message, NULL, NULL) == ferrySystemError) {
 			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", comm->rank, domain, ferry_last_message());
+			silent = true;
+		}
 		disconnect(&comm->sockets[domain]);
 	}
 	if (comm->embedded)

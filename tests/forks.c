@@ -266,6 +266,34 @@ static void a_child_forked_while_a_rank_leaves_keeps_no_job_alive(void **state)
 	expect_exit_0(child);
 }
 
+static void a_rank_that_leaves_waits_for_one_silent_router_alone(void **state)
+{
+	ferryUniqueId id;
+	ferryComm_t comm;
+	pid_t routers[DOMAINS];
+	struct timespec before, after;
+	(void)state;
+	setenv("FERRY_DOMAINS", "4", 1);
+	setenv("FERRY_LOG", "error", 1);
+	OK(ferryGetUniqueId(&id));
+	OK(ferryCommInitRank(&comm, 1, id, 0));
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	for (int domain = 0; domain < DOMAINS; domain++) {
+		routers[domain] = (pid_t)router_says(domain, "pid=");
+		assert_true(routers[domain] > 0);
+		kill(routers[domain], SIGSTOP);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &before);
+	ferryResult_t result = ferryCommDestroy(comm);
+	clock_gettime(CLOCK_MONOTONIC, &after);
+	for (int domain = 0; domain < DOMAINS; domain++)
+		kill(routers[domain], SIGCONT);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	unsetenv("FERRY_LOG");
+	assert_int_equal(result, ferrySuccess);
+	assert_in_range(after.tv_sec - before.tv_sec, 1, 3); /* else 4 s */
+}
+
 static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void **state)
 {
 	ferryUniqueId id;
@@ -367,6 +395,7 @@ int main(void)
 	        TEST(a_child_finds_no_lock_held_by_a_thread_that_it_has_not),
 	        TEST(a_call_that_was_made_while_a_rank_died_ends),
 	        TEST(a_child_forked_while_a_rank_leaves_keeps_no_job_alive),
+	        TEST(a_rank_that_leaves_waits_for_one_silent_router_alone),
 	        TEST(the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives),
 	        TEST(descriptors_of_ferry_stay_above_the_standard_ones),
 	        TEST(a_router_that_starts_by_itself_keeps_nothing_of_its_rank_open),
