@@ -16,11 +16,25 @@ static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
 	return now - lane->other_since;
 }
 
-/* Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. */
+/*
+ * Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. Where
+ * it has ended its half of a captured call, the D2H lane may begin the next run meanwhile.
+ */
 static bool has_half(const struct ferry_lane *lane, const struct ferry_call *call)
 {
+	if (!call->name)
+		return ferry_ticket_started(&call->ticket);
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
-	return !call->name || (seq && seq != call->ended[lane->direction]);
+	return seq && seq != call->ended[lane->direction];
+}
+
+/* NULL: the lane waits for streams alone. Calls behind this one may wait for it. */
+static const struct ferry_call *first_begun(const struct ferry_lane *lane)
+{
+	const struct ferry_call *call = lane->calls;
+	while (call && !has_half(lane, call))
+		call = call->next[lane->direction];
+	return call;
 }
 
 static const char *name_of(enum ferry_direction direction)
@@ -62,16 +76,12 @@ static void report_missing(const struct ferry_lane *lane, const struct ferry_cal
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_lane *lane, uint64_t now)
 {
-	const struct ferry_call *call = lane->calls;
+	const struct ferry_call *call = first_begun(lane);
 	if (!lane->comm->stall_ns || lane->reported)
 		return;
-	/*
-	 * Waiting for one's own stream is nothing to report. Where this lane has ended its half of a captured call, the D2H lane
-	 * may begin the next run meanwhile: nothing here to look at. Of ranks that have not come the D2H lane tells.
-	 */
-	bool looks = !ferry_lane_awaits_start(lane) && has_half(lane, call);
-	uint64_t missing = looks && !call->point_to_point ? ferry_run_missing(lane->comm, call) : 0;
-	if (!looks || (missing && lane->direction == FERRY_DOWN))
+	/* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
+	uint64_t missing = call && !call->point_to_point ? ferry_run_missing(lane->comm, call) : 0;
+	if (!call || (missing && lane->direction == FERRY_DOWN))
 		lane->awaited_until = now;
 	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
 	if (now - since < lane->comm->stall_ns)

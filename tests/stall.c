@@ -17,8 +17,9 @@
 #include <unistd.h>
 
 #define COUNT (64 << 10)
+#define RANKS 4
 
-static float inputs[2][COUNT], outputs[2][COUNT];
+static float inputs[RANKS][COUNT], outputs[RANKS][COUNT];
 
 static void sleep_ms(long ms)
 {
@@ -26,24 +27,32 @@ static void sleep_ms(long ms)
 	nanosleep(&time, NULL);
 }
 
-/* An AllReduce of 256 KiB of two ranks whose second comes so much later; what was written to stderr meanwhile. */
-static void call_with_delay(long delay_ms, char *said, size_t room)
+/*
+ * AllReduces of 256 KiB, each rank's on so many streams one after another, of ranks that all but the first come so much later; what was
+ * written to stderr meanwhile.
+ */
+static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms, char *said, size_t room)
 {
-	ferryComm_t comms[2];
+	ferryComm_t comms[RANKS];
+	ferryStream_t streams[RANKS][3] = {{NULL}};
 	char path[] = "/tmp/ferry-stall-XXXXXX";
 	int file = mkstemp(path), before = dup(STDERR_FILENO);
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
 	dup2(file, STDERR_FILENO);
-	ferryResult_t result = ferryCommInitAll(comms, 2, NULL);
-	for (int rank = 0; rank < 2 && !result; rank++) {
-		if (rank)
+	ferryResult_t result = ferryCommInitAll(comms, nranks, NULL);
+	for (int rank = 0; rank < nranks && !result; rank++) {
+		if (rank == 1)
 			sleep_ms(delay_ms);
-		result = ferryAllReduce(inputs[rank], outputs[rank], COUNT, ferryFloat32, ferrySum, comms[rank], NULL);
+		for (int i = 0; i < nstreams && !result; i++)
+			result = ferryStreamCreate(&streams[rank][i], rank);
+		for (int call = 0; call < ncalls && !result; call++)
+			result = ferryAllReduce(inputs[rank], outputs[rank], COUNT, ferryFloat32, ferrySum, comms[rank], streams[rank][call % nstreams]);
 	}
-	if (!result)
-		result = ferryStreamSynchronize(NULL);
-	for (int rank = 0; rank < 2; rank++)
+	for (int rank = 0; rank < nranks; rank++)
+		for (int i = 0; i < nstreams && !result; i++)
+			result = ferryStreamDestroy(streams[rank][i]);
+	for (int rank = 0; rank < nranks; rank++)
 		ferryCommDestroy(comms[rank]);
 	dup2(before, STDERR_FILENO);
 	close(before);
@@ -61,8 +70,20 @@ static void a_late_rank_is_named_once_and_is_no_stall(void **state)
 	(void)state;
 	setenv("FERRY_SLICE", "65536", 1);
 	setenv("FERRY_HOST_LINK", "d2h=0.0005,h2d=1", 1);
-	call_with_delay(3500, said, sizeof said);
+	call_with_delay(2, 1, 1, 3500, said, sizeof said);
 	char *line = strstr(said, "rank 0 has waited 2 s for rank 1 to make call 1 (allreduce)\n");
+	if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
+		fail_msg("not this alone, but \"%s\"", said);
+}
+
+static void late_ranks_are_named_also_where_calls_wait_behind(void **state)
+{
+	char said[4096];
+	(void)state;
+	setenv("FERRY_SLICE", "65536", 1);
+	setenv("FERRY_HOST_LINK", "d2h=1,h2d=1", 1);
+	call_with_delay(RANKS, 3, 1, 2500, said, sizeof said);
+	char *line = strstr(said, "rank 0 has waited 2 s for ranks 1, 2, 3 to make call 1 (allreduce)\n");
 	if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
 		fail_msg("not this alone, but \"%s\"", said);
 }
@@ -73,7 +94,7 @@ static void a_copy_that_takes_long_is_reported_once_by_its_lane(void **state)
 	(void)state;
 	setenv("FERRY_SLICE", "262144", 1);
 	setenv("FERRY_HOST_LINK", "d2h=0.00005,h2d=1", 1); /* 5.2 s */
-	call_with_delay(0, said, sizeof said);
+	call_with_delay(2, 1, 1, 0, said, sizeof said);
 	for (int rank = 0; rank < 2; rank++) {
 		char start[64];
 		snprintf(start, sizeof start, "rank %d, D2H lane: no progress for ", rank);
@@ -90,6 +111,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(a_late_rank_is_named_once_and_is_no_stall),
+	        cmocka_unit_test(late_ranks_are_named_also_where_calls_wait_behind),
 	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_its_lane),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
