@@ -54,6 +54,9 @@ bool ferry_run_begin(struct ferry_lane *lane, struct ferry_call *call);
 /** Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that had work. */
 bool ferry_run_may_begin(struct ferryComm *comm, uint64_t seq, uint64_t after);
 
+/** The call before this one that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not finished it; 0: a router. */
+uint64_t ferry_run_blocked_by(struct ferryComm *comm, const struct ferry_call *call, uint64_t *ranks);
+
 /** Tells the other ranks and the routers. */
 void ferry_run_submit(struct ferry_call *call);
 /** Bit r: rank r has not submitted the call. Either lane. */

@@ -96,6 +96,21 @@ uint64_t ferry_run_missing(struct ferryComm *comm, const struct ferry_call *call
 	return missing;
 }
 
+uint64_t ferry_run_blocked_by(struct ferryComm *comm, const struct ferry_call *call, uint64_t *ranks)
+{
+	uint64_t seq = ferry_run_number(call), before = call->after;
+	*ranks = 0;
+	if (seq > FERRY_BANKS && !is_over(comm, seq - FERRY_BANKS))
+		before = seq - FERRY_BANKS;
+	else if (!before || is_over(comm, before))
+		return 0;
+	for (int rank = 0; rank < comm->nranks; rank++)
+		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->finished[before % FERRY_BANKS], memory_order_acquire) <
+		    before)
+			*ranks |= 1ull << rank;
+	return before;
+}
+
 void ferry_run_submit(struct ferry_call *call)
 {
 	struct ferryComm *comm = call->comm;

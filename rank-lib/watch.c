@@ -5,6 +5,8 @@
  */
 #include "rank-lib/lane.h"
 
+#define RANKS_BYTES 168 /* ranks 0-1, 3-4, 6-7 and so on to 63 have room */
+
 /* For how long the other lane has been in one call of the device, as far as this one has looked; 0: it is in none. */
 static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
 {
@@ -55,22 +57,40 @@ static void report_hang(struct ferry_lane *lane, uint64_t now)
 	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
 }
 
-/* "rank 3" or "ranks 0, 3": those of the mask, as far as the text has room. */
-static const char *list_ranks(uint64_t mask, char *text, size_t bytes)
+/* "rank 3" or "ranks 0-3, 7": those of the mask. */
+static const char *list_ranks(uint64_t mask, char text[RANKS_BYTES])
 {
-	size_t length = (size_t)snprintf(text, bytes, mask & (mask - 1) ? "ranks" : "rank");
-	for (const char *between = " "; mask && length < bytes; mask &= mask - 1, between = ", ")
-		length += (size_t)snprintf(text + length, bytes - length, "%s%d", between, __builtin_ctzll(mask));
+	size_t length = (size_t)snprintf(text, RANKS_BYTES, mask & (mask - 1) ? "ranks" : "rank");
+	const char *between = " ";
+	for (unsigned first = 0; first < FERRY_MAX_RANKS; first++) {
+		unsigned last = first;
+		if (!(mask >> first & 1))
+			continue;
+		while (last + 1 < FERRY_MAX_RANKS && mask >> (last + 1) & 1)
+			last++;
+		length += (size_t)snprintf(text + length, RANKS_BYTES - length, last > first ? "%s%u-%u" : "%s%u", between, first, last);
+		between = ", ";
+		first = last;
+	}
 	return text;
 }
 
-/* One line about ranks that have not made the call: they compute for long, or are about to make another one, or none. */
+/*
+ * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or none. Where this
+ * rank is one of them, about those that have not finished a call before, without which it may not begin.
+ */
 static void report_missing(const struct ferry_lane *lane, const struct ferry_call *call, uint64_t missing, uint64_t waited)
 {
-	char text[120];
-	ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to make call %llu (%s)", lane->comm->rank,
-	          (unsigned long long)waited / 1000000000, list_ranks(missing, text, sizeof text),
-	          (unsigned long long)ferry_run_number(call), ferry_collective_name(call->shape & 0xff));
+	struct ferryComm *comm = lane->comm;
+	char text[RANKS_BYTES];
+	unsigned long long seconds = waited / 1000000000, seq = ferry_run_number(call), before;
+	const char *name = ferry_collective_name(call->shape & 0xff);
+	if (!(missing >> comm->rank & 1))
+		ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to reach call %llu (%s)", comm->rank, seconds,
+		          list_ranks(missing, text), seq, name);
+	else if ((before = ferry_run_blocked_by(comm, call, &missing)) != 0)
+		ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to finish call %llu, before call %llu (%s)", comm->rank, seconds,
+		          missing ? list_ranks(missing, text) : "the routers", before, seq, name);
 }
 
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
@@ -91,7 +111,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 		report_missing(lane, call, missing, now - since);
 		return;
 	}
-	char from[120], what[160];
+	char from[RANKS_BYTES], what[RANKS_BYTES + 16];
 	uint64_t peers = 0;
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
@@ -102,7 +122,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 			peers |= 1ull << call->transfers[lane->direction][i].peer;
 	}
 	if (call->point_to_point)
-		snprintf(what, sizeof what, "%s %s", lane->direction == FERRY_UP ? "sends to" : "receives from", list_ranks(peers, from, sizeof from));
+		snprintf(what, sizeof what, "%s %s", lane->direction == FERRY_UP ? "sends to" : "receives from", list_ranks(peers, from));
 	else
 		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_run_number(call), ferry_collective_name(call->shape & 0xff));
 	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",

@@ -71,7 +71,7 @@ static void a_late_rank_is_named_once_and_is_no_stall(void **state)
 	setenv("FERRY_SLICE", "65536", 1);
 	setenv("FERRY_HOST_LINK", "d2h=0.0005,h2d=1", 1);
 	call_with_delay(2, 1, 1, 3500, said, sizeof said);
-	char *line = strstr(said, "rank 0 has waited 2 s for rank 1 to make call 1 (allreduce)\n");
+	char *line = strstr(said, "rank 0 has waited 2 s for rank 1 to reach call 1 (allreduce)\n");
 	if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
 		fail_msg("not this alone, but \"%s\"", said);
 }
@@ -83,9 +83,24 @@ static void late_ranks_are_named_also_where_calls_wait_behind(void **state)
 	setenv("FERRY_SLICE", "65536", 1);
 	setenv("FERRY_HOST_LINK", "d2h=1,h2d=1", 1);
 	call_with_delay(RANKS, 3, 1, 2500, said, sizeof said);
-	char *line = strstr(said, "rank 0 has waited 2 s for ranks 1, 2, 3 to make call 1 (allreduce)\n");
+	char *line = strstr(said, "rank 0 has waited 2 s for ranks 1-3 to reach call 1 (allreduce)\n");
 	if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
 		fail_msg("not this alone, but \"%s\"", said);
+}
+
+/* Three calls at once in two banks: the third begins when the first is over, and all ranks have made it. */
+static void who_may_not_begin_names_those_that_have_not_finished(void **state)
+{
+	char said[4096], line[128];
+	(void)state;
+	setenv("FERRY_SLICE", "262144", 1);
+	setenv("FERRY_HOST_LINK", "d2h=1,h2d=0.0001", 1); /* 2.6 s */
+	call_with_delay(2, 3, 3, 0, said, sizeof said);
+	for (int rank = 0; rank < 2; rank++) {
+		snprintf(line, sizeof line, "rank %d has waited 2 s for ranks 0-1 to finish call 1, before call 3 (allreduce)\n", rank);
+		if (!strstr(said, line))
+			fail_msg("not said: \"%s\" but \"%s\"", line, said);
+	}
 }
 
 static void a_copy_that_takes_long_is_reported_once_by_its_lane(void **state)
@@ -112,6 +127,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(a_late_rank_is_named_once_and_is_no_stall),
 	        cmocka_unit_test(late_ranks_are_named_also_where_calls_wait_behind),
+	        cmocka_unit_test(who_may_not_begin_names_those_that_have_not_finished),
 	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_its_lane),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
