@@ -122,14 +122,16 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 			close(lock);
 		return result;
 	}
-	ferryResult_t result = ferrySuccess;
 	struct stat there;
-	if (ferry_attach_connect(path, &probe) == ferrySuccess) {
+	ferryResult_t result = ferry_attach_connect(path, &probe);
+	bool nobody = ferry_attach_nobody(result);
+	if (!result) {
 		close(probe);
 		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
 	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
 		result = ferry_fail(ferrySystemError, "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
-	} else {
+	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
+		result = ferrySuccess;
 		unlink(path);
 		mode_t mask = umask(0177);
 		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
@@ -208,6 +210,24 @@ static int connect_patiently(int made, const struct sockaddr_un *address, sockle
 	return 0;
 }
 
+static bool is_nobody(int error)
+{
+	return error == ECONNREFUSED || error == ENOENT;
+}
+
+static ferryResult_t say_refused(const char *path, int error, const struct patience *patience)
+{
+	if (patience->given_up && atomic_load(patience->given_up))
+		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
+	if (error == EAGAIN)
+		return ferry_fail(ferryRemoteError, "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
+		                  patience->seconds);
+	if (is_nobody(error))
+		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
+	return ferry_fail(ferrySystemError, "connecting to %s: %s", path, strerror(error));
+}
+
+/* Sets errno as ferry_attach_nobody reads it. */
 static ferryResult_t connect_within(const char *path, int *connection, struct patience *patience)
 {
 	struct sockaddr_un address;
@@ -216,20 +236,22 @@ static ferryResult_t connect_within(const char *path, int *connection, struct pa
 	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(&made)))
 		return result;
-	int refused = connect_patiently(made, &address, bytes, patience);
-	if (!refused)
-		result = ferry_attach_check_peer(made); /* both ends look: an abstract name can be taken by anybody on the machine */
-	else if (patience->given_up && atomic_load(patience->given_up))
-		result = ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
-	else if (refused == EAGAIN)
-		result = ferry_fail(ferryRemoteError, "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path, patience->seconds);
-	else
-		result = ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(refused));
+	int error = connect_patiently(made, &address, bytes, patience);
+	if (error)
+		result = say_refused(path, error, patience);
+	else if ((result = ferry_attach_check_peer(made))) /* both ends look: an abstract name can be taken by anybody on the machine */
+		ferry_fail_context(result, "the router on %s", path);
 	if (result)
 		close(made);
 	else
 		*connection = made;
+	errno = error;
 	return result;
+}
+
+bool ferry_attach_nobody(ferryResult_t result)
+{
+	return result == ferrySystemError && is_nobody(errno);
 }
 
 ferryResult_t ferry_attach_connect(const char *path, int *connection)

@@ -63,14 +63,15 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make);
 
 /**
- * Binds and listens. A stale socket file is replaced; ferryInvalidUsage if a router answers on it. A path that starts with
+ * Binds and listens. A socket file that nobody listens on is replaced; ferryInvalidUsage if a router answers on it, and the failure of
+ * connecting if it cannot be known. A path that starts with
  * '@' names a socket without a file (Linux's abstract namespace); it is gone with the process, however that dies.
  */
 ferryResult_t ferry_attach_listen(const char *path, int *listener);
 
 /**
- * For who looks whether a router is there. ferrySystemError with the path if nobody listens there; ferryRemoteError if somebody does who
- * takes no connections for 5 seconds; ferryRefused if that is another user.
+ * For who looks whether a router is there. Errors, all with the path: ferrySystemError if nobody listens there, or this process may not
+ * or cannot ask; ferryRemoteError if somebody does who takes no connections for 5 seconds; ferryRefused if that is another user.
  */
 ferryResult_t ferry_attach_connect(const char *path, int *connection);
 
@@ -79,6 +80,12 @@ ferryResult_t ferry_attach_connect(const char *path, int *connection);
  * not 0.
  */
 ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up);
+
+/**
+ * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads errno, so before
+ * anything else is called.
+ */
+bool ferry_attach_nobody(ferryResult_t result);
 
 /** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
 ferryResult_t ferry_attach_timeout(long *seconds);

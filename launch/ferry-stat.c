@@ -7,6 +7,7 @@
 #include "ipc/layout.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -117,15 +118,19 @@ static int print_routers(void)
 	unsigned found = 0;
 	if (ferry_socket_directory(directory, sizeof directory, false))
 		return fail();
-	if (access(directory, F_OK)) {
+	if (access(directory, X_OK)) {
+		if (errno != ENOENT) {
+			ferry_fail(ferrySystemError, "looking for routers in %s: %s", directory, strerror(errno));
+			return fail();
+		}
 		printf("no router answers: there is no directory %s\n", directory);
 		return 0;
 	}
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
 		ferryResult_t result = ferry_attach_status(path, text, sizeof text);
-		if (result && result != ferryRemoteError)
-			continue; /* there is none */
+		if (ferry_attach_nobody(result))
+			continue;
 		printf("%s  %s\n", path, result ? ferry_last_message() : text);
 		found++;
 	}

@@ -295,9 +295,10 @@ static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_l
 	snprintf(path, sizeof path, "%s/%s-%u.sock", comm->directory, comm->prefix, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
 		result = ferry_attach_connect_while(path, connection, NULL);
+		bool nobody = ferry_attach_nobody(result);
 		if (!result)
 			ferry_forget_message(); /* that nobody answered before was no failure */
-		if (result != ferrySystemError)
+		if (!nobody)
 			return result;
 		if ((result = start_router(comm, layout, domain, path)))
 			return result;

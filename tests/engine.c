@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -691,6 +692,41 @@ static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 	assert_int_equal(rmdir(directory), 0);
 }
 
+/* Held by a router of another user, whom this one does not trust; and by one that is stopped. */
+static void a_router_replaces_no_socket_that_somebody_listens_on(void **state)
+{
+	(void)state;
+	char directory[] = "/tmp/ferry-engine-XXXXXX", own[64], lock[80];
+	struct ferry_router *second;
+	struct ferry_router_options options = {.layout = &layout, .directory = directory};
+	int listener, clients[3], connection;
+	assert_non_null(mkdtemp(directory));
+	assert_int_equal(chmod(directory, 0777), 0);
+	snprintf(own, sizeof own, "%s/router-0.sock", directory);
+	snprintf(lock, sizeof lock, "%s.lock", own);
+	if (geteuid() == 0) {
+		assert_int_equal(setresuid(-1, 65534, -1), 0);
+		ferryResult_t result = ferry_attach_listen(own, &listener);
+		assert_int_equal(setresuid(-1, 0, -1), 0);
+		assert_int_equal(result, ferrySuccess);
+		assert_int_equal(ferry_router_start(&options, &second), ferryRefused);
+		assert_non_null(strstr(ferry_last_message(), own));
+		assert_int_equal(ferry_attach_connect(own, &connection), ferryRefused);
+		close(listener);
+		unlink(own);
+	}
+	listener = take_all_places(own, clients, 3);
+	assert_int_equal(ferry_router_start(&options, &second), ferryRemoteError);
+	assert_non_null(strstr(ferry_last_message(), "takes no connections"));
+	close(listener);
+	for (int i = 0; i < 3; i++)
+		close(clients[i]);
+	assert_int_equal(ferry_router_start(&options, &second), ferrySuccess); /* nobody listens on it now */
+	ferry_router_stop(second);
+	unlink(lock);
+	assert_int_equal(rmdir(directory), 0);
+}
+
 static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void **state)
 {
 	(void)state;
@@ -809,6 +845,7 @@ int main(void)
 		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
 		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
 		TEST(a_router_leaves_the_socket_of_its_successor_alone),
+		TEST(a_router_replaces_no_socket_that_somebody_listens_on),
 		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),
 		TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
