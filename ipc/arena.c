@@ -100,11 +100,14 @@ static ferryResult_t open_unlinked(int *descriptor)
 		if (*descriptor >= 0) {
 			shm_unlink(name);
 			*descriptor = ferry_descriptor_above(*descriptor);
-			return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s", strerror(errno));
+			return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s", strerror(errno),
+			                                                         ferry_descriptors_hint(errno));
 		}
 		if (errno != EEXIST)
-			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s (is /dev/shm there, and this user allowed to write to it?)",
-			                  name, strerror(errno));
+			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s%s", name, strerror(errno),
+			                  errno == ENOENT || errno == EACCES || errno == EROFS
+			                          ? " (is /dev/shm there, and this user allowed to write to it?)"
+			                          : ferry_descriptors_hint(errno));
 	}
 	return ferry_fail(ferrySystemError, "shm_open: 16 random names were all taken");
 }

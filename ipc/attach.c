@@ -106,7 +106,7 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address, s
 static ferryResult_t new_socket(int *descriptor)
 {
 	*descriptor = ferry_descriptor_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s", strerror(errno));
+	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
 }
 
 /* Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound. */
@@ -285,7 +285,9 @@ static bool send_all(int connection, const void *bytes, size_t length, struct pa
 	return true;
 }
 
-/* A reply, and the descriptor that may ride on its first byte. */
+#define LOST (-2) /* a descriptor that came when this process could have no other */
+
+/* A reply, and the descriptor that may ride on its first byte: -1 without one, or LOST. */
 static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor, struct patience *patience)
 {
 	char control[CMSG_SPACE(sizeof(int))];
@@ -299,10 +301,14 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 			continue;
 		if (got <= 0)
 			return false;
+		if (message.msg_flags & MSG_CTRUNC)
+			*descriptor = LOST;
 		for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
 			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int))) {
 				memcpy(descriptor, CMSG_DATA(head), sizeof(int));
 				*descriptor = ferry_descriptor_above(*descriptor);
+				if (*descriptor < 0)
+					*descriptor = LOST;
 			}
 		have += (size_t)got;
 	}
@@ -348,6 +354,9 @@ ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_messag
 		result = ferry_fail(ferryInternalError, "the router answers with result %u", reply.result);
 	else if (reply.result)
 		result = ferry_fail((ferryResult_t)reply.result, "%s", reply.message);
+	else if (descriptor && received == LOST)
+		result = ferry_fail(ferrySystemError, "the router's reply came without its arena: this process has no descriptor left for it%s",
+		                    ferry_descriptors_hint(EMFILE));
 	else if (descriptor && received < 0)
 		result = ferry_fail(ferryInternalError, "the router sent no descriptor with its reply");
 	if (!result && descriptor)

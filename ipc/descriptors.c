@@ -27,3 +27,8 @@ ferryResult_t ferry_descriptors_fill(void)
 			                  strerror(errno));
 	return ferrySuccess;
 }
+
+const char *ferry_descriptors_hint(int error)
+{
+	return error == EMFILE ? " (raise ulimit -n)" : "";
+}

@@ -18,4 +18,7 @@ ferryResult_t ferry_descriptors_fill(void);
 /** The descriptor, or, if it is one of 0 to 2, another one for the same in its stead (close-on-exec). -1, errno: there is none, or it was -1. */
 int ferry_descriptor_above(int descriptor);
 
+/** What to do about an errno that says that there is none: " (raise ulimit -n)"; "" for others. To be put behind strerror's text. */
+const char *ferry_descriptors_hint(int error);
+
 #endif

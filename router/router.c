@@ -322,8 +322,8 @@ static void refuse_for_want(struct ferry_router *router, int error)
 	close(router->spare);
 	int descriptor = ferry_descriptor_above(accept4(router->listener, NULL, NULL, SOCK_CLOEXEC));
 	if (descriptor >= 0) {
-		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s", router->domain,
-		           router->nconnections, strerror(error));
+		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s%s", router->domain,
+		           router->nconnections, strerror(error), ferry_descriptors_hint(error));
 		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		close(descriptor);
@@ -538,9 +538,10 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 	router->event = ferry_descriptor_above(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	router->spare = router->event < 0 ? -1 : spare_descriptor(router);
 	if (router->spare < 0) {
+		int error = errno;
 		if (router->event >= 0)
 			close(router->event);
-		result = ferry_fail(ferrySystemError, "eventfd: %s", strerror(errno));
+		result = ferry_fail(ferrySystemError, "descriptors for the router's own use: %s%s", strerror(error), ferry_descriptors_hint(error));
 		goto no_event;
 	}
 	result = ferry_workers_start(&router->workers, options->layout, options->domain,

@@ -664,6 +664,41 @@ static void a_router_that_had_no_descriptors_listens_again_when_there_are_some(v
 	close(client);
 }
 
+/* Of what it asks for by itself, and of what the router sends it. */
+static void a_process_without_descriptors_is_told_so(void **state)
+{
+	(void)state;
+	struct rlimit before, none;
+	struct ferry_arena arena;
+	struct ferry_arena_shape shape = {.nranks = 1, .ndomains = 1, .staging = 1 << 20, .node = -1};
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 1 << 20};
+	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 1, .ndomains = 1};
+	char texts[3][1024];
+	int connection, descriptor, unconnected;
+	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferrySuccess);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	none = (struct rlimit){3, before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	ferryResult_t connecting = ferry_attach_connect(path, &unconnected);
+	bool nobody = ferry_attach_nobody(connecting);
+	snprintf(texts[0], sizeof texts[0], "%s", ferry_last_message());
+	ferryResult_t making = ferry_arena_create(&shape, &arena);
+	snprintf(texts[1], sizeof texts[1], "%s", ferry_last_message());
+	ferryResult_t asking = ferry_attach_call(connection, &peer, NULL, &unconnected);
+	snprintf(texts[2], sizeof texts[2], "%s", ferry_last_message());
+	setrlimit(RLIMIT_NOFILE, &before);
+	assert_false(nobody);
+	assert_int_equal(connecting, ferrySystemError);
+	assert_int_equal(making, ferrySystemError);
+	assert_null(strstr(texts[1], "is /dev/shm there"));
+	assert_int_equal(asking, ferrySystemError);
+	for (int i = 0; i < 3; i++)
+		assert_non_null(strstr(texts[i], "ulimit -n"));
+	close(descriptor);
+	close(connection);
+}
+
 static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 {
 	(void)state;
@@ -844,6 +879,7 @@ int main(void)
 		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
 		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
 		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
+		TEST(a_process_without_descriptors_is_told_so),
 		TEST(a_router_leaves_the_socket_of_its_successor_alone),
 		TEST(a_router_replaces_no_socket_that_somebody_listens_on),
 		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
