@@ -40,16 +40,17 @@ static bool is_routers(const char *name, mode_t mode)
 	return false;
 }
 
-/* Also where another user does. Where this process may not or cannot ask, nobody does. */
+/* Also where another user does, or where this process may not or cannot ask. */
 static bool answers(const char *directory, const char *name)
 {
 	char path[800];
 	int connection;
 	snprintf(path, sizeof path, "%s/%s", directory, name);
 	ferryResult_t result = ferry_attach_connect(path, &connection);
+	bool nobody = ferry_attach_nobody(result);
 	if (!result)
 		close(connection);
-	return result != ferrySystemError;
+	return !nobody;
 }
 
 /* An empty one may be anybody's, or of a run whose routers have not begun. */

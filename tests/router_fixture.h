@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** A router in this process for each test, on a socket of its own. */
+#ifndef FERRY_TESTS_ROUTER_FIXTURE_H
+#define FERRY_TESTS_ROUTER_FIXTURE_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "router/router.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct ferry_router *router;
+static struct ferry_layout layout;
+static char prefix[40], path[80];
+
+static inline int start_router(void **state)
+{
+	static int count;
+	(void)state;
+	unsetenv("FERRY_LAYOUT");
+	setenv("FERRY_DOMAINS", "1", 1);
+	snprintf(prefix, sizeof prefix, "engine-%d-%d", (int)getpid(), count++);
+	snprintf(path, sizeof path, "@ferry/%s-0.sock", prefix);
+	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = prefix, .workers = 2};
+	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
+}
+
+static inline int stop_router(void **state)
+{
+	(void)state;
+	ferry_router_stop(router);
+	return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_router, stop_router)
+
+#endif
