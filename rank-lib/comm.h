@@ -12,6 +12,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "ipc/spin.h"
 #include "rank-lib/device/device.h"
 #include "rank-lib/program/program.h"
 
@@ -132,7 +133,7 @@ struct ferry_lane {
 	uint32_t head, tail;
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* slices of finished messages */
-	uint64_t spin_us;
+	struct ferry_looker looker;
 	uint64_t idle_since;                   /* nanoseconds; 0: the last round found work */
 	uint64_t awaited_until;                /* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	bool reported;                         /* that it has not got on since then */
@@ -179,6 +180,7 @@ struct ferryComm {
 	int sockets[FERRY_MAX_DOMAINS];
 	bool forked;                    /* this is a child that the rank forked; set there, before fork returns */
 	struct ferryComm *next_attached; /* bootstrap.c */
+	struct ferry_spin spin;      /* how long its lanes look */
 	struct ferry_lane lanes[2];
 
 	pthread_mutex_t lock;

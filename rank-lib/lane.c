@@ -337,16 +337,19 @@ static void drop_captured(struct ferry_lane *lane)
  * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. Ranks of host
  * devices usually outnumber the cores, and who looks keeps another from working.
  */
-static bool spin(struct ferry_lane *lane)
+static bool look(struct ferry_lane *lane)
 {
-	if (!lane->spin_us || lane->idle_since || (!lane->calls && !lane->comm->device->ops->polled))
+	struct ferry_spin *spin = &lane->comm->spin;
+	if (!spin->limit_ns || lane->idle_since || (!lane->calls && !lane->comm->device->ops->polled))
 		return false;
-	uint64_t until = ferry_now_ns() + lane->spin_us * 1000;
-	do {
+	uint64_t now = ferry_now_ns(), begun = now;
+	while (now - begun < ferry_spin_ns(spin, now) && !atomic_load_explicit(&lane->stopping, memory_order_relaxed)) {
 		if (lane_round(lane))
 			return true;
 		ferry_relax();
-	} while (!atomic_load_explicit(&lane->stopping, memory_order_relaxed) && ferry_now_ns() < until);
+		now = ferry_now_ns();
+		ferry_spin_looked(spin, &lane->looker, now);
+	}
 	return false;
 }
 
@@ -382,15 +385,18 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
+	ferry_looker_begin(&lane->looker);
 	if (lane->comm->device->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
-		if (lane_round(lane) || spin(lane)) {
+		if (lane_round(lane) || look(lane)) {
+			ferry_spin_found(&lane->looker);
 			lane->idle_since = 0;
 			lane->reported = false;
 			continue;
 		}
 		uint64_t now = ferry_now_ns();
+		ferry_spin_looked(&lane->comm->spin, &lane->looker, now);
 		if (!lane->idle_since)
 			lane->idle_since = now;
 		ferry_lane_watch(lane, now);
@@ -401,6 +407,7 @@ static void *lane_main(void *argument)
 		uint32_t ticket = ferry_doorbell_prepare(lane->bell);
 		if (lane_round(lane)) {
 			ferry_doorbell_cancel(lane->bell);
+			ferry_spin_found(&lane->looker);
 			lane->idle_since = 0;
 			lane->reported = false;
 			continue;
@@ -411,16 +418,18 @@ static void *lane_main(void *argument)
 			return NULL;
 		}
 		int64_t timeout = sleep_us(lane, now); /* again: the round may have found a new call, for which nobody rings */
-		if (timeout == 0)
+		if (timeout == 0) {
 			ferry_doorbell_cancel(lane->bell);
-		else
-			ferry_doorbell_wait(lane->bell, ticket, timeout);
+			continue;
+		}
+		ferry_doorbell_wait(lane->bell, ticket, timeout);
+		ferry_spin_found(&lane->looker);
 	}
 }
 
 /* ---- start, stop, submit ---- */
 
-static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction direction, long spin_us)
+static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction direction)
 {
 	struct ferry_lane *lane = &comm->lanes[direction];
 	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
@@ -429,7 +438,6 @@ static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction dir
 	lane->bell = direction == FERRY_UP ? &line->d2h : &line->h2d;
 	lane->inbox_end = &lane->inbox;
 	lane->calls_end = &lane->calls;
-	lane->spin_us = (uint64_t)spin_us;
 	for (int peer = 0; peer < comm->nranks; peer++)
 		lane->message[peer] = 1;
 	ferryResult_t result = comm->device->ops->queue_open(comm->device, direction, &lane->queue);
@@ -450,8 +458,9 @@ ferryResult_t ferry_lanes_start(struct ferryComm *comm)
 {
 	long spin_us;
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, comm->device->ops->polled ? POLLED_SPIN_US : 0, &spin_us);
+	comm->spin.limit_ns = result ? 0 : (uint64_t)spin_us * 1000;
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
-		result = lane_start(comm, direction, spin_us);
+		result = lane_start(comm, direction);
 	if (result)
 		ferry_lanes_stop(comm);
 	return result;

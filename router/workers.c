@@ -126,9 +126,11 @@ static bool is_over(const struct ferry_job *attended)
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
 {
 	struct round round = {.next = 0};
-	uint64_t idle_since = 0;
-	uint32_t patience = workers->spin_us ? PATIENCE : 0, vain = 0;
-	bool found = false, steal = !patience;
+	uint64_t idle_since = 0, spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
+	uint32_t vain = 0;
+	bool found = false, steal = !spin_ns;
+	struct ferry_looker looker;
+	ferry_looker_begin(&looker);
 	enter_jobs(workers, &round);
 	while (round.njobs && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
@@ -137,12 +139,18 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			leave_jobs(workers, &round);
 			enter_jobs(workers, &round);
 		}
-		if (found)
+		uint64_t now = ferry_now_ns();
+		if (found) {
 			idle_since = 0;
+			ferry_spin_found(&looker);
+		} else {
+			ferry_spin_looked(&workers->spin, &looker, now);
+		}
+		spin_ns = ferry_spin_ns(&workers->spin, now);
 		if (all) {
 			vain = found ? 0 : vain + 1;
 			/* Whose owner may not come in, because attendants of several jobs have one number, is nobody's own. */
-			steal = !patience || (found && steal) || (vain && vain % patience == 0) ||
+			steal = !spin_ns || (found && steal) || (vain && vain % PATIENCE == 0) ||
 			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
 			found = false;
 		}
@@ -151,10 +159,9 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 				ferry_relax();
 			continue;
 		}
-		uint64_t now = ferry_now_ns();
 		if (!idle_since)
 			idle_since = now;
-		if (now - idle_since >= workers->spin_us * 1000ull)
+		if (now - idle_since >= spin_ns)
 			break;
 		ferry_relax();
 	}
@@ -223,7 +230,7 @@ ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct fe
 	pthread_mutex_init(&workers->lock, NULL);
 	pthread_cond_init(&workers->changed, NULL);
 	workers->limit = limit < 1 ? 1 : limit > FERRY_MAX_RANKS ? FERRY_MAX_RANKS : limit;
-	workers->spin_us = spin_us;
+	workers->spin.limit_ns = spin_us * 1000ull;
 	workers->pin = pin;
 	workers->layout = *layout;
 	workers->domain = domain;

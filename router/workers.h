@@ -12,6 +12,7 @@
 #define FERRY_ROUTER_WORKERS_H
 
 #include "ipc/layout.h"
+#include "ipc/spin.h"
 #include "router/job.h"
 
 struct ferry_workers {
@@ -22,7 +23,7 @@ struct ferry_workers {
 	_Atomic uint32_t active;    /* at work now: `limit`, and attendants that pass because their job is dead; written under lock, read anywhere */
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
-	uint32_t spin_us;
+	struct ferry_spin spin;    /* how long who has nothing looks for more */
 	bool pin;
 	bool stopping;
 	uint32_t nhelpers;

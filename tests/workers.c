@@ -290,6 +290,25 @@ static void a_job_is_seen_again_after_its_plan_was_replaced(void **state)
 	}
 }
 
+/* Each attendant and helper would look for ten seconds. */
+static void nobody_looks_for_work_while_cpus_are_short(void **state)
+{
+	(void)state;
+	static struct ferry_workers workers;
+	static const struct ferry_layout none;
+	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 2);
+	uint64_t start = ferry_now_ns();
+	assert_int_equal(ferry_workers_start(&workers, &none, 0, 2, 10000000, false), ferrySuccess);
+	atomic_store(&workers.spin.rest_until, start + 60000000000);
+	ferry_workers_add_job(&workers, job);
+	ferry_workers_attend(&workers, job);
+	wait_until_finished(&job->shared.arenas[0]);
+	ferry_workers_remove_job(&workers, job); /* waits for the helper */
+	ferry_workers_stop(&workers);
+	assert_in_range(ferry_now_ns() - start, 0, 5000000000);
+	close_lone_job(job);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -300,6 +319,7 @@ int main(void)
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
 		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
 		cmocka_unit_test(a_job_is_seen_again_after_its_plan_was_replaced),
+		cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
