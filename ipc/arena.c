@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define PAGE 4096u
-#define PAIR_SLICE_MOST (64u << 10)
-#define PAIR_SLICE_LEAST 512u
+#define PAIR_SLOT_MOST (2u << 20)
+#define PAIR_SLOT_LEAST 512u
 
 static uint64_t up_to(uint64_t value, uint64_t multiple)
 {
@@ -31,12 +31,12 @@ static uint32_t counters_for(uint32_t nranks)
 	return alltoall < 512 ? 512 : alltoall;
 }
 
-/* A quarter of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. */
-static uint32_t pair_slice_for(const struct ferry_arena_shape *shape)
+/* Half of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. */
+static uint32_t pair_slot_bytes_for(const struct ferry_arena_shape *shape)
 {
 	uint64_t pairs = (uint64_t)shape->nranks * shape->nranks;
-	uint64_t slice = shape->staging / 4 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
-	return slice < PAIR_SLICE_LEAST ? PAIR_SLICE_LEAST : slice > PAIR_SLICE_MOST ? PAIR_SLICE_MOST : (uint32_t)slice;
+	uint64_t slot = shape->staging / 2 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
+	return slot < PAIR_SLOT_LEAST ? PAIR_SLOT_LEAST : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
 }
 
 static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena_header *header)
@@ -51,14 +51,14 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->banks = FERRY_BANKS;
 	header->counters = counters_for(shape->nranks);
 	header->staging = shape->staging / FERRY_BANKS / PAGE * PAGE;
-	header->pair_slice = pair_slice_for(shape);
+	header->pair_slot_bytes = pair_slot_bytes_for(shape);
 	header->rank_lines_at = up_to(sizeof *header, PAGE);
 	header->pair_lines_at = up_to(header->rank_lines_at + shape->nranks * sizeof(struct ferry_rank_line), PAGE);
 	header->counters_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
 	header->staging_at = up_to(
 		header->counters_at + (uint64_t)FERRY_BANKS * header->counters * sizeof(struct ferry_counter), PAGE);
 	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
-	header->bytes = up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slice, PAGE);
+	header->bytes = up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
 }
 
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape)
@@ -85,7 +85,7 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->nranks = header->nranks;
 	arena->ndomains = header->ndomains;
 	arena->domain = header->domain;
-	arena->pair_slice = header->pair_slice;
+	arena->pair_slot_bytes = header->pair_slot_bytes;
 }
 
 static ferryResult_t open_unlinked(int *descriptor)
@@ -214,13 +214,13 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	}
 	struct ferry_arena_shape shape = {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
-	    (header_for(&shape, &expected), expected.pair_slice = header.pair_slice, false) ||
+	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes, false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains || expected.counters != header.counters ||
 	    expected.staging_at != header.staging_at || expected.counters_at != header.counters_at ||
 	    expected.pair_lines_at != header.pair_lines_at || expected.rank_lines_at != header.rank_lines_at ||
-	    expected.pair_windows_at != header.pair_windows_at || header.pair_slice < PAIR_SLICE_LEAST ||
-	    header.pair_windows_at + (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slice >
+	    expected.pair_windows_at != header.pair_windows_at || header.pair_slot_bytes < PAIR_SLOT_LEAST ||
+	    header.pair_windows_at + (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slot_bytes >
 		    header.bytes) {
 		result = ferry_fail(ferryInternalError, "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",
 		                    (unsigned long long)header.bytes, header.nranks, header.counters,

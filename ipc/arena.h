@@ -24,7 +24,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 3u
+#define FERRY_ARENA_ABI 4u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -111,7 +111,7 @@ struct ferry_arena_header {
 	uint64_t rank_lines_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
 	uint64_t staging;          /* bytes per bank */
 	uint32_t counters;         /* per bank */
-	uint32_t pair_slice;       /* bytes per slot of a pair's window */
+	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
@@ -131,7 +131,7 @@ struct ferry_arena {
 	char *staging[FERRY_BANKS];
 	char *pair_windows;
 	uint64_t bytes, staging_bytes;
-	uint32_t ncounters, nranks, ndomains, domain, pair_slice;
+	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
 	int descriptor; /* of the shared memory; -1 once closed */
 };
 
@@ -159,7 +159,7 @@ uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
 static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t source, uint32_t destination)
 {
 	return arena->pair_windows +
-	       ((uint64_t)source * arena->nranks + destination) * FERRY_PAIR_SLOTS * (uint64_t)arena->pair_slice;
+	       ((uint64_t)source * arena->nranks + destination) * FERRY_PAIR_SLOTS * (uint64_t)arena->pair_slot_bytes;
 }
 
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */

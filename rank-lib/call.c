@@ -480,12 +480,12 @@ static void fill_pair(struct ferryComm *comm, const struct ferry_request *reques
 {
 	uint32_t peer = (uint32_t)request->root;
 	uint32_t source = request->direction == FERRY_UP ? (uint32_t)comm->rank : peer;
-	uint32_t slice = comm->shared.arenas[comm->shared.rank_domain[source]].pair_slice;
 	transfer->peer = peer;
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	transfer->nslices = (uint32_t)((transfer->length + slice - 1) / slice);
+	transfer->slice = ferry_pair_slice(comm->shared.arenas[comm->shared.rank_domain[source]].pair_slot_bytes, transfer->length);
+	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 	if (!transfer->nslices)
 		transfer->nslices = 1; /* an empty message is a message too */
 	transfer->message = ++comm->messages[request->direction][peer];

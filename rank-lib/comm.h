@@ -69,6 +69,7 @@ struct ferry_transfer {
 	uint32_t open;                 /* slices that the gates allow */
 	/* point to point */
 	uint32_t peer;
+	uint32_t slice;                /* bytes */
 	uint64_t message;              /* number between these two ranks, from 1 */
 	uint32_t type;
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */

@@ -71,4 +71,10 @@ void ferry_run_end_half(struct ferry_call *call);
 /** call.c: readies the call for its run in this bank. */
 void ferry_call_arm(struct ferry_call *call, uint32_t bank);
 
+/**
+ * Bytes per slice of a message between two ranks whose slots have so many bytes: ends that agree on its length agree on this, and those
+ * that do not learn it from the first slot.
+ */
+uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length);
+
 #endif

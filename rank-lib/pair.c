@@ -6,22 +6,38 @@
  */
 #include "rank-lib/lane.h"
 
-static struct ferry_pair_line *line_of(const struct ferry_lane *lane, const struct ferry_transfer *transfer, char **window)
+#include <math.h>
+
+/*
+ * A slice costs some 16 us of its lanes, whatever its length, and a message takes one more slice's time than its bytes do: so the time of a
+ * message is least with slices as long as the root of its length times what moves in that time at 25 GB/s (docs/performance.md, "Send and receive").
+ */
+#define COST_BYTES 400000.0
+#define SLICE_LEAST (64u << 10)
+#define ROUND 4096u
+
+uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
+{
+	uint64_t best = (uint64_t)sqrt(COST_BYTES * (double)length);
+	best = best < SLICE_LEAST ? SLICE_LEAST : best;
+	best = best > slot_bytes ? slot_bytes : best;
+	/* Slices of equal length: the last one is not a stub. */
+	uint64_t nslices = length ? (length + best - 1) / best : 1, longest = (length + nslices - 1) / nslices;
+	uint64_t slice = length ? (longest + ROUND - 1) / ROUND * ROUND : best;
+	return slice < slot_bytes ? (uint32_t)slice : slot_bytes;
+}
+
+/* window: NULL, or where to put the address of the slot that the slice goes through. */
+static struct ferry_pair_line *line_of(const struct ferry_lane *lane, const struct ferry_transfer *transfer, uint64_t slice, char **window)
 {
 	const struct ferryComm *comm = lane->comm;
 	uint32_t self = (uint32_t)comm->rank;
 	uint32_t source = lane->direction == FERRY_UP ? self : transfer->peer;
 	uint32_t destination = lane->direction == FERRY_UP ? transfer->peer : self;
 	const struct ferry_arena *arena = &comm->shared.arenas[comm->shared.rank_domain[source]];
-	*window = ferry_pair_window(arena, source, destination);
+	if (window)
+		*window = ferry_pair_window(arena, source, destination) + slice % FERRY_PAIR_SLOTS * arena->pair_slot_bytes;
 	return &arena->pair_lines[source * arena->nranks + destination];
-}
-
-static uint32_t slice_bytes(const struct ferry_lane *lane, const struct ferry_transfer *transfer)
-{
-	const struct ferryComm *comm = lane->comm;
-	uint32_t source = lane->direction == FERRY_UP ? (uint32_t)comm->rank : transfer->peer;
-	return comm->shared.arenas[comm->shared.rank_domain[source]].pair_slice;
 }
 
 static bool message_agrees(struct ferry_lane *lane, const struct ferry_transfer *transfer, const struct ferry_pair_slot *slot)
@@ -52,13 +68,11 @@ bool ferry_pair_issue(struct ferry_lane *lane, struct ferry_call *call, struct f
 		transfer->current = true;
 		transfer->base = lane->slices[transfer->peer];
 	}
-	struct ferry_pair_line *line = line_of(lane, transfer, &window);
 	uint64_t slice = transfer->base + transfer->issued;
-	uint32_t size = slice_bytes(lane, transfer);
-	uint64_t start = (uint64_t)transfer->issued * size;
-	uint64_t bytes = transfer->length - start < size ? transfer->length - start : size;
+	struct ferry_pair_line *line = line_of(lane, transfer, slice, &window);
+	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
+	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
 	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
-	window += slice % FERRY_PAIR_SLOTS * size;
 	if (lane->direction == FERRY_UP) {
 		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
@@ -76,8 +90,7 @@ bool ferry_pair_issue(struct ferry_lane *lane, struct ferry_call *call, struct f
 
 void ferry_pair_publish(struct ferry_lane *lane, struct ferry_transfer *transfer)
 {
-	char *window;
-	struct ferry_pair_line *line = line_of(lane, transfer, &window);
+	struct ferry_pair_line *line = line_of(lane, transfer, 0, NULL);
 	bool up = lane->direction == FERRY_UP;
 	uint64_t peer = 1ull << transfer->peer;
 	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished, memory_order_release);

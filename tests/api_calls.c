@@ -204,6 +204,41 @@ static void a_long_message_passes_through_the_short_window(void **state)
 	close_ranks(&ranks);
 }
 
+/* One after the other through one window, each cut in its own way; and both ways at once. */
+static void messages_of_all_lengths_follow_each_other(void **state)
+{
+	(void)state;
+	static const size_t lengths[] = {1, 65535, 65536, 65537, 0, 131072, 399999, 1 << 20, 3, (1 << 20) + 1, (5 << 20) + 4097, 64, 200000, (2 << 20) - 1};
+	enum { MESSAGES = sizeof lengths / sizeof *lengths };
+	struct ranks ranks;
+	char *out[2][MESSAGES], *in[2][MESSAGES];
+	open_ranks(&ranks, 2, 2);
+	for (int rank = 0; rank < 2; rank++)
+		for (int m = 0; m < MESSAGES; m++) {
+			out[rank][m] = malloc(lengths[m] + 1);
+			in[rank][m] = calloc(1, lengths[m] + 1);
+			for (size_t i = 0; i < lengths[m]; i++)
+				out[rank][m][i] = (char)((i * 7 >> 3) + (size_t)m + 1);
+		}
+	for (int rank = 0; rank < 2; rank++) {
+		OK(ferryGroupStart());
+		for (int m = 0; m < MESSAGES; m++) {
+			OK(ferrySend(out[rank][m], lengths[m], ferryInt8, 1 - rank, ranks.comms[rank], NULL));
+			OK(ferryRecv(in[rank][m], lengths[m], ferryInt8, 1 - rank, ranks.comms[rank], NULL));
+		}
+		OK(ferryGroupEnd());
+	}
+	OK(ferryStreamSynchronize(NULL));
+	for (int rank = 0; rank < 2; rank++)
+		for (int m = 0; m < MESSAGES; m++) {
+			assert_memory_equal(in[rank][m], out[1 - rank][m], lengths[m]);
+			assert_int_equal(in[rank][m][lengths[m]], 0);
+			free(out[1 - rank][m]);
+			free(in[rank][m]);
+		}
+	close_ranks(&ranks);
+}
+
 static size_t uneven(int from, int to)
 {
 	return (from + to) % 3 == 0 ? 0 : (size_t)(from * 1000 + to * 37 + 1);
@@ -497,6 +532,7 @@ int main(void)
 		cmocka_unit_test(two_communicators_run_on_two_streams_at_once),
 		cmocka_unit_test(grouped_sends_and_receives_progress_together),
 		cmocka_unit_test(a_long_message_passes_through_the_short_window),
+		cmocka_unit_test(messages_of_all_lengths_follow_each_other),
 		cmocka_unit_test(uneven_all_to_all_delivers_every_part),
 		cmocka_unit_test(figure_3_of_hylink_runs_as_printed),
 		cmocka_unit_test(premultiplied_sums_scale_each_rank_by_its_own_factor),

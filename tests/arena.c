@@ -56,14 +56,14 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 		memset(first.counters[bank], 3 + (int)bank, sizeof(struct ferry_counter) * first.ncounters);
 		memset(first.staging[bank], 10 + (int)bank, first.staging_bytes);
 	}
-	memset(first.pair_windows, 20, 9 * FERRY_PAIR_SLOTS * (size_t)first.pair_slice);
+	memset(first.pair_windows, 20, 9 * FERRY_PAIR_SLOTS * (size_t)first.pair_slot_bytes);
 	assert_int_equal(*(char *)&second.rank_lines[2], 1);
 	assert_int_equal(*(char *)&second.pair_lines[8], 2);
 	assert_int_equal(*(char *)&second.counters[0][second.ncounters - 1], 3);
 	assert_int_equal(*(char *)&second.counters[1][0], 4);
 	assert_int_equal(second.staging[0][second.staging_bytes - 1], 10);
 	assert_int_equal(second.staging[1][0], 11);
-	assert_int_equal(ferry_pair_window(&second, 2, 2)[FERRY_PAIR_SLOTS * (size_t)second.pair_slice - 1], 20);
+	assert_int_equal(ferry_pair_window(&second, 2, 2)[FERRY_PAIR_SLOTS * (size_t)second.pair_slot_bytes - 1], 20);
 	assert_int_equal(second.header->magic, FERRY_ARENA_MAGIC);
 	ferry_arena_unmap(&second);
 	ferry_arena_unmap(&first);
@@ -88,7 +88,7 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 			} else {
 				char *end = (char *)mapped.header + mapped.bytes;
 				assert_true(mapped.pair_windows + (uint64_t)mapped.nranks * mapped.nranks * FERRY_PAIR_SLOTS *
-				                                          mapped.pair_slice <= end);
+				                                          mapped.pair_slot_bytes <= end);
 				assert_true(mapped.staging[1] + mapped.staging_bytes <= end);
 				ferry_arena_unmap(&mapped);
 			}
