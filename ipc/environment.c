@@ -43,7 +43,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "",
 	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for GPUs, workers 1000 "
-	 "in a domain of at least 8 CPUs, else 0. Not at all for 50 ms to 3.2 s after the kernel has taken a CPU from one that did."},
+	 "in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for a third of its time, none of its kind spins for 50 ms to 3.2 s."},
 	{"FERRY_REDUCE", "",
 	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are refused."},
 	{"FERRY_LIMITS", "",

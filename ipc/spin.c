@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/spin.h"
 
-#include <sys/resource.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
 
 void ferry_spin_rest(struct ferry_spin *spin, uint64_t now)
 {
@@ -9,27 +11,36 @@ void ferry_spin_rest(struct ferry_spin *spin, uint64_t now)
 	uint64_t rest = atomic_load_explicit(&spin->rest_ns, memory_order_relaxed);
 	if (now < until)
 		return;
-	/* A trial that lasted as long as the rest before it has shown that there are CPUs: what is short now is something else. */
-	rest = !rest || now - until > rest ? FERRY_SPIN_REST_LEAST_NS : rest < FERRY_SPIN_REST_MOST_NS / 2 ? 2 * rest : FERRY_SPIN_REST_MOST_NS;
+	rest = !rest || now - until > rest + FERRY_SPIN_TRIAL_NS ? FERRY_SPIN_REST_LEAST_NS : rest < FERRY_SPIN_REST_MOST_NS / 2 ? 2 * rest : FERRY_SPIN_REST_MOST_NS;
 	if (atomic_compare_exchange_strong_explicit(&spin->rest_until, &until, now + rest, memory_order_relaxed, memory_order_relaxed))
 		atomic_store_explicit(&spin->rest_ns, rest, memory_order_relaxed);
 }
 
-static long times_preempted(void)
+void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns, uint64_t now)
 {
-	struct rusage usage;
-	return getrusage(RUSAGE_THREAD, &usage) ? 0 : usage.ru_nivcsw;
-}
-
-void ferry_looker_begin(struct ferry_looker *looker)
-{
-	*looker = (struct ferry_looker){.preempted = times_preempted()};
+	uint64_t ran = ran_ns - looker->ran_ns, waited = waited_ns - looker->waited_ns;
+	bool counts = looker->since && looker->since >= atomic_load_explicit(&spin->rest_until, memory_order_relaxed);
+	if (counts && ran + waited < FERRY_SPIN_ENOUGH_NS)
+		return;
+	if (counts && waited > ran / 2)
+		ferry_spin_rest(spin, now);
+	looker->since = now;
+	looker->ran_ns = ran_ns;
+	looker->waited_ns = waited_ns;
 }
 
 void ferry_spin_ask(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t now)
 {
-	long preempted = times_preempted();
-	if (preempted != looker->preempted)
-		ferry_spin_rest(spin, now);
-	looker->preempted = preempted;
+	char text[96];
+	unsigned long long ran, waited;
+	int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+	ssize_t bytes = file < 0 ? -1 : read(file, text, sizeof text - 1);
+	if (file >= 0)
+		close(file);
+	if (bytes > 0) {
+		text[bytes] = '\0';
+		if (sscanf(text, "%llu %llu", &ran, &waited) == 2)
+			ferry_spin_judge(spin, looker, ran, waited, now);
+	}
+	looker->asked_at = now;
 }

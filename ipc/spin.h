@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * How long a thread looks for what is about to come before it sleeps. To look is quicker than to be woken, but it takes a CPU; where
- * threads outnumber CPUs, perhaps from the one that is waited for, and for a time slice of some milliseconds. The kernel tells:
- * it takes the CPU from a thread that does nothing but look. Then CPUs are short, no thread of the process looks for a while, and each
- * time that this was tried again too soon it is twice as long.
+ * threads outnumber CPUs, perhaps from the one that is waited for, and for a time slice of some milliseconds. The kernel counts how
+ * long each thread ran, and how long it could have and waited for a CPU. When one has waited for a third of that, none of
+ * them looks any more for a while; each time that this proves too short, twice as long.
  */
 #ifndef FERRY_IPC_SPIN_H
 #define FERRY_IPC_SPIN_H
@@ -12,25 +12,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FERRY_SPIN_GAP_NS 500000u /* between two looks: shorter than a time slice, longer than an interrupt */
+#define FERRY_SPIN_ASK_NS 5000000u     /* at most so often: it is a read from /proc */
+#define FERRY_SPIN_ENOUGH_NS 10000000u /* run and waited, to judge by; CPUs are short where a third of it and more is waited */
 #define FERRY_SPIN_REST_LEAST_NS 50000000u
 #define FERRY_SPIN_REST_MOST_NS 3200000000u
+#define FERRY_SPIN_TRIAL_NS 500000000u /* and once more the last rest: who finds CPUs short later than that has found another shortage */
 
-/** Of the threads of a process that look in the same manner. Zeroed, but for limit_ns. */
+/** Of the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
-	uint64_t limit_ns;           /* to look at most; constant */
+	uint64_t limit_ns;           /* to look at most; constant; 0: not at all */
 	_Atomic uint64_t rest_until; /* nobody looks before; whoever finds CPUs short, by compare and exchange from a time that has passed */
 	_Atomic uint64_t rest_ns;    /* the last rest's length; who has set rest_until. Another who reads it too early rests a little less */
 };
 
-/** One thread's, and its alone. */
+/** One thread's, and its alone. Zeroed. */
 struct ferry_looker {
-	uint64_t looked_at; /* when it last looked in vain; 0: it has worked or slept since */
-	long preempted;     /* how often, when it was last asked */
+	uint64_t asked_at;
+	uint64_t since, ran_ns, waited_ns; /* when it was last judged, and of its life until then; since 0: not yet */
 };
-
-/** By its thread, before anything else. */
-void ferry_looker_begin(struct ferry_looker *looker);
 
 /** How long to look now, in nanoseconds: limit_ns, or 0 while CPUs are short. `now`: ferry_now_ns. */
 static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now)
@@ -38,24 +37,23 @@ static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now
 	return now < atomic_load_explicit(&spin->rest_until, memory_order_relaxed) ? 0 : spin->limit_ns;
 }
 
-/** CPUs are short at `now`. The first to say so of all who have looked since the last rest counts. */
+/** CPUs are short at `now`. The first to say so after a rest counts. */
 void ferry_spin_rest(struct ferry_spin *spin, uint64_t now);
 
-/** After a gap: rests if the kernel has taken the CPU from this thread since it last asked. */
+/**
+ * The calling thread has run and waited so long in its life: rests if it has waited too much since it was last judged. What lies before the
+ * end of a rest does not count: who sleeps and is woken waits for the CPU to wake up, too.
+ */
+void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns, uint64_t now);
+
+/** Asks the kernel, and judges. Where it does not tell, as on Linux without CONFIG_SCHED_INFO, nobody ever rests. */
 void ferry_spin_ask(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t now);
 
-/** After each look in vain that follows another at once. Costs nothing while the CPU is the thread's own. */
+/** After each look, in vain or not. */
 static inline void ferry_spin_looked(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t now)
 {
-	if (looker->looked_at && now - looker->looked_at > FERRY_SPIN_GAP_NS)
+	if (now - looker->asked_at > FERRY_SPIN_ASK_NS && spin->limit_ns)
 		ferry_spin_ask(spin, looker, now);
-	looker->looked_at = now;
-}
-
-/** After work, or sleep: it is no wonder if the next look comes late. */
-static inline void ferry_spin_found(struct ferry_looker *looker)
-{
-	looker->looked_at = 0;
 }
 
 #endif

@@ -333,6 +333,14 @@ static void drop_captured(struct ferry_lane *lane)
 	}
 }
 
+static bool look_once(struct ferry_lane *lane)
+{
+	bool found = lane_round(lane);
+	if (lane->comm->spin.limit_ns)
+		ferry_spin_looked(&lane->comm->spin, &lane->looker, ferry_now_ns());
+	return found;
+}
+
 /*
  * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. Ranks of host
  * devices usually outnumber the cores, and who looks keeps another from working.
@@ -344,11 +352,10 @@ static bool look(struct ferry_lane *lane)
 		return false;
 	uint64_t now = ferry_now_ns(), begun = now;
 	while (now - begun < ferry_spin_ns(spin, now) && !atomic_load_explicit(&lane->stopping, memory_order_relaxed)) {
-		if (lane_round(lane))
+		if (look_once(lane))
 			return true;
 		ferry_relax();
 		now = ferry_now_ns();
-		ferry_spin_looked(spin, &lane->looker, now);
 	}
 	return false;
 }
@@ -385,18 +392,15 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
-	ferry_looker_begin(&lane->looker);
 	if (lane->comm->device->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
-		if (lane_round(lane) || look(lane)) {
-			ferry_spin_found(&lane->looker);
+		if (look_once(lane) || look(lane)) {
 			lane->idle_since = 0;
 			lane->reported = false;
 			continue;
 		}
 		uint64_t now = ferry_now_ns();
-		ferry_spin_looked(&lane->comm->spin, &lane->looker, now);
 		if (!lane->idle_since)
 			lane->idle_since = now;
 		ferry_lane_watch(lane, now);
@@ -407,7 +411,6 @@ static void *lane_main(void *argument)
 		uint32_t ticket = ferry_doorbell_prepare(lane->bell);
 		if (lane_round(lane)) {
 			ferry_doorbell_cancel(lane->bell);
-			ferry_spin_found(&lane->looker);
 			lane->idle_since = 0;
 			lane->reported = false;
 			continue;
@@ -423,7 +426,6 @@ static void *lane_main(void *argument)
 			continue;
 		}
 		ferry_doorbell_wait(lane->bell, ticket, timeout);
-		ferry_spin_found(&lane->looker);
 	}
 }
 

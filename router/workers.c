@@ -122,6 +122,9 @@ static bool is_over(const struct ferry_job *attended)
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
 }
 
+/* The calling thread's: it stays from one time at work to the next. */
+static _Thread_local struct ferry_looker looker;
+
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
 {
@@ -129,8 +132,6 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	uint64_t idle_since = 0, spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
 	uint32_t vain = 0;
 	bool found = false, steal = !spin_ns;
-	struct ferry_looker looker;
-	ferry_looker_begin(&looker);
 	enter_jobs(workers, &round);
 	while (round.njobs && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
@@ -140,12 +141,9 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
-		if (found) {
+		ferry_spin_looked(&workers->spin, &looker, now);
+		if (found)
 			idle_since = 0;
-			ferry_spin_found(&looker);
-		} else {
-			ferry_spin_looked(&workers->spin, &looker, now);
-		}
 		spin_ns = ferry_spin_ns(&workers->spin, now);
 		if (all) {
 			vain = found ? 0 : vain + 1;

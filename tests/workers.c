@@ -219,7 +219,7 @@ static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **
 	(void)state;
 	static const struct ferry_layout none;
 	uint64_t done = 1024;
-	for (int attempt = 0; attempt < 20 && done == 1024; attempt++)
+	for (int attempt = 0; attempt < 200 && done == 1024; attempt++)
 		done = done_of_the_long_call(&none);
 	assert_in_range(done, 0, 1023);
 }
