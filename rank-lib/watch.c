@@ -39,6 +39,15 @@ static const struct ferry_call *first_begun(const struct ferry_lane *lane)
 	return call;
 }
 
+/* The stream is at it, and rank 0 has not said which number it has: rank 0's streams have not reached it, or run others first. */
+static const struct ferry_call *first_unnumbered(const struct ferry_lane *lane)
+{
+	const struct ferry_call *call = lane->comm->rank == 0 ? NULL : lane->calls;
+	while (call && !(call->name && !atomic_load_explicit(&call->seq, memory_order_acquire) && ferry_ticket_started(&call->ticket)))
+		call = call->next[lane->direction];
+	return call;
+}
+
 static const char *name_of(enum ferry_direction direction)
 {
 	return direction == FERRY_UP ? "D2H" : "H2D";
@@ -99,14 +108,21 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_call *call = first_begun(lane);
 	if (!lane->comm->stall_ns || lane->reported)
 		return;
+	const struct ferry_call *unnumbered = call ? NULL : first_unnumbered(lane);
 	/* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
 	uint64_t missing = call && !call->point_to_point ? ferry_run_missing(lane->comm, call) : 0;
-	if (!call || (missing && lane->direction == FERRY_DOWN))
+	if ((!call && !unnumbered) || ((missing || unnumbered) && lane->direction == FERRY_DOWN))
 		lane->awaited_until = now;
 	uint64_t since = lane->idle_since > lane->awaited_until ? lane->idle_since : lane->awaited_until;
 	if (now - since < lane->comm->stall_ns)
 		return;
 	lane->reported = true;
+	if (unnumbered) {
+		ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for rank 0 to reach a %scall (%s)", lane->comm->rank,
+		          (unsigned long long)(now - since) / 1000000000, unnumbered->ticket.repeats ? "captured " : "",
+		          ferry_collective_name(unnumbered->shape & 0xff));
+		return;
+	}
 	if (missing) {
 		report_missing(lane, call, missing, now - since);
 		return;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COUNT 3011
 
@@ -558,6 +559,47 @@ static void alltoallv_and_device_scalars_are_replayed(void **state)
 	places_close(places, &gang);
 }
 
+/* Rank 1's graph runs, rank 0's does not: who numbers the calls would never say so. */
+static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
+{
+	(void)state;
+	static const char expected[] = "rank 1 has waited 1 s for rank 0 to reach a captured call (allreduce)\n";
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	char path[] = "/tmp/ferry-graphs-XXXXXX", said[4096] = "";
+	int file = mkstemp(path), before = dup(STDERR_FILENO);
+	assert_true(file >= 0 && before >= 0);
+	unlink(path);
+	setenv("FERRY_STALL_SECONDS", "1", 1);
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	capture_round(places, &gang, 1, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	replay(places, &gang, graphs);
+	places_settle(places, &gang, 1);
+	dup2(file, STDERR_FILENO);
+	place_enter(&places[1]);
+	CU(cuGraphLaunch(graphs[1], places[1].stream));
+	for (int tries = 0; tries < 1000 && !strstr(said, expected); tries++) {
+		doze(20);
+		said[pread(file, said, sizeof said - 1, 0)] = '\0';
+	}
+	place_enter(&places[0]);
+	CU(cuGraphLaunch(graphs[0], places[0].stream));
+	places_settle(places, &gang, 2);
+	dup2(before, STDERR_FILENO);
+	said[pread(file, said, sizeof said - 1, 0)] = '\0';
+	char *line = strstr(said, expected);
+	if (!line || strstr(strchr(line, '\n'), "waited"))
+		fail_msg("not once, but \"%s\"", said);
+	close(before);
+	close(file);
+	unsetenv("FERRY_STALL_SECONDS");
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -577,6 +619,7 @@ int main(void)
 	        cmocka_unit_test_teardown(captures_that_are_thrown_away_leave_the_communicator_working, no_misuse),
 	        cmocka_unit_test_teardown(each_rank_captures_in_a_thread_of_its_own, no_misuse),
 	        cmocka_unit_test_teardown(alltoallv_and_device_scalars_are_replayed, no_misuse),
+	        cmocka_unit_test_teardown(a_replay_that_rank_0_does_not_make_is_told_of, no_misuse),
 	};
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
