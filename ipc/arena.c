@@ -213,7 +213,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 		goto failed;
 	}
 	struct ferry_arena_shape shape = {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
-	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
+	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST || header.staging % PAGE ||
+	    header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
 	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes, false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains || expected.counters != header.counters ||

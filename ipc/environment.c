@@ -33,7 +33,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, 1e-6 to 1e5, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",
-	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, two thirds of it for GPUs."},
+	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, two thirds of it for GPUs. "
+	 "Windows for messages between two ranks come on top, half as much at most, but at least 512 bytes for each slot."},
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64, at most 1G. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "", "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
@@ -43,7 +44,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "",
 	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for GPUs, workers 1000 "
-	 "in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for a third of its time, none of its kind spins for 50 ms to 3.2 s."},
+	 "in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for more than a third of its time, none of its kind spins for 50 ms to 3.2 s."},
 	{"FERRY_REDUCE", "",
 	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are refused."},
 	{"FERRY_LIMITS", "",

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/spin.h"
 
+#include "ipc/descriptors.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -29,18 +31,29 @@ void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint
 	looker->waited_ns = waited_ns;
 }
 
+void ferry_looker_open(struct ferry_looker *looker, const struct ferry_spin *spin)
+{
+	*looker = (struct ferry_looker){.file = -1};
+	if (spin->limit_ns)
+		looker->file = ferry_descriptor_above(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+}
+
+void ferry_looker_close(struct ferry_looker *looker)
+{
+	if (looker->file >= 0)
+		close(looker->file);
+	looker->file = -1;
+}
+
 void ferry_spin_ask(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t now)
 {
 	char text[96];
 	unsigned long long ran, waited;
-	int file = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-	ssize_t bytes = file < 0 ? -1 : read(file, text, sizeof text - 1);
-	if (file >= 0)
-		close(file);
-	if (bytes > 0) {
-		text[bytes] = '\0';
-		if (sscanf(text, "%llu %llu", &ran, &waited) == 2)
-			ferry_spin_judge(spin, looker, ran, waited, now);
-	}
+	ssize_t bytes = pread(looker->file, text, sizeof text - 1, 0);
+	text[bytes > 0 ? bytes : 0] = '\0';
 	looker->asked_at = now;
+	if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
+		ferry_looker_close(looker);
+	else if (ran) /* 0 until the first tick, and where the kernel has the file and does not count */
+		ferry_spin_judge(spin, looker, ran, waited, now);
 }

@@ -392,6 +392,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
+	ferry_looker_open(&lane->looker, &lane->comm->spin);
 	if (lane->comm->device->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
@@ -418,6 +419,7 @@ static void *lane_main(void *argument)
 		if (stopping(lane)) {
 			ferry_doorbell_cancel(lane->bell);
 			drop_captured(lane);
+			ferry_looker_close(&lane->looker);
 			return NULL;
 		}
 		int64_t timeout = sleep_us(lane, now); /* again: the round may have found a new call, for which nobody rings */

@@ -75,6 +75,8 @@ static void *attendant_main(void *argument)
 	struct ferry_job *job = argument;
 	struct ferry_workers *workers = job->attendant.workers;
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
+	struct ferry_looker looker;
+	ferry_looker_open(&looker, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
@@ -82,6 +84,7 @@ static void *attendant_main(void *argument)
 		bool asked = atomic_load_explicit(&job->attendant.asked, memory_order_acquire) == 1;
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
 			ferry_doorbell_cancel(bell);
+			ferry_looker_close(&looker);
 			return NULL;
 		}
 		if (asked) {
@@ -90,7 +93,7 @@ static void *attendant_main(void *argument)
 			atomic_store_explicit(&job->attendant.asked, 2, memory_order_release);
 		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
-			ferry_workers_attend(workers, job);
+			ferry_workers_attend(workers, job, &looker);
 		} else {
 			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
 			ferry_doorbell_wait(bell, ticket, LOOK_US);

@@ -35,7 +35,7 @@ static const struct argp_option options[] = {
 	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, "
 	                                       "$XDG_RUNTIME_DIR/ferry, /run/ferry where writable, /tmp/ferry-UID)", 0},
 	{"workers", 'w', "N", 0, "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
-	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0, "Staging for all jobs together, K, M and G understood (default: no limit)", 0},
+	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0, "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two ranks come on top, up to half as much", 0},
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},

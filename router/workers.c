@@ -122,11 +122,8 @@ static bool is_over(const struct ferry_job *attended)
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
 }
 
-/* The calling thread's: it stays from one time at work to the next. */
-static _Thread_local struct ferry_looker looker;
-
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
-static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
+static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended, struct ferry_looker *looker)
 {
 	struct round round = {.next = 0};
 	uint64_t idle_since = 0, spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
@@ -141,7 +138,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
-		ferry_spin_looked(&workers->spin, &looker, now);
+		ferry_spin_looked(&workers->spin, looker, now);
 		if (found)
 			idle_since = 0;
 		spin_ns = ferry_spin_ns(&workers->spin, now);
@@ -169,7 +166,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 }
 
 /* attended: whose attendant the thread is, or NULL. */
-static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended)
+static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended, struct ferry_looker *looker)
 {
 	pthread_mutex_lock(&workers->lock);
 	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
@@ -178,16 +175,16 @@ static void run(struct ferry_workers *workers, uint32_t worker, const struct fer
 	atomic_fetch_sub_explicit(&workers->held_out, 1, memory_order_relaxed);
 	workers->active++;
 	pthread_mutex_unlock(&workers->lock);
-	work_until_idle(workers, worker, attended);
+	work_until_idle(workers, worker, attended, looker);
 	pthread_mutex_lock(&workers->lock);
 	workers->active--;
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
 }
 
-void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job)
+void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_looker *looker)
 {
-	run(workers, workers->nhelpers, job);
+	run(workers, workers->nhelpers, job, looker);
 }
 
 void ferry_workers_let_go(struct ferry_workers *workers)
@@ -202,6 +199,8 @@ static void *helper_main(void *argument)
 	struct ferry_helper *helper = argument;
 	struct ferry_workers *workers = helper->workers;
 	uint64_t bit = 1ull << helper->number;
+	struct ferry_looker looker;
+	ferry_looker_open(&looker, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
@@ -212,12 +211,13 @@ static void *helper_main(void *argument)
 		pthread_mutex_unlock(&workers->lock);
 		if (stopping) {
 			ferry_doorbell_cancel(&helper->bell);
+			ferry_looker_close(&looker);
 			return NULL;
 		}
 		/* No condition to check again: a helper is woken by a worker that is awake and finds the work itself if need be. */
 		ferry_doorbell_wait(&helper->bell, ticket, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
-		run(workers, helper->number, NULL);
+		run(workers, helper->number, NULL, &looker);
 	}
 }
 

@@ -186,7 +186,7 @@ static void grouped_sends_and_receives_progress_together(void **state)
 	close_ranks(&ranks);
 }
 
-static void a_long_message_passes_through_the_short_window(void **state)
+static void a_long_message_passes_through_a_shorter_window(void **state)
 {
 	(void)state;
 	struct ranks ranks;
@@ -531,7 +531,7 @@ int main(void)
 		cmocka_unit_test(many_calls_in_flight_finish_in_order),
 		cmocka_unit_test(two_communicators_run_on_two_streams_at_once),
 		cmocka_unit_test(grouped_sends_and_receives_progress_together),
-		cmocka_unit_test(a_long_message_passes_through_the_short_window),
+		cmocka_unit_test(a_long_message_passes_through_a_shorter_window),
 		cmocka_unit_test(messages_of_all_lengths_follow_each_other),
 		cmocka_unit_test(uneven_all_to_all_delivers_every_part),
 		cmocka_unit_test(figure_3_of_hylink_runs_as_printed),

@@ -69,7 +69,7 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	ferry_arena_unmap(&first);
 }
 
-/* Every 32-bit word of the header's constants, set to odd values: the mapping is refused or harmless, never out of bounds. */
+/* Every 32-bit word of the header's constants, set to odd values, and to its neighbours: the mapping is refused or harmless, never out of bounds. */
 static void a_corrupt_header_is_refused_with_its_values(void **state)
 {
 	(void)state;
@@ -77,11 +77,11 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 	size_t constants = offsetof(struct ferry_arena_header, attached) / 4;
 	unsigned refused = 0;
 	for (size_t word = 0; word < constants; word++)
-		for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+		for (size_t i = 0; i < sizeof values / sizeof *values + 2; i++) {
 			struct ferry_arena arena, mapped;
 			assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
 			uint32_t *at = (uint32_t *)arena.header + word, before = *at;
-			*at = values[i];
+			*at = i < sizeof values / sizeof *values ? values[i] : before + (i % 2 ? 1 : -1u);
 			if (ferry_arena_map(dup(arena.descriptor), &mapped)) {
 				refused++;
 				assert_true(strlen(ferry_last_message()) > 10);
@@ -89,7 +89,8 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 				char *end = (char *)mapped.header + mapped.bytes;
 				assert_true(mapped.pair_windows + (uint64_t)mapped.nranks * mapped.nranks * FERRY_PAIR_SLOTS *
 				                                          mapped.pair_slot_bytes <= end);
-				assert_true(mapped.staging[1] + mapped.staging_bytes <= end);
+				assert_true(mapped.staging[1] + mapped.staging_bytes <= mapped.pair_windows);
+				assert_int_equal(mapped.pair_slot_bytes % 64, 0);
 				ferry_arena_unmap(&mapped);
 			}
 			*at = before;

@@ -122,7 +122,10 @@ FERRY_API ferryResult_t ferryAllToAll(const void *sendbuff, void *recvbuff, size
 FERRY_API ferryResult_t ferryAllToAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls, void *recvbuff,
                                        const size_t *recvcounts, const size_t *rdispls, ferryDataType_t type, ferryComm_t comm,
                                        ferryStream_t stream);
-/** Point to point; sends and receives of one group progress together. Counts and types of the two ends must agree. */
+/**
+ * Point to point; sends and receives of one group progress together. Counts and types of the two ends must agree. A send may be over
+ * before its receive begins: it then learns of a disagreement by ferryCommGetAsyncError.
+ */
 FERRY_API ferryResult_t ferrySend(const void *sendbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
 FERRY_API ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
