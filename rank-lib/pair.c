@@ -9,8 +9,8 @@
 #include <math.h>
 
 /*
- * A slice costs some 16 us of its lanes, whatever its length, and a message takes one more slice's time than its bytes do: so the time of a
- * message is least with slices as long as the root of its length times what moves in that time at 25 GB/s (docs/performance.md, "Send and receive").
+ * The root is slicing.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of one more slice than it
+ * has. The factor was found by trying (docs/performance.md, "Send and receive").
  */
 #define COST_BYTES 400000.0
 #define SLICE_LEAST (64u << 10)
