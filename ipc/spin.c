@@ -4,6 +4,7 @@
 #include "ipc/descriptors.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 

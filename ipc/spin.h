@@ -9,7 +9,6 @@
 #define FERRY_IPC_SPIN_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #define FERRY_SPIN_ASK_NS 5000000u     /* at most so often: it is a read from /proc */

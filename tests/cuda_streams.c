@@ -287,47 +287,27 @@ static int threads_awake(void)
 	return awake;
 }
 
-/* How often the kernel has taken the CPU from threads of this process. */
-static long times_preempted(void)
-{
-	DIR *threads = opendir("/proc/self/task");
-	long times = 0;
-	assert_non_null(threads);
-	for (const struct dirent *entry; (entry = readdir(threads));) {
-		char path[300], line[512];
-		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-		FILE *file = fopen(path, "r");
-		long count;
-		while (file && fgets(line, sizeof line, file))
-			times += sscanf(line, "nonvoluntary_ctxt_switches: %ld", &count) == 1 ? count : 0;
-		if (file)
-			fclose(file);
-	}
-	closedir(threads);
-	return times;
-}
-
 /*
- * A call every few milliseconds finds its lanes awake, and who destroys the communicator does not wait for them to tire. Two lanes alone:
- * they do not look where threads outnumber CPUs. If others have taken theirs, this says nothing, and is tried again.
+ * A call some milliseconds after another finds its lanes awake, and who destroys the communicator does not wait for them to tire. Two lanes
+ * alone: where threads outnumber CPUs they do not look for long. So this test may find them asleep beside others, and tries again.
  */
 static void lanes_look_for_the_next_call_for_a_while(void **state)
 {
 	(void)state;
 	struct gang gang;
 	struct place places[MOST_PLACES];
-	int awake = 0, preempted = 1;
+	int awake = 0;
 	setenv("FERRY_SPIN_US", "1000000", 1);
 	setenv("FERRY_WORKERS", "1", 1);
-	for (int attempt = 0; attempt < 40 && preempted && awake < 3; attempt++) {
+	for (int attempt = 0; attempt < 40 && awake < 3; attempt++) {
 		gang_open(&gang, 1, devices, 1);
 		places_open(places, &gang, COUNT);
-		long before = times_preempted();
 		places_round(places, &gang);
 		places_settle(places, &gang, 1);
-		doze(20);
-		awake = threads_awake(); /* with this one */
-		preempted = times_preempted() > before;
+		for (int look = 0; look < 5 && awake < 3; look++) {
+			doze(4);
+			awake = threads_awake(); /* with this one */
+		}
 		double start = seconds();
 		gang_close(&gang);
 		assert_true(seconds() - start < 0.5);
@@ -335,8 +315,6 @@ static void lanes_look_for_the_next_call_for_a_while(void **state)
 	}
 	unsetenv("FERRY_SPIN_US");
 	unsetenv("FERRY_WORKERS");
-	if (awake < 3 && preempted)
-		skip();
 	assert_in_range(awake, 3, 64);
 }
 
