@@ -8,7 +8,7 @@
 #define FERRY_BENCH_LIMITS_GPU_H
 
 #include "bench/limits_run.h"
-#include "rank-lib/device/cuda_driver.h"
+#include "router/copy/cuda_driver.h"
 
 #include <stdatomic.h>
 

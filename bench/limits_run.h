@@ -10,7 +10,7 @@
 #define FERRY_BENCH_LIMITS_RUN_H
 
 #include "ipc/layout.h"
-#include "router/reduce.h"
+#include "router/reduce/reduce.h"
 
 #define LIMITS_MAX_GPUS      16
 #define LIMITS_MAX_WINDOWS   48 /* rows: up to 4 numbers of GPUs times windows */

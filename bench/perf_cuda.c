@@ -2,7 +2,7 @@
 /* ferry-perf's buffers on a GPU. */
 #include "bench/perf_memory.h"
 #include "ipc/error.h"
-#include "rank-lib/device/cuda_driver.h"
+#include "router/copy/cuda_driver.h"
 #include "rank-lib/device/device.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
-#include "router/reduce.h"
+#include "router/reduce/reduce.h"
 
 #include <argp.h>
 #include <cjson/cJSON.h>

@@ -265,7 +265,7 @@ static ferryResult_t call_launch(struct ferry_call *call, ferryStream_t stream, 
 	atomic_store(&call->lanes, 1 + (call->all_left[FERRY_DOWN] > 0));
 	atomic_fetch_add(&comm->inflight, 1);
 	atomic_fetch_add(&comm->device->inflight, 1);
-	bool polled = comm->device->ops->polled;
+	bool polled = comm->device->copier->ops->polled;
 	if (polled)
 		ferry_lanes_announce(comm, call);
 	else

@@ -191,7 +191,7 @@ static void wait_for_other_calls(struct ferry_device *device)
 {
 	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
 	uint32_t inflight;
-	while (device->ops->direct_memory_access &&
+	while (device->copier->ops->direct_memory_access &&
 	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 && ferry_now_ns() < until)
 		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
@@ -204,7 +204,7 @@ void ferry_comm_close_device(struct ferryComm *comm)
 	comm->gate = NULL;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (comm->registered[domain])
-			comm->device->ops->unregister_memory(comm->device, comm->shared.arenas[domain].header);
+			comm->device->copier->ops->unregister_memory(comm->device->copier, comm->shared.arenas[domain].header);
 }
 
 static void wait_for_calls(struct ferryComm *comm)

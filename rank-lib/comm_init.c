@@ -66,8 +66,8 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	uint32_t devices = launch->local_size > 0 ? (uint32_t)launch->local_size : (uint32_t)comm->nranks;
 	uint32_t ordinal = (uint32_t)comm->device->ordinal;
 	comm->ndomains = layout.ndomains;
-	comm->topology.together = layout.together && comm->device->ops->direct_memory_access;
-	if (comm->device->ops->direct_memory_access)
+	comm->topology.together = layout.together && comm->device->copier->ops->direct_memory_access;
+	if (comm->device->copier->ops->direct_memory_access)
 		comm->staging = layout.domains[0].cache_bytes / 3 * 2;
 	for (uint32_t i = 0; i < layout.ndomains; i++) {
 		if (layout.domains[i].core_cache_bytes && (!comm->core_cache || layout.domains[i].core_cache_bytes < comm->core_cache))
@@ -106,7 +106,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (!result)
 		result = ferry_env_integer("FERRY_WINDOW", 1, FERRY_MAX_WINDOW, 0, &window);
 	comm->window = (uint64_t)window;
-	if (!result && comm->device->ops->direct_memory_access)
+	if (!result && comm->device->copier->ops->direct_memory_access)
 		result = ferry_costs_read(&comm->costs);
 	if (!result)
 		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
@@ -120,7 +120,7 @@ static ferryResult_t open_device(struct ferryComm *comm)
 	ferryResult_t result = ops->gate_open ? ops->gate_open(comm->device, &comm->gate) : ferrySuccess;
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
 		struct ferry_arena *arena = &comm->shared.arenas[domain];
-		result = ops->register_memory(comm->device, arena->header, arena->bytes);
+		result = comm->device->copier->ops->register_memory(comm->device->copier, arena->header, arena->bytes);
 		comm->registered[domain] = !result;
 	}
 	return result;

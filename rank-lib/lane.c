@@ -54,7 +54,7 @@ static void slice_done(struct ferry_lane *lane, struct ferry_call *call, struct 
 		ferry_pair_publish(lane, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
 		ferry_publish(&lane->comm->shared, transfer->step->instr, transfer->step->counter, ferry_run_number(call), transfer->finished);
-	if (lane->comm->device->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
+	if (lane->comm->device->copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
 		keep_window(call, transfer, transfer->finished - 1);
 	if (transfer->finished == transfer->nslices)
 		transfer_done(lane, call, transfer);
@@ -65,7 +65,7 @@ static bool reap(struct ferry_lane *lane)
 	if (lane->head == lane->tail)
 		return false;
 	ferry_lane_drive(lane);
-	uint64_t finished = lane->comm->device->ops->finished(&lane->queue);
+	uint64_t finished = lane->comm->device->copier->ops->finished(&lane->queue);
 	ferry_lane_drive(lane);
 	bool progress = false;
 	while (lane->head != lane->tail && lane->outstanding[lane->head % FERRY_OUTSTANDING].ticket <= finished) {
@@ -82,7 +82,7 @@ bool ferry_lane_copy(struct ferry_lane *lane, struct ferry_call *call, struct fe
 {
 	if (bytes) {
 		ferry_lane_drive(lane);
-		ferryResult_t result = lane->comm->device->ops->copy(&lane->queue, destination, source, bytes, transfer->length, crosses);
+		ferryResult_t result = lane->comm->device->copier->ops->copy(&lane->queue, destination, source, bytes, transfer->length, crosses);
 		ferry_lane_drive(lane);
 		if (result) {
 			ferry_comm_fail(lane->comm, result, ferry_last_message());
@@ -189,7 +189,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_call *call, bool *e
 		return false;
 	if (direction == FERRY_UP && !call->noticed) {
 		call->noticed = true;
-		if (lane->comm->device->ops->polled && call->all_left[FERRY_DOWN])
+		if (lane->comm->device->copier->ops->polled && call->all_left[FERRY_DOWN])
 			ferry_wake(&lane->comm->shared, 0, 1ull << lane->comm->rank, 0);
 	}
 	if (direction == FERRY_UP && !call->point_to_point && !call->submitted) {
@@ -348,7 +348,7 @@ static bool look_once(struct ferry_lane *lane)
 static bool look(struct ferry_lane *lane)
 {
 	struct ferry_spin *spin = &lane->comm->spin;
-	if (!spin->limit_ns || lane->idle_since || (!lane->calls && !lane->comm->device->ops->polled))
+	if (!spin->limit_ns || lane->idle_since || (!lane->calls && !lane->comm->device->copier->ops->polled))
 		return false;
 	uint64_t now = ferry_now_ns(), begun = now;
 	while (now - begun < ferry_spin_ns(spin, now) && !atomic_load_explicit(&lane->stopping, memory_order_relaxed)) {
@@ -375,7 +375,7 @@ bool ferry_lane_awaits_start(const struct ferry_lane *lane)
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
-	const struct ferry_device_ops *ops = lane->comm->device->ops;
+	const struct ferry_copy_ops *ops = lane->comm->device->copier->ops;
 	/* The other lane may still have calls where this one has none, and hang in the driver. */
 	bool busy = lane->calls || (ops->polled && atomic_load_explicit(&lane->comm->inflight, memory_order_relaxed));
 	int64_t most = busy ? FERRY_LIVENESS_US : -1;
@@ -393,7 +393,7 @@ static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
 	ferry_looker_open(&lane->looker, &lane->comm->spin);
-	if (lane->comm->device->ops->polled)
+	if (lane->comm->device->copier->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
 		if (look_once(lane) || look(lane)) {
@@ -444,13 +444,13 @@ static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction dir
 	lane->calls_end = &lane->calls;
 	for (int peer = 0; peer < comm->nranks; peer++)
 		lane->message[peer] = 1;
-	ferryResult_t result = comm->device->ops->queue_open(comm->device, direction, &lane->queue);
+	ferryResult_t result = comm->device->copier->ops->queue_open(comm->device->copier, direction, &lane->queue);
 	if (result)
 		return result;
 	pthread_mutex_init(&lane->inbox_lock, NULL);
 	int refused = pthread_create(&lane->thread, NULL, lane_main, lane);
 	if (refused) {
-		comm->device->ops->queue_close(&lane->queue);
+		comm->device->copier->ops->queue_close(&lane->queue);
 		pthread_mutex_destroy(&lane->inbox_lock);
 		return ferry_fail(ferrySystemError, "a lane thread: %s", strerror(refused));
 	}
@@ -461,7 +461,7 @@ static ferryResult_t lane_start(struct ferryComm *comm, enum ferry_direction dir
 ferryResult_t ferry_lanes_start(struct ferryComm *comm)
 {
 	long spin_us;
-	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, comm->device->ops->polled ? POLLED_SPIN_US : 0, &spin_us);
+	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, comm->device->copier->ops->polled ? POLLED_SPIN_US : 0, &spin_us);
 	comm->spin.limit_ns = result ? 0 : (uint64_t)spin_us * 1000;
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
 		result = lane_start(comm, direction);
@@ -481,7 +481,7 @@ void ferry_lanes_stop(struct ferryComm *comm)
 		pthread_mutex_unlock(&lane->inbox_lock);
 		ferry_doorbell_ring(lane->bell);
 		pthread_join(lane->thread, NULL);
-		comm->device->ops->queue_close(&lane->queue);
+		comm->device->copier->ops->queue_close(&lane->queue);
 		pthread_mutex_destroy(&lane->inbox_lock);
 		lane->running = false;
 	}
@@ -519,7 +519,7 @@ void ferry_lanes_submit(struct ferryComm *comm, struct ferry_call *call)
 		 * the job rings once: either finds the call in the inbox, or is seen here to have done so.
 		 */
 		ferry_full_fence();
-		if (comm->device->ops->polled || ferry_comm_failed(comm))
+		if (comm->device->copier->ops->polled || ferry_comm_failed(comm))
 			ferry_doorbell_ring(lane->bell);
 	}
 }

@@ -99,7 +99,7 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
 	                                        .redop = key->redop,
 	                                        .slice = (uint32_t)comm->slice,
 	                                        .window = (uint32_t)comm->window,
-	                                        .direct = comm->device->ops->direct_memory_access,
+	                                        .direct = comm->device->copier->ops->direct_memory_access,
 	                                        .core_cache = comm->core_cache,
 	                                        .sharing = comm->topology.together ? comm->ndomains : 1,
 	                                        .costs = comm->costs};

@@ -195,7 +195,7 @@ static void end_call(struct ferry_call *call)
 	if (repeats) /* before the stream goes on: the next replay may reach it at once */
 		atomic_store_explicit(&call->seq, 0, memory_order_release);
 	ferry_ticket_finish(&call->ticket, result, comm->error_message);
-	if (atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_acq_rel) == 1 && comm->device->ops->direct_memory_access)
+	if (atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_acq_rel) == 1 && comm->device->copier->ops->direct_memory_access)
 		ferry_futex_wake(&comm->device->inflight, -1, false);
 	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
 		ferry_futex_wake(&comm->inflight, -1, false);

@@ -149,14 +149,14 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 static bool device_works(struct ferry_lane *lane)
 {
 	ferry_lane_drive(lane);
-	ferryResult_t result = lane->comm->device->ops->queue_check(&lane->queue);
+	ferryResult_t result = lane->comm->device->copier->ops->queue_check(&lane->queue);
 	ferry_lane_drive(lane);
 	return result == ferrySuccess;
 }
 
 void ferry_lane_watch(struct ferry_lane *lane, uint64_t now)
 {
-	const struct ferry_device_ops *ops = lane->comm->device->ops;
+	const struct ferry_copy_ops *ops = lane->comm->device->copier->ops;
 	if (now - lane->checked < FERRY_LIVENESS_US * 1000ull)
 		return;
 	lane->checked = now;

@@ -12,7 +12,7 @@
 #include "ipc/attach.h"
 #include "ipc/publish.h"
 #include "router/attendant.h"
-#include "router/reduce.h"
+#include "router/reduce/reduce.h"
 
 #include <pthread.h>
 

@@ -70,13 +70,13 @@ static ferryResult_t copy(struct ferry_device *device, enum ferry_direction dire
                           bool crosses)
 {
 	struct ferry_copy_queue queue;
-	ferryResult_t result = device->ops->queue_open(device, direction, &queue);
+	ferryResult_t result = device->copier->ops->queue_open(device->copier, direction, &queue);
 	if (result)
 		return result;
-	result = device->ops->copy(&queue, to, from, bytes, bytes, crosses);
-	while (!result && device->ops->finished(&queue) < queue.started)
-		result = device->ops->queue_check(&queue);
-	device->ops->queue_close(&queue);
+	result = device->copier->ops->copy(&queue, to, from, bytes, bytes, crosses);
+	while (!result && device->copier->ops->finished(&queue) < queue.started)
+		result = device->copier->ops->queue_check(&queue);
+	device->copier->ops->queue_close(&queue);
 	return result;
 }
 
@@ -103,7 +103,7 @@ static ferryResult_t move(const struct order *order, const struct opened *slot, 
 	CUdeviceptr own;
 	if (!host) {
 		host = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		slot->device->ops->register_memory(slot->device, host, 4096);
+		slot->device->copier->ops->register_memory(slot->device->copier, host, 4096);
 	}
 	memcpy(host, order->data, MOST_BYTES);
 	cuCtxPushCurrent(ferry_cuda_device(slot->device)->context);

@@ -24,5 +24,5 @@ if(CUDA_INCLUDE_DIR)
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(cuda_export SOURCES ${device}/device.c ${device}/host.c ${device}/host_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
-  target_compile_definitions(cuda_export PRIVATE FERRY_HAS_CUDA=1 FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()

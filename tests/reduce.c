@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "ipc/collective.h"
-#include "router/reduce_targets.h"
+#include "router/reduce/targets.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * ldexp and rounded by searching the list of all values of the type.
  */
 #include "ipc/collective.h"
-#include "router/reduce.h"
+#include "router/reduce/reduce.h"
 
 #include <math.h>
 #include <setjmp.h>

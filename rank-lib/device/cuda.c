@@ -22,24 +22,6 @@
 static struct ferry_cuda_device *devices[FERRY_MAX_RANKS];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
-ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit)
-{
-	CUresult refused = device->driver->CtxPushCurrent(device->context);
-	if (refused)
-		return ferry_cuda_failed(device->driver, refused, "making the GPU's primary context current");
-	/* Allocating pinned memory must not end a capture that goes on in this or another thread. */
-	visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	device->driver->ThreadExchangeStreamCaptureMode(&visit->mode);
-	return ferrySuccess;
-}
-
-void ferry_cuda_leave(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit)
-{
-	CUcontext left;
-	device->driver->ThreadExchangeStreamCaptureMode(&visit->mode);
-	device->driver->CtxPopCurrent(&left);
-}
-
 /* ---- lines ---- */
 
 static void put_line(struct ferry_cuda_device *device, struct ferry_cuda_line *line)
@@ -145,7 +127,7 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 	if (!result && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
 		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call", (void *)stream);
 	*captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 	return result;
 }
 
@@ -245,8 +227,8 @@ static ferryResult_t gate_open(struct ferry_device *base, void **gate)
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
 		return result;
-	CUresult refused = device->driver->StreamCreateWithPriority((CUstream *)gate, CU_STREAM_NON_BLOCKING, device->copy_priority);
-	ferry_cuda_leave(device, &visit);
+	CUresult refused = device->driver->StreamCreateWithPriority((CUstream *)gate, CU_STREAM_NON_BLOCKING, device->copier.priority);
+	ferry_cuda_visit_end(&visit);
 	return refused ? ferry_cuda_failed(device->driver, refused, "creating a stream for calls") : ferrySuccess;
 }
 
@@ -257,7 +239,7 @@ static void gate_close(struct ferry_device *base, void *gate)
 	if (ferry_cuda_enter(device, &visit))
 		return;
 	device->driver->StreamDestroy(gate);
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 }
 
 static ferryResult_t enqueue(struct ferry_device *base, ferryStream_t given, struct ferry_ticket *ticket,
@@ -282,7 +264,7 @@ static ferryResult_t enqueue(struct ferry_device *base, ferryStream_t given, str
 		if (refused)
 			result = ferry_cuda_failed(device->driver, refused, "putting a call into the stream");
 	}
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 	return result;
 }
 
@@ -306,38 +288,26 @@ static void close_device(struct ferry_device *device)
 }
 
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
-                                                 .polled = true,
                                                  .copies_in_stream = true,
-                                                 .direct_memory_access = true,
                                                  .enqueue = enqueue,
                                                  .gate_open = gate_open,
                                                  .gate_close = gate_close,
                                                  .release = release,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
-                                                 .register_memory = ferry_cuda_register,
-                                                 .unregister_memory = ferry_cuda_unregister,
                                                  .export_buffer = ferry_cuda_export,
                                                  .import_buffer = ferry_cuda_import,
                                                  .import_close = ferry_cuda_import_close,
                                                  .node = ferry_cuda_node,
-                                                 .queue_open = ferry_cuda_queue_open,
-                                                 .queue_close = ferry_cuda_queue_close,
-                                                 .copy = ferry_cuda_copy,
-                                                 .finished = ferry_cuda_finished,
-                                                 .wait_us = ferry_cuda_wait_us,
-                                                 .queue_check = ferry_cuda_queue_check,
                                                  .close = close_device};
 
 static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
-	int addressing = 0, least = 0;
+	int addressing = 0;
 	CUmoduleLoadingMode loading;
-	long nstreams, lazy;
-	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 1, &nstreams);
-	if (!result)
-		result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
+	long lazy;
+	ferryResult_t result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
 	if (result)
 		return result;
 	if (!lazy && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
@@ -346,7 +316,6 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 		                  "before CUDA starts (ferryrun does), or FERRY_LAZY_MODULES=1 if all its kernels have run once");
 	device->base.ops = &cuda_ops;
 	device->base.ordinal = ordinal;
-	device->nstreams = (uint32_t)nstreams;
 	pthread_mutex_init(&device->lock, NULL);
 	CUresult refused = driver->DeviceGet(&device->device, ordinal);
 	if (!refused)
@@ -355,13 +324,10 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 		return ferry_fail(ferryInvalidUsage, "CUDA device %d has no unified addressing", ordinal);
 	if (!refused)
 		refused = driver->DevicePrimaryCtxRetain(&device->context, device->device);
-	if (!refused)
-		refused = driver->CtxPushCurrent(device->context);
 	if (refused)
 		return ferry_cuda_failed(driver, refused, "opening the CUDA device");
-	driver->CtxGetStreamPriorityRange(&least, &device->copy_priority);
-	driver->CtxPopCurrent(&device->context);
-	return ferrySuccess;
+	device->base.copier = &device->copier.base;
+	return ferry_cuda_copier_open(&device->copier, driver, device->context);
 }
 
 /* The device whose context the calling thread has made current, if any. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The cuda device: the inside that cuda.c (streams, tickets), cuda_copy.c (copy engines), cuda_memory.c (what buffers may be,
- * registration) and cuda_export.c (buffers of other processes) share. One struct per GPU of the process, made on first use and
+ * The cuda device: the inside that cuda.c (streams, tickets), cuda_memory.c (what buffers may be) and cuda_export.c (buffers of other processes) share. One struct per GPU of the process, made on first use and
  * kept until the process ends: a stream may still be about to read a line after the last communicator has gone.
  *
  * No kernel is launched and no callback put into a user's stream: memory operations and copies are all.
@@ -9,12 +8,10 @@
 #ifndef FERRY_DEVICE_CUDA_H
 #define FERRY_DEVICE_CUDA_H
 
-#include "rank-lib/device/cuda_driver.h"
 #include "rank-lib/device/device.h"
+#include "router/copy/cuda.h"
 
 #include <pthread.h>
-
-#define FERRY_MOST_COPY_STREAMS 8
 
 /* Pinned host memory that a stream reads and writes: a ticket's words. */
 struct ferry_cuda_line {
@@ -27,11 +24,10 @@ struct ferry_cuda_line {
 
 struct ferry_cuda_device {
 	struct ferry_device base;
+	struct ferry_cuda_copier copier;
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context;          /* the primary one */
-	int copy_priority;          /* the greatest: copies go before the application's work */
-	uint32_t nstreams;          /* per copy queue */
 	pthread_mutex_t lock;       /* for the lines */
 	struct ferry_cuda_line **lines; /* a ring of those given back; usable once `started` is 1 and `finished` 0 */
 	uint32_t nlines, capacity, first;
@@ -42,30 +38,17 @@ static inline struct ferry_cuda_device *ferry_cuda_device(struct ferry_device *d
 	return (struct ferry_cuda_device *)device;
 }
 
-/** Makes the device's context current for a few calls; the caller's comes back with ferry_cuda_leave. Capture modes too. */
-struct ferry_cuda_visit {
-	CUstreamCaptureMode mode;
-};
-ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit);
-void ferry_cuda_leave(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit);
+static inline ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit)
+{
+	return ferry_cuda_visit(device->driver, device->context, visit);
+}
 
 /** A line with both words 0; under no lock, within a visit. */
 ferryResult_t ferry_cuda_take_line(struct ferry_cuda_device *device, struct ferry_cuda_line **line);
 void ferry_cuda_give_line(struct ferry_cuda_device *device, struct ferry_cuda_line *line);
 
-/* cuda_copy.c */
-ferryResult_t ferry_cuda_queue_open(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue);
-void ferry_cuda_queue_close(struct ferry_copy_queue *queue);
-ferryResult_t ferry_cuda_copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
-                              bool crosses);
-uint64_t ferry_cuda_finished(struct ferry_copy_queue *queue);
-int64_t ferry_cuda_wait_us(struct ferry_copy_queue *queue);
-ferryResult_t ferry_cuda_queue_check(struct ferry_copy_queue *queue);
-
 /* cuda_memory.c */
 ferryResult_t ferry_cuda_check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-ferryResult_t ferry_cuda_register(struct ferry_device *device, void *memory, size_t bytes);
-void ferry_cuda_unregister(struct ferry_device *device, void *memory);
 int ferry_cuda_node(struct ferry_device *device);
 
 /* cuda_export.c */

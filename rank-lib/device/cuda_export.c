@@ -82,7 +82,7 @@ ferryResult_t ferry_cuda_export(struct ferry_device *base, const void *buffer, s
 	if (result)
 		return result;
 	result = export_at(device, (CUdeviceptr)(uintptr_t)buffer, bytes, handle);
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 	if (!result)
 		ferry_export_seal(handle);
 	return result;
@@ -191,7 +191,7 @@ ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_ex
 	if (result)
 		return result;
 	result = open_mapping(device->driver, handle, imported);
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 	return result;
 }
 
@@ -202,5 +202,5 @@ void ferry_cuda_import_close(struct ferry_device *base, struct ferry_import *imp
 	if (ferry_cuda_enter(device, &visit))
 		return;
 	device->driver->IpcCloseMemHandle((CUdeviceptr)(uintptr_t)imported->mapping);
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 }

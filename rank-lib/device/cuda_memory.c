@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a buffer of a call may be, and the host memory that copy engines reach. */
+/* What a buffer of a call may be, and where the GPU hangs. */
 #include "rank-lib/device/cuda.h"
 
 #include "ipc/error.h"
@@ -67,34 +67,8 @@ ferryResult_t ferry_cuda_check_buffer(struct ferry_device *base, const void *buf
 	/* Addresses may be reserved and not mapped (cuMemMap), in what CUDA calls one range. That the last byte is there is cheap to ask. */
 	if (!result)
 		result = check_at(device, first + bytes - 1, what, buffer, bytes, &description);
-	ferry_cuda_leave(device, &visit);
+	ferry_cuda_visit_end(&visit);
 	return result;
-}
-
-ferryResult_t ferry_cuda_register(struct ferry_device *base, void *memory, size_t bytes)
-{
-	struct ferry_cuda_device *device = ferry_cuda_device(base);
-	struct ferry_cuda_visit visit;
-	ferryResult_t result = ferry_cuda_enter(device, &visit);
-	if (result)
-		return result;
-	CUresult refused =
-	        device->driver->MemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
-	ferry_cuda_leave(device, &visit);
-	if (!refused)
-		return ferrySuccess;
-	ferry_cuda_failed(device->driver, refused, "registering staging memory with the GPU");
-	return ferry_fail_context(ferryUnhandledDeviceError, "%zu bytes", bytes);
-}
-
-void ferry_cuda_unregister(struct ferry_device *base, void *memory)
-{
-	struct ferry_cuda_device *device = ferry_cuda_device(base);
-	struct ferry_cuda_visit visit;
-	if (ferry_cuda_enter(device, &visit))
-		return;
-	device->driver->MemHostUnregister(memory);
-	ferry_cuda_leave(device, &visit);
 }
 
 static int node_from_sysfs(const struct ferry_cuda_device *device)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #if FERRY_HAS_CUDA
-#include "rank-lib/device/cuda_driver.h"
+#include "router/copy/cuda_driver.h"
 #endif
 
 #if !FERRY_HAS_CUDA

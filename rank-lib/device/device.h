@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and copy
- * engines for each direction. Backends: host (ordinary memory) and cuda.
+ * engines for each direction. Backends: host (ordinary memory) and cuda. The copy engines themselves are router/copy/copy.h's.
  *
- * Who calls: `enqueue` and the checks any thread of the application; a copy queue belongs to one lane thread. Tickets are how a
+ * Who calls: any thread of the application. Tickets are how a
  * stream and the lanes speak: the stream says "reached", the lanes say "done".
  */
 #ifndef FERRY_DEVICE_DEVICE_H
@@ -11,6 +11,7 @@
 
 #include "ferry.h"
 #include "rank-lib/device/export.h"
+#include "router/copy/copy.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -46,17 +47,7 @@ bool ferry_ticket_started(const struct ferry_ticket *ticket);
 bool ferry_ticket_finished(struct ferry_ticket *ticket);
 void ferry_ticket_wait(struct ferry_ticket *ticket);
 
-enum ferry_direction { FERRY_UP /* D2H */, FERRY_DOWN /* H2D, and copies on the device */ };
-
 struct ferry_device;
-
-/** One lane's copies, finished in the order in which they were started. Used by that lane's thread alone. */
-struct ferry_copy_queue {
-	struct ferry_device *device;
-	enum ferry_direction direction;
-	uint64_t started;
-	void *backend;
-};
 
 struct ferry_local_copy {
 	void *destination;
@@ -76,12 +67,8 @@ struct ferry_stream_work {
 
 struct ferry_device_ops {
 	const char *kind;
-	/** Nobody rings when this device gets on: lanes look at tickets and copies again and again. */
-	bool polled;
 	/** Copies within the device are part of the stream's work; else the lanes start them. */
 	bool copies_in_stream;
-	/** Staging is read and written by DMA: it should not stay in a core's private cache. */
-	bool direct_memory_access;
 	/**
 	 * Puts the ticket into the stream (NULL: the device's default stream): started when reached, later work waits for finished.
 	 * A ticket that repeats goes into the graph that the stream captures. On an error it may be in the stream already.
@@ -97,31 +84,18 @@ struct ferry_device_ops {
 	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream, bool *captures);
 	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. */
-	ferryResult_t (*register_memory)(struct ferry_device *device, void *memory, size_t bytes);
-	void (*unregister_memory)(struct ferry_device *device, void *memory);
 	/** Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its process. */
 	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
 	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle, struct ferry_import *imported);
 	void (*import_close)(struct ferry_device *device, struct ferry_import *imported);
 	/** The NUMA node that the device hangs on, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
-	ferryResult_t (*queue_open)(struct ferry_device *device, enum ferry_direction direction, struct ferry_copy_queue *queue);
-	void (*queue_close)(struct ferry_copy_queue *queue);
-	/** Starts a copy, a part of one of `whole` bytes. crosses: over the link to the host; false: inside the device. */
-	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
-	                      bool crosses);
-	/** How many copies of this queue have finished since it was opened. */
-	uint64_t (*finished)(struct ferry_copy_queue *queue);
-	/** Microseconds until the next one finishes, at least 1; 0: unknown, poll. Only asked while copies are outstanding. */
-	int64_t (*wait_us)(struct ferry_copy_queue *queue);
-	/** An error if copies of this queue will never finish. NULL: they always do. */
-	ferryResult_t (*queue_check)(struct ferry_copy_queue *queue);
 	void (*close)(struct ferry_device *device);
 };
 
 struct ferry_device {
 	const struct ferry_device_ops *ops;
+	struct ferry_copier *copier; /* for lanes of this process */
 	int ordinal;
 	/* Calls of all communicators on it; whoever makes one adds, the lane that ends it takes away. Futex word: rung at 0. */
 	_Atomic uint32_t inflight;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The host device: buffers in ordinary memory. The lane's thread is its copy engine. FERRY_HOST_LINK gives its links a speed:
- * a copy then counts as finished no sooner than a link of that speed, shared by all communicators on the device, would be.
- * Between host.c (device, copies) and host_stream.c (streams).
+ * The host device: buffers in ordinary memory; its copy engine is router/copy/host.c. Between host.c (the device) and host_stream.c
+ * (streams).
  */
 #ifndef FERRY_DEVICE_HOST_H
 #define FERRY_DEVICE_HOST_H
 
 #include "rank-lib/device/device.h"
+#include "router/copy/host.h"
 
 #include <pthread.h>
 
@@ -16,8 +16,7 @@
 struct ferry_host_device {
 	struct ferry_device base;
 	uint32_t users;                /* under the table's lock */
-	double seconds_per_byte[2];    /* by direction; 0: as fast as memory */
-	_Atomic uint64_t busy_until[2]; /* nanoseconds: when the modelled link is free; lanes, by compare-and-swap */
+	struct ferry_host_copier copier;
 	ferryStream_t stream;          /* the default stream */
 };
 

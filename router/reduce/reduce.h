@@ -6,8 +6,8 @@
  * rounded once, to nearest even. All dispatch targets (portable C, AVX2, AVX-512, NEON) give the same bits: no contraction
  * to FMA, no reassociation, the same NaN handling (min and max return a quiet NaN if any source is NaN).
  */
-#ifndef FERRY_ROUTER_REDUCE_H
-#define FERRY_ROUTER_REDUCE_H
+#ifndef FERRY_ROUTER_REDUCE_REDUCE_H
+#define FERRY_ROUTER_REDUCE_REDUCE_H
 
 #include "ipc/ferry_types.h"
 

@@ -1,30 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for 64-bit Arm; compiled to nothing elsewhere. Its streaming store is the non-temporal pair, of a vector's halves. */
-#if defined(__aarch64__)
-#include <arm_neon.h>
+/* The kernels for AVX2 and F16C; compiled to nothing elsewhere. */
+#if defined(__AVX2__) && defined(__F16C__)
+#include <immintrin.h>
 
-static inline void store_pair(void *to, uint64x2_t vector)
-{
-	__asm__ volatile("stnp %d0, %d1, [%2]" : : "w"(vget_low_u64(vector)), "w"(vget_high_u64(vector)), "r"(to) : "memory");
-}
-
-#define FERRY_KERNEL ferry_kernels_neon
-#define VECTOR_BYTES 16
-#define stream_store(to, vector) store_pair(to, *(const uint64x2_t *)(const void *)(vector))
+#define FERRY_KERNEL ferry_kernels_avx2
+#define VECTOR_BYTES 32
+#define stream_store(to, vector) _mm256_stream_si256((__m256i *)(void *)(to), *(const __m256i *)(const void *)(vector))
 #define HALF_CONVERSIONS                                                                                                        \
 	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
 	{                                                                                                                       \
-		return (vfloat)vcvt_f32_f16(vreinterpret_f16_u16((uint16x4_t)bits));                                            \
+		return (vfloat)_mm256_cvtph_ps((__m128i)bits);                                                                  \
 	}                                                                                                                       \
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
-		return (vhalf)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value));                                           \
+		return (vhalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);                                        \
 	}                                                                                                                       \
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
 	{                                                                                                                       \
-		return (vu8)vcombine_u16((uint16x4_t)low, (uint16x4_t)high);                                                    \
+		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                                      \
 	}
 
-#include "router/reduce_kernels.h"
+#include "router/reduce/kernels.h"
 #endif
-typedef int ferry_not_empty_neon; /* ISO C wants a declaration where the target is another */
+typedef int ferry_not_empty_avx2; /* ISO C wants a declaration where the target is another */

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for AVX2 and F16C; compiled to nothing elsewhere. */
-#if defined(__AVX2__) && defined(__F16C__)
+/* The kernels for AVX-512 (F, BW, VL, DQ); compiled to nothing elsewhere. */
+#if defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
 
-#define FERRY_KERNEL ferry_kernels_avx2
-#define VECTOR_BYTES 32
-#define stream_store(to, vector) _mm256_stream_si256((__m256i *)(void *)(to), *(const __m256i *)(const void *)(vector))
+#define FERRY_KERNEL ferry_kernels_avx512
+#define VECTOR_BYTES 64
+#define stream_store(to, vector) _mm512_stream_si512((__m512i *)(void *)(to), *(const __m512i *)(const void *)(vector))
 #define HALF_CONVERSIONS                                                                                                        \
 	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
 	{                                                                                                                       \
-		return (vfloat)_mm256_cvtph_ps((__m128i)bits);                                                                  \
+		return (vfloat)_mm512_cvtph_ps((__m256i)bits);                                                                  \
 	}                                                                                                                       \
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
-		return (vhalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);                                        \
+		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                                        \
 	}                                                                                                                       \
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
 	{                                                                                                                       \
-		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                                      \
+		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                         \
 	}
 
-#include "router/reduce_kernels.h"
+#include "router/reduce/kernels.h"
 #endif
-typedef int ferry_not_empty_avx2; /* ISO C wants a declaration where the target is another */
+typedef int ferry_not_empty_avx512; /* ISO C wants a declaration where the target is another */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank-lib/device/cuda_driver.h"
+#include "router/copy/cuda_driver.h"
 
 #include "ipc/environment.h"
 #include "ipc/error.h"

@@ -6,7 +6,7 @@
 #define FERRY_ROUTER_REDUCE_TARGETS_H
 
 #include "ipc/cache.h"
-#include "router/reduce.h"
+#include "router/reduce/reduce.h"
 
 #include <stdbool.h>
 

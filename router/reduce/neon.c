@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels for AVX-512 (F, BW, VL, DQ); compiled to nothing elsewhere. */
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-#include <immintrin.h>
+/* The kernels for 64-bit Arm; compiled to nothing elsewhere. Its streaming store is the non-temporal pair, of a vector's halves. */
+#if defined(__aarch64__)
+#include <arm_neon.h>
 
-#define FERRY_KERNEL ferry_kernels_avx512
-#define VECTOR_BYTES 64
-#define stream_store(to, vector) _mm512_stream_si512((__m512i *)(void *)(to), *(const __m512i *)(const void *)(vector))
+static inline void store_pair(void *to, uint64x2_t vector)
+{
+	__asm__ volatile("stnp %d0, %d1, [%2]" : : "w"(vget_low_u64(vector)), "w"(vget_high_u64(vector)), "r"(to) : "memory");
+}
+
+#define FERRY_KERNEL ferry_kernels_neon
+#define VECTOR_BYTES 16
+#define stream_store(to, vector) store_pair(to, *(const uint64x2_t *)(const void *)(vector))
 #define HALF_CONVERSIONS                                                                                                        \
 	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
 	{                                                                                                                       \
-		return (vfloat)_mm512_cvtph_ps((__m256i)bits);                                                                  \
+		return (vfloat)vcvt_f32_f16(vreinterpret_f16_u16((uint16x4_t)bits));                                            \
 	}                                                                                                                       \
 	INLINE vhalf float_to_half(vfloat value)                                                                                \
 	{                                                                                                                       \
-		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                                        \
+		return (vhalf)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)value));                                           \
 	}                                                                                                                       \
 	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
 	{                                                                                                                       \
-		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                         \
+		return (vu8)vcombine_u16((uint16x4_t)low, (uint16x4_t)high);                                                    \
 	}
 
-#include "router/reduce_kernels.h"
+#include "router/reduce/kernels.h"
 #endif
-typedef int ferry_not_empty_avx512; /* ISO C wants a declaration where the target is another */
+typedef int ferry_not_empty_neon; /* ISO C wants a declaration where the target is another */

@@ -3,8 +3,8 @@
  * The CUDA driver, opened at run time: one struct of the entry points that Ferry calls. Built where cuda.h is found; the
  * binary then runs with and without a driver. Used by the cuda device, by ferry-perf and by tests.
  */
-#ifndef FERRY_DEVICE_CUDA_DRIVER_H
-#define FERRY_DEVICE_CUDA_DRIVER_H
+#ifndef FERRY_ROUTER_COPY_CUDA_DRIVER_H
+#define FERRY_ROUTER_COPY_CUDA_DRIVER_H
 
 #include "ipc/ferry_types.h"
 

@@ -10,7 +10,7 @@
  * no contraction (-ffp-contract=off), hence the same bits on every target. A NaN result is always the canonical quiet NaN,
  * because which payload survives an addition depends on the order of its operands, which compilers may change.
  */
-#include "router/reduce_targets.h"
+#include "router/reduce/targets.h"
 
 #include <stdbool.h>
 #include <string.h>

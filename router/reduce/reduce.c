@@ -3,7 +3,7 @@
  * Picks the target once, then runs whole vectors through its kernels. What is left at the end, and what comes before the first
  * aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are the same too.
  */
-#include "router/reduce_targets.h"
+#include "router/reduce/targets.h"
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
@@ -39,7 +39,7 @@ static float half_to_float(uint16_t half)
 	return value;
 }
 
-/* As reduce_kernels.h widens them. */
+/* As kernels.h widens them. */
 static float f8e4m3_to_float(uint8_t byte)
 {
 	return (byte & 0x7f) == 0x7f ? NAN : half_to_float((uint16_t)((byte & 0x80) << 8 | (byte & 0x7f) << 7)) * 256;

@@ -24,4 +24,4 @@
 		return whole;                                                                                                   \
 	}
 
-#include "router/reduce_kernels.h"
+#include "router/reduce/kernels.h"

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no work for
+ * the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word that the stream writes
+ * behind the copy makes it wait until all is written; then a second stream fills the gap, but two copies that go on together both
+ * end late, and the pipeline with them (docs/performance.md).
+ */
+#include "router/copy/cuda.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <stdlib.h>
+
+#define PENDING 128 /* at least as many copies as a lane may have outstanding */
+
+static struct ferry_cuda_copier *cuda_copier(struct ferry_copier *base)
+{
+	return (struct ferry_cuda_copier *)base;
+}
+
+struct cuda_queue {
+	CUstream streams[FERRY_MOST_COPY_STREAMS];
+	CUevent events[PENDING]; /* of copy number n modulo PENDING */
+	uint64_t finished;
+};
+
+static ferryResult_t open_streams(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
+{
+	for (uint32_t i = 0; i < copier->nstreams; i++) {
+		CUresult refused =
+		        copier->driver->StreamCreateWithPriority(&backend->streams[i], CU_STREAM_NON_BLOCKING, copier->priority);
+		if (refused)
+			return ferry_cuda_failed(copier->driver, refused, "creating a copy stream");
+	}
+	for (uint32_t i = 0; i < PENDING; i++) {
+		CUresult refused = copier->driver->EventCreate(&backend->events[i], CU_EVENT_DISABLE_TIMING);
+		if (refused)
+			return ferry_cuda_failed(copier->driver, refused, "creating an event for copies");
+	}
+	return ferrySuccess;
+}
+
+static void close_streams(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
+{
+	for (uint32_t i = 0; i < copier->nstreams; i++)
+		if (backend->streams[i])
+			copier->driver->StreamDestroy(backend->streams[i]);
+	for (uint32_t i = 0; i < PENDING; i++)
+		if (backend->events[i])
+			copier->driver->EventDestroy(backend->events[i]);
+	free(backend);
+}
+
+static ferryResult_t queue_open(struct ferry_copier *base, enum ferry_direction direction, struct ferry_copy_queue *queue)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(base);
+	struct cuda_queue *backend = calloc(1, sizeof *backend);
+	struct ferry_cuda_visit visit;
+	if (!backend)
+		return ferry_fail(ferrySystemError, "no memory for a copy queue");
+	ferryResult_t result = ferry_cuda_visit(copier->driver, copier->context, &visit);
+	if (result) {
+		free(backend);
+		return result;
+	}
+	if ((result = open_streams(copier, backend)))
+		close_streams(copier, backend);
+	ferry_cuda_visit_end(&visit);
+	*queue = (struct ferry_copy_queue){base, direction, 0, result ? NULL : backend};
+	return result;
+}
+
+static void queue_close(struct ferry_copy_queue *queue)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
+	struct ferry_cuda_visit visit;
+	if (queue->backend && !ferry_cuda_visit(copier->driver, copier->context, &visit)) {
+		close_streams(copier, queue->backend);
+		ferry_cuda_visit_end(&visit);
+	}
+	queue->backend = NULL;
+}
+
+/* A lane's thread stays in its GPU's context, and no capture of the application's is any business of its calls. */
+static CUresult settle_thread(struct ferry_cuda_copier *copier)
+{
+	static _Thread_local struct ferry_cuda_copier *settled;
+	if (settled == copier)
+		return CUDA_SUCCESS;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUresult refused = copier->driver->CtxSetCurrent(copier->context);
+	if (!refused)
+		refused = copier->driver->ThreadExchangeStreamCaptureMode(&mode);
+	if (!refused)
+		settled = copier;
+	return refused;
+}
+
+static const char *path_name(const struct ferry_copy_queue *queue, bool crosses)
+{
+	return !crosses ? "copying within the GPU" : queue->direction == FERRY_UP ? "copying from the GPU" : "copying to the GPU";
+}
+
+static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
+                              bool crosses)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
+	struct cuda_queue *backend = queue->backend;
+	uint32_t turn = (uint32_t)(queue->started % copier->nstreams);
+	CUdeviceptr to = (CUdeviceptr)(uintptr_t)destination, from = (CUdeviceptr)(uintptr_t)source;
+	CUstream stream = backend->streams[turn];
+	(void)whole;
+	CUresult refused = settle_thread(copier);
+	if (!refused)
+		refused = !crosses                      ? copier->driver->MemcpyDtoDAsync(to, from, bytes, stream)
+		          : queue->direction == FERRY_UP ? copier->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
+		                                         : copier->driver->MemcpyHtoDAsync(to, source, bytes, stream);
+	if (!refused) {
+		refused = copier->driver->EventRecord(backend->events[queue->started % PENDING], stream);
+		if (refused) /* the copy is under way, and nobody would wait for it */
+			copier->driver->StreamSynchronize(stream);
+	}
+	if (refused)
+		return ferry_cuda_failed(copier->driver, refused, path_name(queue, crosses));
+	queue->started++;
+	return ferrySuccess;
+}
+
+static uint64_t finished(struct ferry_copy_queue *queue)
+{
+	const struct ferry_cuda_driver *driver = cuda_copier(queue->copier)->driver;
+	struct cuda_queue *backend = queue->backend;
+	/* An error is no end: queue_check finds it. */
+	while (backend->finished < queue->started && !driver->EventQuery(backend->events[backend->finished % PENDING]))
+		backend->finished++;
+	return backend->finished;
+}
+
+static int64_t wait_us(struct ferry_copy_queue *queue)
+{
+	(void)queue;
+	return 0; /* microseconds, mostly: look again */
+}
+
+static ferryResult_t queue_check(struct ferry_copy_queue *queue)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
+	struct cuda_queue *backend = queue->backend;
+	CUresult refused = settle_thread(copier);
+	for (uint32_t i = 0; !refused && i < copier->nstreams; i++) {
+		refused = copier->driver->StreamQuery(backend->streams[i]);
+		if (refused == CUDA_ERROR_NOT_READY)
+			refused = CUDA_SUCCESS;
+	}
+	return refused ? ferry_cuda_failed(copier->driver, refused, "the GPU stopped working for this process") : ferrySuccess;
+}
+
+/* ---- the copier ---- */
+
+static ferryResult_t register_memory(struct ferry_copier *base, void *memory, size_t bytes)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(base);
+	struct ferry_cuda_visit visit;
+	ferryResult_t result = ferry_cuda_visit(copier->driver, copier->context, &visit);
+	if (result)
+		return result;
+	CUresult refused = copier->driver->MemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	ferry_cuda_visit_end(&visit);
+	if (!refused)
+		return ferrySuccess;
+	ferry_cuda_failed(copier->driver, refused, "registering staging memory with the GPU");
+	return ferry_fail_context(ferryUnhandledDeviceError, "%zu bytes", bytes);
+}
+
+static void unregister_memory(struct ferry_copier *base, void *memory)
+{
+	struct ferry_cuda_copier *copier = cuda_copier(base);
+	struct ferry_cuda_visit visit;
+	if (ferry_cuda_visit(copier->driver, copier->context, &visit))
+		return;
+	copier->driver->MemHostUnregister(memory);
+	ferry_cuda_visit_end(&visit);
+}
+
+static const struct ferry_copy_ops cuda_ops = {.kind = "cuda",
+                                               .polled = true,
+                                               .direct_memory_access = true,
+                                               .register_memory = register_memory,
+                                               .unregister_memory = unregister_memory,
+                                               .queue_open = queue_open,
+                                               .queue_close = queue_close,
+                                               .copy = copy,
+                                               .finished = finished,
+                                               .wait_us = wait_us,
+                                               .queue_check = queue_check};
+
+ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver, CUcontext context)
+{
+	struct ferry_cuda_visit visit;
+	int least = 0;
+	long nstreams;
+	*copier = (struct ferry_cuda_copier){.base.ops = &cuda_ops, .driver = driver, .context = context};
+	ferryResult_t result = ferry_env_integer("FERRY_COPY_STREAMS", 1, FERRY_MOST_COPY_STREAMS, 1, &nstreams);
+	if (!result)
+		result = ferry_cuda_visit(driver, context, &visit);
+	if (result)
+		return result;
+	copier->nstreams = (uint32_t)nstreams;
+	driver->CtxGetStreamPriorityRange(&least, &copier->priority);
+	ferry_cuda_visit_end(&visit);
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context, struct ferry_cuda_visit *visit)
+{
+	CUresult refused = driver->CtxPushCurrent(context);
+	if (refused)
+		return ferry_cuda_failed(driver, refused, "making the GPU's primary context current");
+	visit->driver = driver;
+	visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	driver->ThreadExchangeStreamCaptureMode(&visit->mode);
+	return ferrySuccess;
+}
+
+void ferry_cuda_visit_end(struct ferry_cuda_visit *visit)
+{
+	CUcontext left;
+	visit->driver->ThreadExchangeStreamCaptureMode(&visit->mode);
+	visit->driver->CtxPopCurrent(&left);
+}

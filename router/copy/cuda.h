@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** A GPU's copy engines, by the driver, in a context that whoever opens the copier keeps alive. */
+#ifndef FERRY_ROUTER_COPY_CUDA_H
+#define FERRY_ROUTER_COPY_CUDA_H
+
+#include "router/copy/copy.h"
+#include "router/copy/cuda_driver.h"
+
+#define FERRY_MOST_COPY_STREAMS 8
+
+struct ferry_cuda_copier {
+	struct ferry_copier base;
+	const struct ferry_cuda_driver *driver;
+	CUcontext context;
+	int priority;      /* the greatest: copies go before the application's work */
+	uint32_t nstreams; /* per queue */
+};
+
+/** Reads FERRY_COPY_STREAMS. The context is the caller's, current or not. Errors: ferryInvalidArgument, the driver's. */
+ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver, CUcontext context);
+
+/**
+ * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any business of the
+ * calls between: nothing that they do ends one, in this thread or another.
+ */
+struct ferry_cuda_visit {
+	const struct ferry_cuda_driver *driver;
+	CUstreamCaptureMode mode;
+};
+ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context, struct ferry_cuda_visit *visit);
+void ferry_cuda_visit_end(struct ferry_cuda_visit *visit);
+
+#endif
