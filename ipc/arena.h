@@ -19,6 +19,7 @@
 #ifndef FERRY_IPC_ARENA_H
 #define FERRY_IPC_ARENA_H
 
+#include "ipc/descriptor.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
 #include "ipc/wait.h"
@@ -53,21 +54,6 @@ struct ferry_failure {
 	_Atomic uint32_t state;
 	uint32_t code; /* ferryResult_t */
 	char message[FERRY_MESSAGE_BYTES];
-};
-
-/* What a rank submits for call n: slot n mod FERRY_BANKS of its ring. seq = 0 first, then the fields, then seq with release: a
-   router without work in the call is not waited for, and sees by seq that what it read was being replaced. */
-struct ferry_descriptor {
-	_Atomic uint64_t seq;      /* n */
-	_Atomic uint64_t plan_hash;
-	_Atomic uint64_t count;
-	_Atomic uint64_t scalar;   /* premulsum: the bits of this rank's factor */
-	_Atomic uint32_t plan_id;  /* where rank 0 uploaded the plan; meaningful in rank 0's descriptor */
-	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
-	_Atomic uint32_t root;
-	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
-	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: which one that is (comm.h); else 0 */
-	char pad[72];
 };
 
 /* The exchange that ferryCommSplit does: slot s mod 2 holds exchange s. Fields first, then seq with release. */

@@ -2,6 +2,7 @@
 #include "ipc/plan.h"
 
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -210,7 +211,7 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
-	uint64_t ranks = plan->nranks == 64 ? ~0ull : (1ull << plan->nranks) - 1;
+	uint64_t ranks = ferry_rankset_all(plan->nranks);
 	if (instr->first_edge > plan->nedges || instr->nedges > plan->nedges - instr->first_edge)
 		return bad("instruction %u: %u edges from %u of %u", i, instr->nedges, instr->first_edge, plan->nedges);
 	if ((instr->wakes_d2h & ~ranks) || (instr->wakes_h2d & ~ranks) || instr->wakes_domains >> plan->ndomains)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/publish.h"
 
+#include "ipc/rankset.h"
+
 static void wake_if_asleep(struct ferry_doorbell *bell)
 {
 	if (atomic_load_explicit(&bell->sleepers, memory_order_relaxed))
@@ -14,14 +16,14 @@ void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t
 		if (domains & 1)
 			wake_if_asleep(&job->arenas[domain].header->router);
 	for (; d2h_ranks; d2h_ranks &= d2h_ranks - 1)
-		wake_if_asleep(&ferry_rank_line(job, (uint32_t)__builtin_ctzll(d2h_ranks))->d2h);
+		wake_if_asleep(&ferry_rank_line(job, ferry_rankset_lowest(d2h_ranks))->d2h);
 	for (; h2d_ranks; h2d_ranks &= h2d_ranks - 1)
-		wake_if_asleep(&ferry_rank_line(job, (uint32_t)__builtin_ctzll(h2d_ranks))->h2d);
+		wake_if_asleep(&ferry_rank_line(job, ferry_rankset_lowest(h2d_ranks))->h2d);
 }
 
 void ferry_wake_all(const struct ferry_job_arenas *job)
 {
-	uint64_t ranks = job->nranks == 64 ? ~0ull : (1ull << job->nranks) - 1;
+	uint64_t ranks = ferry_rankset_all(job->nranks);
 	ferry_wake(job, ranks, ranks, (1u << job->ndomains) - 1);
 	for (uint32_t rank = 0; rank < job->nranks; rank++)
 		wake_if_asleep(&ferry_rank_line(job, rank)->app);

@@ -3,6 +3,7 @@
  * A run of a call, from "the stream has reached it" to "the stream may go on": its number, its bank, the descriptor that tells
  * the others, the comparison with theirs, and its end. The D2H lane does all but the end, which whoever finishes last does.
  */
+#include "ipc/rankset.h"
 #include "rank-lib/lane.h"
 
 #include <string.h>
@@ -13,11 +14,6 @@ static bool all_finished(struct ferryComm *comm, uint32_t bank, uint64_t seq)
 		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->finished[bank], memory_order_acquire) < seq)
 			return false;
 	return true;
-}
-
-static uint64_t every_rank(const struct ferryComm *comm)
-{
-	return comm->nranks == 64 ? ~0ull : (1ull << comm->nranks) - 1;
 }
 
 /* Whether call `seq`, and with it all before it in its bank, is over on all ranks and in all routers that had work. */
@@ -111,6 +107,18 @@ uint64_t ferry_run_blocked_by(struct ferryComm *comm, const struct ferry_call *c
 	return before;
 }
 
+static struct ferry_descriptor_fields fields_of(const struct ferry_call *call)
+{
+	return (struct ferry_descriptor_fields){.plan_hash = call->entry->plan->hash,
+	                                        .count = call->count,
+	                                        .scalar = call->scalar,
+	                                        .name = call->name,
+	                                        .plan_id = call->entry->id,
+	                                        .shape = call->shape,
+	                                        .root = call->root,
+	                                        .domains = call->entry->domains};
+}
+
 void ferry_run_submit(struct ferry_call *call)
 {
 	struct ferryComm *comm = call->comm;
@@ -118,17 +126,8 @@ void ferry_run_submit(struct ferry_call *call)
 	struct ferry_descriptor *mine = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->ring[call->bank];
 	if (call->device_scalar)
 		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->entry->key.type));
-	atomic_store_explicit(&mine->seq, 0, memory_order_relaxed);
-	ferry_full_fence(); /* whoever reads a new field below no longer reads the old number */
-	atomic_store_explicit(&mine->plan_hash, call->entry->plan->hash, memory_order_relaxed);
-	atomic_store_explicit(&mine->count, call->count, memory_order_relaxed);
-	atomic_store_explicit(&mine->scalar, call->scalar, memory_order_relaxed);
-	atomic_store_explicit(&mine->plan_id, call->entry->id, memory_order_relaxed);
-	atomic_store_explicit(&mine->shape, call->shape, memory_order_relaxed);
-	atomic_store_explicit(&mine->root, call->root, memory_order_relaxed);
-	atomic_store_explicit(&mine->domains, call->entry->domains, memory_order_relaxed);
-	atomic_store_explicit(&mine->name, call->name, memory_order_relaxed);
-	atomic_store_explicit(&mine->seq, seq, memory_order_release);
+	struct ferry_descriptor_fields fields = fields_of(call);
+	ferry_descriptor_write(mine, seq, &fields);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (call->entry->domains >> domain & 1)
 			comm->router_seq[call->bank][domain] = seq;
@@ -140,9 +139,9 @@ void ferry_run_submit(struct ferry_call *call)
 		}
 	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
 	if (call->name && comm->rank == 0) /* they wait for the name */
-		ferry_wake(&comm->shared, every_rank(comm), 0, 0);
+		ferry_wake(&comm->shared, ferry_rankset_all((uint32_t)comm->nranks), 0, 0);
 	if (!ferry_run_missing(comm, call))
-		ferry_wake(&comm->shared, every_rank(comm), 0, call->entry->domains);
+		ferry_wake(&comm->shared, ferry_rankset_all((uint32_t)comm->nranks), 0, call->entry->domains);
 	call->submitted = true;
 }
 
@@ -152,23 +151,14 @@ bool ferry_run_agreed(struct ferry_call *call)
 	struct ferryComm *comm = call->comm;
 	if (ferry_run_missing(comm, call))
 		return false;
-	for (int rank = 0; rank < comm->nranks; rank++) {
-		struct ferry_descriptor *theirs = &ferry_rank_line(&comm->shared, (uint32_t)rank)->ring[call->bank];
-		uint32_t shape = atomic_load_explicit(&theirs->shape, memory_order_relaxed);
-		uint32_t root = atomic_load_explicit(&theirs->root, memory_order_relaxed);
-		uint64_t count = atomic_load_explicit(&theirs->count, memory_order_relaxed);
-		uint64_t hash = atomic_load_explicit(&theirs->plan_hash, memory_order_relaxed);
-		if (shape == call->shape && root == call->root && count == call->count && hash == call->entry->plan->hash)
-			continue;
+	struct ferry_descriptor_fields mine = fields_of(call), theirs;
+	for (uint32_t rank = 0; rank < (uint32_t)comm->nranks; rank++) {
 		char text[FERRY_MESSAGE_BYTES];
-		snprintf(text, sizeof text, "call %llu: rank %d calls %s of %llu %s (op %s, root %u), rank %d calls %s of %llu %s (op %s, root %u)%s",
-		         (unsigned long long)ferry_run_number(call), comm->rank, ferry_collective_name(call->shape & 0xff),
-		         (unsigned long long)call->count, ferry_type_name(call->shape >> 8 & 0xff),
-		         ferry_redop_name(call->shape >> 16 & 0xff), call->root, rank, ferry_collective_name(shape & 0xff),
-		         (unsigned long long)count, ferry_type_name(shape >> 8 & 0xff), ferry_redop_name(shape >> 16 & 0xff), root,
-		         shape == call->shape && root == call->root && count == call->count
-		                 ? "; their programs, FERRY_ settings or in-place use differ"
-		                 : "");
+		ferry_descriptor_read(&ferry_rank_line(&comm->shared, rank)->ring[call->bank], &theirs);
+		if (ferry_descriptor_agree(&mine, &theirs))
+			continue;
+		ferry_descriptor_disagreement(text, sizeof text, ferry_run_number(call), (uint32_t)comm->rank, &mine,
+		                              rank, &theirs);
 		ferry_comm_fail(comm, ferryInvalidUsage, text);
 		return false;
 	}
@@ -190,7 +180,7 @@ static void end_call(struct ferry_call *call)
 		atomic_store_explicit(&line->finished[call->bank], seq, memory_order_release);
 		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
 		if (all_finished(comm, call->bank, seq))
-			ferry_wake(&comm->shared, every_rank(comm), 0, 0);
+			ferry_wake(&comm->shared, ferry_rankset_all((uint32_t)comm->nranks), 0, 0);
 	}
 	if (repeats) /* before the stream goes on: the next replay may reach it at once */
 		atomic_store_explicit(&call->seq, 0, memory_order_release);

@@ -3,9 +3,8 @@
  * What a lane looks at now and then while calls are under way: whether the routers live, whether the device works, whether the other
  * lane comes out of the driver, and whether anything moves. It tells of what it can only tell of, and ends the communicator for the rest.
  */
+#include "ipc/rankset.h"
 #include "rank-lib/lane.h"
-
-#define RANKS_BYTES 168 /* ranks 0-1, 3-4, 6-7 and so on to 63 have room */
 
 /* For how long the other lane has been in one call of the device, as far as this one has looked; 0: it is in none. */
 static uint64_t other_hangs(struct ferry_lane *lane, uint64_t now)
@@ -66,24 +65,6 @@ static void report_hang(struct ferry_lane *lane, uint64_t now)
 	          lane->comm->rank, name_of(!lane->direction), (unsigned long long)hanging / 1000000000);
 }
 
-/* "rank 3" or "ranks 0-3, 7": those of the mask. */
-static const char *list_ranks(uint64_t mask, char text[RANKS_BYTES])
-{
-	size_t length = (size_t)snprintf(text, RANKS_BYTES, mask & (mask - 1) ? "ranks" : "rank");
-	const char *between = " ";
-	for (unsigned first = 0; first < FERRY_MAX_RANKS; first++) {
-		unsigned last = first;
-		if (!(mask >> first & 1))
-			continue;
-		while (last + 1 < FERRY_MAX_RANKS && mask >> (last + 1) & 1)
-			last++;
-		length += (size_t)snprintf(text + length, RANKS_BYTES - length, last > first ? "%s%u-%u" : "%s%u", between, first, last);
-		between = ", ";
-		first = last;
-	}
-	return text;
-}
-
 /*
  * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or none. Where this
  * rank is one of them, about those that have not finished a call before, without which it may not begin.
@@ -91,15 +72,15 @@ static const char *list_ranks(uint64_t mask, char text[RANKS_BYTES])
 static void report_missing(const struct ferry_lane *lane, const struct ferry_call *call, uint64_t missing, uint64_t waited)
 {
 	struct ferryComm *comm = lane->comm;
-	char text[RANKS_BYTES];
+	char text[FERRY_RANKSET_TEXT];
 	unsigned long long seconds = waited / 1000000000, seq = ferry_run_number(call), before;
 	const char *name = ferry_collective_name(call->shape & 0xff);
 	if (!(missing >> comm->rank & 1))
 		ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to reach call %llu (%s)", comm->rank, seconds,
-		          list_ranks(missing, text), seq, name);
+		          ferry_rankset_print(missing, text), seq, name);
 	else if ((before = ferry_run_blocked_by(comm, call, &missing)) != 0)
 		ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s for %s to finish call %llu, before call %llu (%s)", comm->rank, seconds,
-		          missing ? list_ranks(missing, text) : "the routers", before, seq, name);
+		          missing ? ferry_rankset_print(missing, text) : "the routers", before, seq, name);
 }
 
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
@@ -127,7 +108,7 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 		report_missing(lane, call, missing, now - since);
 		return;
 	}
-	char from[RANKS_BYTES], what[RANKS_BYTES + 16];
+	char from[FERRY_RANKSET_TEXT], what[FERRY_RANKSET_TEXT + 16];
 	uint64_t peers = 0;
 	uint32_t issued = 0, finished = 0, slices = 0;
 	for (uint32_t i = 0; i < call->ntransfers[lane->direction]; i++) {
@@ -138,7 +119,8 @@ static void report_stall(struct ferry_lane *lane, uint64_t now)
 			peers |= 1ull << call->transfers[lane->direction][i].peer;
 	}
 	if (call->point_to_point)
-		snprintf(what, sizeof what, "%s %s", lane->direction == FERRY_UP ? "sends to" : "receives from", list_ranks(peers, from));
+		snprintf(what, sizeof what, "%s %s", lane->direction == FERRY_UP ? "sends to" : "receives from",
+		         ferry_rankset_print(peers, from));
 	else
 		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_run_number(call), ferry_collective_name(call->shape & 0xff));
 	ferry_log(FERRY_LOG_WARN, "rank %d, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",

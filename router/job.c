@@ -3,6 +3,7 @@
 #include "router/job.h"
 
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 
 #include <string.h>
 
@@ -38,39 +39,6 @@ ferryResult_t ferry_job_failure(struct ferry_job *job)
 
 /* ---- calls ---- */
 
-struct request {
-	uint64_t hash, count, scalar;
-	uint32_t plan_id, shape, root, domains;
-};
-
-static void copy_request(const struct ferry_descriptor *descriptor, struct request *request)
-{
-	request->hash = atomic_load_explicit(&descriptor->plan_hash, memory_order_relaxed);
-	request->count = atomic_load_explicit(&descriptor->count, memory_order_relaxed);
-	request->scalar = atomic_load_explicit(&descriptor->scalar, memory_order_relaxed);
-	request->plan_id = atomic_load_explicit(&descriptor->plan_id, memory_order_relaxed);
-	request->shape = atomic_load_explicit(&descriptor->shape, memory_order_relaxed);
-	request->root = atomic_load_explicit(&descriptor->root, memory_order_relaxed);
-	request->domains = atomic_load_explicit(&descriptor->domains, memory_order_relaxed);
-}
-
-static void fail_disagreement(struct ferry_job *job, uint64_t seq, uint32_t rank, const struct request *first,
-                              const struct request *other)
-{
-	char text[FERRY_MESSAGE_BYTES];
-	snprintf(text, sizeof text,
-	         "call %llu: rank 0 calls %s of %llu %s (op %s, root %u), rank %u calls %s of %llu %s (op %s, root %u)%s",
-	         (unsigned long long)seq, ferry_collective_name(first->shape & 0xff), (unsigned long long)first->count,
-	         ferry_type_name(first->shape >> 8 & 0xff), ferry_redop_name(first->shape >> 16 & 0xff), first->root, rank,
-	         ferry_collective_name(other->shape & 0xff), (unsigned long long)other->count,
-	         ferry_type_name(other->shape >> 8 & 0xff), ferry_redop_name(other->shape >> 16 & 0xff), other->root,
-	         first->hash != other->hash && first->shape == other->shape && first->count == other->count &&
-	                         first->root == other->root
-	                 ? "; their programs or FERRY_ settings differ"
-	                 : "");
-	ferry_job_fail(job, ferryInvalidUsage, text);
-}
-
 /* The next call of this bank, if rank 0 has submitted it: 0 if not. */
 static uint64_t submitted(struct ferry_job *job, uint32_t bank)
 {
@@ -91,7 +59,7 @@ static void finish(struct ferry_job *job, uint32_t bank, uint64_t seq)
 {
 	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
-	ferry_wake(&job->shared, job->shared.nranks == 64 ? ~0ull : (1ull << job->shared.nranks) - 1, 0, 0);
+	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
 	ferry_doorbell_ring(&ferry_rank_line(&job->shared, 0)->app); /* it may want to replace a plan */
 }
 
@@ -126,25 +94,25 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 
 static void admit_bank(struct ferry_job *job, uint32_t bank)
 {
-	struct request requests[FERRY_MAX_RANKS], first;
+	struct ferry_descriptor_fields calls[FERRY_MAX_RANKS], first;
 	uint64_t seq = submitted(job, bank);
 	if (!seq || !all_submitted(job, bank, seq))
 		return;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
-		copy_request(&ferry_rank_line(&job->shared, rank)->ring[bank], &requests[rank]);
+		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[bank], &calls[rank]);
 	/* Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next descriptors. */
 	ferry_full_fence();
 	if (submitted(job, bank) != seq || !all_submitted(job, bank, seq))
 		return;
-	first = requests[0];
+	first = calls[0];
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		const struct request *other = &requests[rank];
-		job->runs[bank].scalars[rank] = other->scalar;
-		if (other->hash != first.hash || other->shape != first.shape || other->root != first.root ||
-		    other->count != first.count) {
-			fail_disagreement(job, seq, rank, &first, other);
-			return;
-		}
+		char text[FERRY_MESSAGE_BYTES];
+		job->runs[bank].scalars[rank] = calls[rank].scalar;
+		if (ferry_descriptor_agree(&first, &calls[rank]))
+			continue;
+		ferry_descriptor_disagreement(text, sizeof text, seq, 0, &first, rank, &calls[rank]);
+		ferry_job_fail(job, ferryInvalidUsage, text);
+		return;
 	}
 	struct ferry_job_plan *entry = NULL;
 	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
@@ -153,10 +121,10 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 	}
 	if (first.plan_id < FERRY_MAX_PLANS)
 		entry = atomic_load_explicit(&job->plans[first.plan_id], memory_order_acquire);
-	if (!entry || entry->plan->hash != first.hash) {
+	if (!entry || entry->plan->hash != first.plan_hash) {
 		char text[FERRY_MESSAGE_BYTES];
 		snprintf(text, sizeof text, "call %llu names plan %u with hash %016llx, which this router does not have",
-		         (unsigned long long)seq, first.plan_id, (unsigned long long)first.hash);
+		         (unsigned long long)seq, first.plan_id, (unsigned long long)first.plan_hash);
 		ferry_job_fail(job, ferryInternalError, text);
 		return;
 	}

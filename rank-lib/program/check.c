@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checker: bounds, then the single-assignment form with its own checks, then every rank's output. */
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 #include "rank-lib/program/versions.h"
 
 #include <stdlib.h>
@@ -91,10 +92,11 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 	uint64_t missing = wanted & ~value->ranks, surplus = value->ranks & ~wanted;
 	if (missing && surplus)
 		return ferry_fail(ferryProgramError,
-		                  "%s: rank %u's output chunk %u gets the contribution of rank %d, not of rank %d", where,
-		                  rank, chunk, __builtin_ctzll(surplus), __builtin_ctzll(missing));
-	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %d", where, rank,
-	                  chunk, missing ? "lacks" : "has too much:", __builtin_ctzll(missing ? missing : surplus));
+		                  "%s: rank %u's output chunk %u gets the contribution of rank %u, not of rank %u",
+		                  where, rank, chunk, ferry_rankset_lowest(surplus), ferry_rankset_lowest(missing));
+	return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u %s the contribution of rank %u", where,
+	                  rank, chunk, missing ? "lacks" : "has too much:",
+	                  ferry_rankset_lowest(missing ? missing : surplus));
 }
 
 static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions,

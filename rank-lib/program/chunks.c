@@ -2,6 +2,8 @@
 /* How a collective's buffers are cut into chunks, and which chunk must end up where. */
 #include "rank-lib/program/versions.h"
 
+#include "ipc/rankset.h"
+
 void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root,
                              uint32_t rank, uint32_t *send_chunks, uint32_t *receive_chunks)
 {
@@ -56,7 +58,7 @@ void ferry_collective_demand(const struct ferry_program *program, uint32_t rank,
                              uint32_t *send_chunk)
 {
 	uint32_t per_rank = program->nchunks;
-	uint64_t everyone = program->nranks == 64 ? ~0ull : (1ull << program->nranks) - 1;
+	uint64_t everyone = ferry_rankset_all(program->nranks);
 	*ranks = everyone;
 	*send_chunk = chunk;
 	switch (program->collective) {

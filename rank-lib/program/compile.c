@@ -5,6 +5,7 @@
  * window and every statement left an instruction; needs and reuse become edges.
  */
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 #include "rank-lib/program/slicing.h"
 #include "rank-lib/program/versions.h"
 
@@ -154,7 +155,7 @@ static struct ferry_instr *new_instr(struct compiler *compiler, uint8_t opcode, 
 static int by_lowest_rank(const void *left, const void *right)
 {
 	uint64_t a = ((const uint64_t *)left)[0], b = ((const uint64_t *)right)[0];
-	return __builtin_ctzll(a) - __builtin_ctzll(b);
+	return (int)ferry_rankset_lowest(a) - (int)ferry_rankset_lowest(b);
 }
 
 /* Whether a value is one rank's input, unchanged since its D2H. */
@@ -197,7 +198,7 @@ static void add_source(struct compiler *compiler, struct ferry_instr *instr, uin
 	const struct ferry_value *value = &compiler->versions.values[v];
 	source->window_offset = compiler->window_offset[v];
 	source->domain = value->place.domain;
-	source->rank = is_raw(compiler, v) ? (uint16_t)__builtin_ctzll(value->ranks) : FERRY_PARTIAL;
+	source->rank = is_raw(compiler, v) ? (uint16_t)ferry_rankset_lowest(value->ranks) : FERRY_PARTIAL;
 	instr->nsources++;
 }
 
@@ -229,7 +230,7 @@ static void emit(struct compiler *compiler, uint32_t statement)
 	} else {
 		uint64_t leaves[FERRY_MAX_RANKS + 1][2];
 		uint32_t count = collect_leaves(compiler, carried, leaves);
-		uint64_t everyone = program->nranks == 64 ? ~0ull : (1ull << program->nranks) - 1;
+		uint64_t everyone = ferry_rankset_all(program->nranks);
 		for (uint32_t i = 0; i < count; i++)
 			add_source(compiler, instr, (uint32_t)leaves[i][1]);
 		/* The one source of a copy may be the complete sum already. */

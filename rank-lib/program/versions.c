@@ -10,6 +10,7 @@
 #include "rank-lib/program/versions.h"
 
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -337,8 +338,8 @@ static ferryResult_t join(const struct ferry_program *program, const struct ferr
 		return ferry_fail(ferryProgramError, "%s:%u: adds chunk %u to chunk %u", program->name, statement->line,
 		                  source->chunk, base->chunk);
 	if (base->ranks & source->ranks)
-		return ferry_fail(ferryProgramError, "%s:%u: the contribution of rank %d comes in twice", program->name,
-		                  statement->line, __builtin_ctzll(base->ranks & source->ranks));
+		return ferry_fail(ferryProgramError, "%s:%u: the contribution of rank %u comes in twice", program->name,
+		                  statement->line, ferry_rankset_lowest(base->ranks & source->ranks));
 	value->ranks |= base->ranks;
 	return ferrySuccess;
 }
