@@ -36,10 +36,9 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes", message->kind,
 		                  (unsigned long long)message->payload);
 	if (message->kind == FERRY_ATTACH_PLAN &&
-	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES ||
-	     message->plan_id >= FERRY_MAX_PLANS))
-		return ferry_fail(ferryInvalidArgument, "plan %u of %llu bytes: ids go to %d, sizes from %zu to %u", message->plan_id,
-		                  (unsigned long long)message->payload, FERRY_MAX_PLANS - 1, sizeof(struct ferry_plan),
+	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES))
+		return ferry_fail(ferryInvalidArgument, "plan of %llu bytes: they have from %zu to %u",
+		                  (unsigned long long)message->payload, sizeof(struct ferry_plan),
 		                  FERRY_PLAN_MAX_BYTES);
 	if (message->kind != FERRY_ATTACH_RANK && message->kind != FERRY_ATTACH_PEER)
 		return ferrySuccess;

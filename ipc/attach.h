@@ -15,13 +15,14 @@
 #include <stdbool.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 1u
+#define FERRY_ATTACH_ABI 2u
 #define FERRY_KEY_BYTES 16
 
 enum ferry_attach_kind {
 	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
 	FERRY_ATTACH_READY,    /* every rank has attached to every domain's router: map the other domains' arenas */
-	FERRY_ATTACH_PLAN,     /* payload: a plan to keep as plan_id */
+	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
+	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
 	FERRY_ATTACH_PEER,     /* another router asks for the arena of job `key` */
 	FERRY_ATTACH_STATUS,   /* anybody: what are you doing; the reply's message is the answer */
@@ -34,7 +35,8 @@ struct ferry_attach_message {
 	uint32_t rank, nranks;
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
-	uint32_t plan_id;  /* PLAN */
+	uint32_t reserved;
+	uint64_t hash;     /* DROP */
 	uint64_t payload;  /* PLAN: bytes that follow the message */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default */
 	uint8_t key[FERRY_KEY_BYTES];
@@ -46,8 +48,6 @@ struct ferry_attach_reply {
 	uint32_t reserved;
 	char message[496]; /* why not; or the status text */
 };
-
-#define FERRY_MAX_PLANS 256
 
 /**
  * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with both

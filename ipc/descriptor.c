@@ -6,14 +6,14 @@
 
 #include <stdio.h>
 
-void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq, const struct ferry_descriptor_fields *fields)
+void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
+                            const struct ferry_descriptor_fields *fields)
 {
 	atomic_store_explicit(&descriptor->seq, 0, memory_order_relaxed);
 	ferry_full_fence(); /* whoever reads a new field below no longer reads the old number */
 	atomic_store_explicit(&descriptor->plan_hash, fields->plan_hash, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->count, fields->count, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->scalar, fields->scalar, memory_order_relaxed);
-	atomic_store_explicit(&descriptor->plan_id, fields->plan_id, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->shape, fields->shape, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->root, fields->root, memory_order_relaxed);
 	atomic_store_explicit(&descriptor->domains, fields->domains, memory_order_relaxed);
@@ -26,7 +26,6 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 	fields->plan_hash = atomic_load_explicit(&descriptor->plan_hash, memory_order_relaxed);
 	fields->count = atomic_load_explicit(&descriptor->count, memory_order_relaxed);
 	fields->scalar = atomic_load_explicit(&descriptor->scalar, memory_order_relaxed);
-	fields->plan_id = atomic_load_explicit(&descriptor->plan_id, memory_order_relaxed);
 	fields->shape = atomic_load_explicit(&descriptor->shape, memory_order_relaxed);
 	fields->root = atomic_load_explicit(&descriptor->root, memory_order_relaxed);
 	fields->domains = atomic_load_explicit(&descriptor->domains, memory_order_relaxed);
@@ -43,13 +42,17 @@ bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const str
 	return same_call(one, other) && one->plan_hash == other->plan_hash;
 }
 
-void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq, uint32_t rank, const struct ferry_descriptor_fields *calls,
+void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
+                                   uint32_t rank, const struct ferry_descriptor_fields *calls,
                                    uint32_t other_rank, const struct ferry_descriptor_fields *other_calls)
 {
-	snprintf(text, bytes, "call %llu: rank %u calls %s of %llu %s (op %s, root %u), rank %u calls %s of %llu %s (op %s, root %u)%s",
-	         (unsigned long long)seq, rank, ferry_collective_name(calls->shape & 0xff), (unsigned long long)calls->count,
-	         ferry_type_name(calls->shape >> 8 & 0xff), ferry_redop_name(calls->shape >> 16 & 0xff), calls->root, other_rank,
-	         ferry_collective_name(other_calls->shape & 0xff), (unsigned long long)other_calls->count,
-	         ferry_type_name(other_calls->shape >> 8 & 0xff), ferry_redop_name(other_calls->shape >> 16 & 0xff), other_calls->root,
-	         same_call(calls, other_calls) ? "; their programs or FERRY_ settings differ" : "");
+	snprintf(text, bytes,
+	         "call %llu: rank %u calls %s of %llu %s (op %s, root %u), "
+	         "rank %u calls %s of %llu %s (op %s, root %u)%s",
+	         (unsigned long long)seq, rank, ferry_collective_name(calls->shape & 0xff),
+	         (unsigned long long)calls->count, ferry_type_name(calls->shape >> 8 & 0xff),
+	         ferry_redop_name(calls->shape >> 16 & 0xff), calls->root,
+	         other_rank, ferry_collective_name(other_calls->shape & 0xff), (unsigned long long)other_calls->count,
+	         ferry_type_name(other_calls->shape >> 8 & 0xff), ferry_redop_name(other_calls->shape >> 16 & 0xff),
+	         other_calls->root, same_call(calls, other_calls) ? "; their programs or FERRY_ settings differ" : "");
 }

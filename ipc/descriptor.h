@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The descriptor: what a rank tells everybody about its call number n, in slot n mod FERRY_BANKS of the ring in its line of the arena.
- * The rank alone writes it. The other ranks and the routers with work in the call wait for its number, copy the fields into memory of
- * their own, and compare them with those of all ranks: a difference ends the job, with one message wherever it is seen.
+ * The descriptor: what a rank tells everybody about its call number n, in slot n mod FERRY_BANKS of the ring in its
+ * line of the arena. The rank alone writes it. The other ranks and the routers with work in the call wait for its
+ * number, copy the fields into memory of their own, and compare them with those of all ranks: a difference ends the
+ * job, with one message wherever it is seen.
  */
 #ifndef FERRY_IPC_DESCRIPTOR_H
 #define FERRY_IPC_DESCRIPTOR_H
@@ -12,33 +13,36 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* seq = 0 first, then the fields, then seq with release: a router without work in the call is not waited for, and sees by seq that
-   what it read was being replaced. */
+/*
+ * seq = 0 first, then the fields, then seq with release: a router without work in the call is not waited for, and sees
+ * by seq that what it read was being replaced.
+ */
 struct ferry_descriptor {
 	_Atomic uint64_t seq;      /* n */
-	_Atomic uint64_t plan_hash;
+	_Atomic uint64_t plan_hash; /* the plan's name; rank 0 has given it to the routers with work in it */
 	_Atomic uint64_t count;
 	_Atomic uint64_t scalar;   /* premulsum: the bits of this rank's factor */
-	_Atomic uint32_t plan_id;  /* where rank 0 uploaded the plan; meaningful in rank 0's descriptor */
 	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
-	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: which one that is (comm.h); else 0 */
+	_Atomic uint32_t reserved;
+	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (comm.h); else 0 */
 	char pad[72];
 };
 
 /* The same, as a process has them to itself. */
 struct ferry_descriptor_fields {
 	uint64_t plan_hash, count, scalar, name;
-	uint32_t plan_id, shape, root, domains;
+	uint32_t shape, root, domains;
 };
 
 /** The rank's own thread; the slot's call before, seq - FERRY_BANKS, is over on all ranks. */
-void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq, const struct ferry_descriptor_fields *fields);
+void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,
+                            const struct ferry_descriptor_fields *fields);
 
 /**
- * Copies the fields. The caller has loaded seq with acquire and found the number. Who is not waited for looks again behind a full fence:
- * if it is there still, so were the fields.
+ * Copies the fields. The caller has loaded seq with acquire and found the number. Who is not waited for looks again
+ * behind a full fence: if it is there still, so were the fields.
  */
 void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct ferry_descriptor_fields *fields);
 
@@ -46,7 +50,8 @@ void ferry_descriptor_read(const struct ferry_descriptor *descriptor, struct fer
 bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other);
 
 /** They do not: says so, with both calls. */
-void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq, uint32_t rank, const struct ferry_descriptor_fields *calls,
+void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
+                                   uint32_t rank, const struct ferry_descriptor_fields *calls,
                                    uint32_t other_rank, const struct ferry_descriptor_fields *other_calls);
 
 #endif

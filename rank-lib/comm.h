@@ -18,7 +18,7 @@
 
 #include <pthread.h>
 
-#define FERRY_NO_PLAN UINT32_MAX
+#define FERRY_MAX_PLANS 256
 
 /* ---- plans kept by a communicator ---- */
 
@@ -46,7 +46,6 @@ struct ferry_step {
 struct ferry_plan_entry {
 	struct ferry_plan_key key;
 	struct ferry_plan *plan;
-	uint32_t id;              /* as uploaded; FERRY_NO_PLAN: no router has work in it */
 	uint32_t domains;         /* bit d: router d has work */
 	uint64_t last_used;       /* how many calls had been made at the last one */
 	_Atomic uint64_t last_seq; /* sequence number of its last call that began; whoever gives the number */

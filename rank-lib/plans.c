@@ -129,15 +129,32 @@ static ferryResult_t validate(struct ferryComm *comm, const struct ferry_plan *p
 	return ferry_plan_validate(plan, plan->bytes, &limits);
 }
 
-static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entry *entry, uint32_t id)
+static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .plan_id = id, .payload = entry->plan->bytes};
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
 		if (!(entry->domains >> domain & 1))
 			continue;
 		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, entry->plan, NULL);
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
+	}
+	return ferrySuccess;
+}
+
+/* The routers may forget the plan, unless it is another entry's too: a user's program may say what another says. */
+static ferryResult_t drop(struct ferryComm *comm, const struct ferry_plan_entry *entry)
+{
+	for (uint32_t i = 0; i < comm->nplans; i++)
+		if (comm->plans[i] != entry && comm->plans[i]->plan->hash == entry->plan->hash)
+			return ferrySuccess;
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
+		if (!(entry->domains >> domain & 1))
+			continue;
+		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, NULL, NULL);
+		if (result)
+			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}
 	return ferrySuccess;
 }
@@ -171,7 +188,7 @@ static bool routers_finished(const struct ferryComm *comm, const struct ferry_pl
 	return true;
 }
 
-/* Rank 0 replaces a plan in the routers, so the last call that names it must be over there, not only here. */
+/* Rank 0 takes a plan back from the routers, so the last call that names it must be over there, not only here. */
 static ferryResult_t await_routers(struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
 	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
@@ -207,6 +224,8 @@ static ferryResult_t make_room(struct ferryComm *comm, uint32_t *slot)
 		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
 	if (comm->rank == 0 && comm->plans[*slot]->last_seq)
 		result = await_routers(comm, comm->plans[*slot]);
+	if (!result && comm->rank == 0)
+		result = drop(comm, comm->plans[*slot]);
 	if (result)
 		return result;
 	entry_free(comm->plans[*slot]);
@@ -238,8 +257,7 @@ ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_ke
 		return result;
 	}
 	comm->plans[slot] = entry;
-	entry->id = entry->domains ? slot : FERRY_NO_PLAN;
-	if (comm->rank == 0 && entry->domains && (result = upload(comm, entry, slot))) {
+	if (comm->rank == 0 && entry->domains && (result = upload(comm, entry))) {
 		ferry_comm_fail(comm, result, ferry_last_message()); /* the other ranks would wait for this one */
 		return result;
 	}

@@ -113,7 +113,6 @@ static struct ferry_descriptor_fields fields_of(const struct ferry_call *call)
 	                                        .count = call->count,
 	                                        .scalar = call->scalar,
 	                                        .name = call->name,
-	                                        .plan_id = call->entry->id,
 	                                        .shape = call->shape,
 	                                        .root = call->root,
 	                                        .domains = call->entry->domains};

@@ -60,7 +60,6 @@ static void finish(struct ferry_job *job, uint32_t bank, uint64_t seq)
 	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
 	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
-	ferry_doorbell_ring(&ferry_rank_line(&job->shared, 0)->app); /* it may want to replace a plan */
 }
 
 static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *entry)
@@ -114,17 +113,15 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 		ferry_job_fail(job, ferryInvalidUsage, text);
 		return;
 	}
-	struct ferry_job_plan *entry = NULL;
 	if (!(first.domains >> job->domain & 1)) { /* nothing to do here */
 		atomic_store_explicit(&job->runs[bank].last, seq, memory_order_relaxed);
 		return;
 	}
-	if (first.plan_id < FERRY_MAX_PLANS)
-		entry = atomic_load_explicit(&job->plans[first.plan_id], memory_order_acquire);
-	if (!entry || entry->plan->hash != first.plan_hash) {
+	struct ferry_job_plan *entry = ferry_job_find_plan(job, first.plan_hash);
+	if (!entry) {
 		char text[FERRY_MESSAGE_BYTES];
-		snprintf(text, sizeof text, "call %llu names plan %u with hash %016llx, which this router does not have",
-		         (unsigned long long)seq, first.plan_id, (unsigned long long)first.plan_hash);
+		snprintf(text, sizeof text, "call %llu names plan %016llx, which this router does not have",
+		         (unsigned long long)seq, (unsigned long long)first.plan_hash);
 		ferry_job_fail(job, ferryInternalError, text);
 		return;
 	}

@@ -55,12 +55,28 @@ static inline uint32_t ferry_parts_of(const struct ferry_work *work)
 	return work->nqueues * work->share;
 }
 
+#define FERRY_MAX_PLANS 4096 /* that a job may keep here: a tenant's share of the router's memory */
+
 struct ferry_job_plan {
 	struct ferry_plan *plan;                /* a private copy, validated */
 	uint32_t nworks;                        /* of this domain */
 	struct ferry_work *works[FERRY_BANKS];
 	void *memory;                           /* that the arrays lie in */
-	struct ferry_job_plan *next_retired;
+	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
+	struct ferry_job_plan *next;            /* in its bucket, under the table's lock; among the retired, connection thread */
+};
+
+/*
+ * A job's plans, by their hashes. The connection thread alone puts them in and takes them out: it holds the lock while it
+ * changes the array or a link in it, and looks without. Who admits a call holds the lock while he looks its plan up, once per
+ * call, and may keep the pointer for as long as he is inside the job: a plan that was taken out is freed when nobody is, and by
+ * then either a run names it, and it stays, or no run ever will.
+ */
+struct ferry_job_plans {
+	pthread_mutex_t lock;
+	struct ferry_job_plan **buckets;        /* nbuckets, a power of two; NULL: none yet */
+	uint32_t nbuckets, count;
+	struct ferry_job_plan *retired;         /* without holders; connection thread; freed when no worker is inside */
 };
 
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
@@ -84,8 +100,7 @@ struct ferry_job {
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	uint32_t workers;                       /* that the router has */
-	_Atomic(struct ferry_job_plan *) plans[FERRY_MAX_PLANS]; /* connection thread; workers load with acquire */
-	struct ferry_job_plan *retired;         /* replaced plans; connection thread; freed when no worker is inside */
+	struct ferry_job_plans plans;
 	struct ferry_run runs[FERRY_BANKS];
 	uint64_t announced;                     /* the most that a rank has; attendant thread */
 	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
@@ -99,10 +114,23 @@ struct ferry_job {
 	struct ferry_job *next;
 };
 
-/** Keeps a plan as plan_id after checking it against the job's arenas. The blob is copied. Connection thread. */
-ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const void *blob, uint64_t bytes);
+/**
+ * Keeps a plan under its hash, after checking it against the job's arenas, until no rank holds it; from now on `rank` does. The
+ * blob is copied. One that is there already, to the byte, gets another holder. Connection thread. Errors: ferryProgramError for
+ * a plan that is not valid here; ferryRefused, with the numbers, for one too many, or for another plan of the same hash.
+ */
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes);
 
-/** Frees replaced plans. Only while no worker is inside. */
+/**
+ * The rank holds the plan no longer: it names it in no call that is not over here. Without holders a plan retires;
+ * ferry_workers_free_retired comes next. Connection thread. Error: ferryInvalidUsage if the rank does not hold it.
+ */
+ferryResult_t ferry_job_drop_plan(struct ferry_job *job, uint32_t rank, uint64_t hash);
+
+/** The plan of that hash, or NULL. It stays for as long as the caller is inside the job. Takes the table's lock. */
+struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash);
+
+/** Frees retired plans that no run uses. Only while no worker is inside. Connection thread. */
 void ferry_job_free_retired(struct ferry_job *job);
 
 /** Frees all plans. Only while no worker is inside. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plans that a job was handed: checked, with every pointer found and the parts of slices dealt out, replaced and freed. */
+/* The plans that a job was handed: checked, made ready to run, kept by hash, dropped and freed. */
 #include "router/job.h"
 
 #include "ipc/error.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,34 +20,103 @@ static void plan_free(struct ferry_job_plan *entry)
 	free(entry);
 }
 
+/* ---- the table ---- */
+
+/* Where the plan of that hash is linked in, or would be. Under the lock, or by the connection thread. */
+static struct ferry_job_plan **place_of(const struct ferry_job_plans *plans, uint64_t hash)
+{
+	struct ferry_job_plan **link = &plans->buckets[hash & (plans->nbuckets - 1)];
+	while (*link && (*link)->plan->hash != hash)
+		link = &(*link)->next;
+	return link;
+}
+
+struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash)
+{
+	struct ferry_job_plans *plans = &job->plans;
+	pthread_mutex_lock(&plans->lock);
+	struct ferry_job_plan *entry = plans->nbuckets ? *place_of(plans, hash) : NULL;
+	pthread_mutex_unlock(&plans->lock);
+	return entry;
+}
+
+/* Room for one more, at most as many as there are buckets. Those who look see the old array or the new one, whole. */
+static bool grow(struct ferry_job_plans *plans)
+{
+	uint32_t nbuckets = plans->nbuckets ? 2 * plans->nbuckets : 64;
+	if (plans->count < plans->nbuckets)
+		return true;
+	struct ferry_job_plan **buckets = calloc(nbuckets, sizeof *buckets), **old = plans->buckets;
+	if (!buckets)
+		return plans->nbuckets; /* longer chains, then */
+	pthread_mutex_lock(&plans->lock);
+	for (uint32_t i = 0; i < plans->nbuckets; i++)
+		for (struct ferry_job_plan *entry = old[i], *next; entry; entry = next) {
+			struct ferry_job_plan **bucket = &buckets[entry->plan->hash & (nbuckets - 1)];
+			next = entry->next;
+			entry->next = *bucket;
+			*bucket = entry;
+		}
+	plans->buckets = buckets;
+	plans->nbuckets = nbuckets;
+	pthread_mutex_unlock(&plans->lock);
+	free(old);
+	return true;
+}
+
+ferryResult_t ferry_job_drop_plan(struct ferry_job *job, uint32_t rank, uint64_t hash)
+{
+	struct ferry_job_plans *plans = &job->plans;
+	struct ferry_job_plan **link = plans->nbuckets ? place_of(plans, hash) : NULL, *entry = link ? *link : NULL;
+	if (!entry || !(entry->holders >> rank & 1))
+		return ferry_fail(ferryInvalidUsage, "rank %u drops plan %016" PRIx64 ", which it does not hold", rank,
+		                  hash);
+	entry->holders &= ~(1ull << rank);
+	if (entry->holders)
+		return ferrySuccess;
+	pthread_mutex_lock(&plans->lock);
+	*link = entry->next;
+	pthread_mutex_unlock(&plans->lock);
+	plans->count--;
+	entry->next = plans->retired;
+	plans->retired = entry;
+	return ferrySuccess;
+}
+
 void ferry_job_free_retired(struct ferry_job *job)
 {
-	struct ferry_job_plan **link = &job->retired;
+	struct ferry_job_plan **link = &job->plans.retired;
 	while (*link) {
 		struct ferry_job_plan *entry = *link;
 		bool running = false;
 		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 			running |= atomic_load(&job->runs[bank].seq) && atomic_load(&job->runs[bank].plan) == entry;
 		if (running) {
-			link = &entry->next_retired;
+			link = &entry->next;
 			continue;
 		}
-		*link = entry->next_retired;
+		*link = entry->next;
 		plan_free(entry);
 	}
 }
 
 void ferry_job_free_plans(struct ferry_job *job)
 {
-	for (uint32_t i = 0; i < FERRY_MAX_PLANS; i++) {
-		struct ferry_job_plan *entry = atomic_exchange(&job->plans[i], NULL);
-		if (entry)
+	struct ferry_job_plans *plans = &job->plans;
+	for (uint32_t i = 0; i < plans->nbuckets; i++)
+		for (struct ferry_job_plan *entry = plans->buckets[i], *next; entry; entry = next) {
+			next = entry->next;
 			plan_free(entry);
-	}
+		}
+	free(plans->buckets);
+	plans->buckets = NULL;
+	plans->nbuckets = plans->count = 0;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 		atomic_store(&job->runs[bank].seq, 0);
 	ferry_job_free_retired(job);
 }
+
+/* ---- a plan ---- */
 
 static bool is_mine(const struct ferry_job *job, const struct ferry_instr *instr)
 {
@@ -145,13 +215,12 @@ static struct ferry_job_plan *plan_install(struct ferry_job *job, struct ferry_p
 	return entry;
 }
 
-ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const void *blob, uint64_t bytes)
+/* A checked copy, ready to run. */
+static ferryResult_t plan_take(struct ferry_job *job, const void *blob, uint64_t bytes, struct ferry_job_plan **taken)
 {
 	struct ferry_plan_limits limits = {.nranks = job->shared.nranks,
 	                                   .ndomains = job->shared.ndomains,
 	                                   .rank_domain = job->shared.rank_domain};
-	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
-		return ferry_fail(ferryInvalidUsage, "plan %u before the job was ready", plan_id);
 	for (uint32_t domain = 0; domain < limits.ndomains; domain++) {
 		limits.staging[domain] = job->shared.arenas[domain].staging_bytes;
 		limits.counters[domain] = job->shared.arenas[domain].ncounters;
@@ -161,20 +230,51 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t plan_id, const 
 		return ferry_fail(ferrySystemError, "no memory for a plan of %llu bytes", (unsigned long long)bytes);
 	memcpy(plan, blob, bytes);
 	ferryResult_t result = ferry_plan_validate(plan, bytes, &limits);
-	if (result) {
-		free(plan);
-		return result;
-	}
-	struct ferry_job_plan *entry = plan_install(job, plan);
-	if (!entry) {
+	if (!result && !(*taken = plan_install(job, plan)))
 		result = ferry_fail(ferrySystemError, "no memory to prepare a plan of %u instructions", plan->ninstrs);
+	if (result)
 		free(plan);
+	return result;
+}
+
+static bool is_same(const struct ferry_plan *plan, const void *blob, uint64_t bytes)
+{
+	return plan->bytes == bytes && !memcmp(plan, blob, bytes);
+}
+
+ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
+{
+	struct ferry_job_plans *plans = &job->plans;
+	uint64_t hash = bytes < sizeof(struct ferry_plan) ? 0 : ((const struct ferry_plan *)blob)->hash;
+	struct ferry_job_plan *entry = NULL, *there = plans->nbuckets ? *place_of(plans, hash) : NULL;
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
+		return ferry_fail(ferryInvalidUsage, "plan %016" PRIx64 " before the job was ready", hash);
+	if (there && is_same(there->plan, blob, bytes)) {
+		there->holders |= 1ull << rank;
+		return ferrySuccess;
+	}
+	if (plans->count >= FERRY_MAX_PLANS)
+		return ferry_fail(ferryRefused,
+		                  "the job has %u plans in domain %u and may have %d: no place for %016" PRIx64,
+		                  plans->count, job->domain, FERRY_MAX_PLANS, hash);
+	ferryResult_t result = plan_take(job, blob, bytes, &entry);
+	if (result)
+		return result;
+	if (there)
+		result = ferry_fail(ferryRefused,
+		                    "the job has another plan %016" PRIx64 ": of %" PRIu64 " bytes, this has %" PRIu64,
+		                    hash, there->plan->bytes, bytes);
+	else if (!grow(plans))
+		result = ferry_fail(ferrySystemError, "no memory for a table of plans");
+	if (result) {
+		plan_free(entry);
 		return result;
 	}
-	struct ferry_job_plan *old = atomic_exchange_explicit(&job->plans[plan_id], entry, memory_order_acq_rel);
-	if (old) {
-		old->next_retired = job->retired;
-		job->retired = old;
-	}
+	struct ferry_job_plan **link = place_of(plans, hash);
+	entry->holders = 1ull << rank;
+	pthread_mutex_lock(&plans->lock);
+	*link = entry;
+	pthread_mutex_unlock(&plans->lock);
+	plans->count++;
 	return ferrySuccess;
 }

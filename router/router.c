@@ -98,6 +98,7 @@ static ferryResult_t job_create(struct ferry_router *router, const struct ferry_
 	job->workers = router->workers.limit;
 	pthread_mutex_init(&job->admit, NULL);
 	pthread_mutex_init(&job->failing, NULL);
+	pthread_mutex_init(&job->plans.lock, NULL);
 	result = ferry_attendant_start(job, &router->workers, router->directory, router->prefix);
 	if (result) {
 		ferry_guard_remove(&job->shared.arenas[router->domain]);
@@ -127,6 +128,7 @@ static void job_destroy(struct ferry_router *router, struct ferry_job *job)
 	}
 	pthread_mutex_destroy(&job->admit);
 	pthread_mutex_destroy(&job->failing);
+	pthread_mutex_destroy(&job->plans.lock);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
 	free(job);
 }
@@ -186,13 +188,19 @@ static ferryResult_t make_ready(struct connection *client)
 	return ferry_attendant_ask(job, client->descriptor);
 }
 
-static ferryResult_t keep_plan(struct ferry_router *router, struct connection *client)
+static ferryResult_t keep_plan(struct connection *client)
 {
-	struct ferry_job *job = client->job;
-	if (!job)
+	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "PLAN before ATTACH");
-	ferryResult_t result = ferry_job_add_plan(job, client->message.plan_id, client->payload, client->message.payload);
-	ferry_workers_free_retired(&router->workers, job);
+	return ferry_job_add_plan(client->job, client->rank, client->payload, client->message.payload);
+}
+
+static ferryResult_t drop_plan(struct ferry_router *router, struct connection *client)
+{
+	if (!client->job)
+		return ferry_fail(ferryInvalidUsage, "DROP before ATTACH");
+	ferryResult_t result = ferry_job_drop_plan(client->job, client->rank, client->message.hash);
+	ferry_workers_free_retired(&router->workers, client->job);
 	return result;
 }
 
@@ -231,7 +239,10 @@ static void serve(struct ferry_router *router, struct connection *client)
 			return; /* the attendant answers */
 		break;
 	case FERRY_ATTACH_PLAN:
-		result = keep_plan(router, client);
+		result = keep_plan(client);
+		break;
+	case FERRY_ATTACH_DROP:
+		result = drop_plan(router, client);
 		break;
 	case FERRY_ATTACH_DETACH:
 		client->detached = true;

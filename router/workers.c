@@ -292,7 +292,7 @@ void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *j
 
 void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job)
 {
-	if (!job->retired)
+	if (!job->plans.retired)
 		return;
 	pthread_mutex_lock(&workers->lock);
 	job->closed = true;

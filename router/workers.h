@@ -54,7 +54,7 @@ void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *j
 void ferry_workers_enter(struct ferry_workers *workers, struct ferry_job *job);
 void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
 
-/** Frees the plans that were replaced, at a moment when no worker is inside the job. By the connection thread. */
+/** Frees the plans that have retired, at a moment when no worker is inside the job. By the connection thread. */
 void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job);
 
 /**

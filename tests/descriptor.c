@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of descriptors, and of the sets of ranks that messages name: what is written is read, and a difference is told with both calls. */
+/* Promises of descriptors and of sets of ranks: what is written is read, and a difference is told with both calls. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

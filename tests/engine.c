@@ -8,6 +8,7 @@
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
 #include "router/guard.h"
+#include "router/job.h"
 
 #include <signal.h>
 #include <sys/socket.h>
@@ -50,10 +51,21 @@ static void open_job(struct job *job, uint32_t nranks, uint8_t name)
 	assert_int_equal(ferry_attach_call(job->sockets[0], &ready, NULL, NULL), ferrySuccess);
 }
 
-static ferryResult_t give_plan(struct job *job, uint32_t id)
+static ferryResult_t give_plan_as(struct job *job, uint32_t rank)
 {
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .plan_id = id, .payload = job->plan->bytes};
-	return ferry_attach_call(job->sockets[0], &message, job->plan, NULL);
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = job->plan->bytes};
+	return ferry_attach_call(job->sockets[rank], &message, job->plan, NULL);
+}
+
+static ferryResult_t give_plan(struct job *job)
+{
+	return give_plan_as(job, 0);
+}
+
+static ferryResult_t drop_plan(struct job *job, uint32_t rank, uint64_t hash)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = hash};
+	return ferry_attach_call(job->sockets[rank], &message, NULL, NULL);
 }
 
 static void make_plan(struct job *job, uint64_t count)
@@ -81,15 +93,12 @@ static void close_job(struct job *job)
 	free(job->plan);
 }
 
-static void submit(struct job *job, uint32_t rank, uint64_t seq, uint32_t plan_id, uint64_t hash, uint64_t count)
+static void submit(struct job *job, uint32_t rank, uint64_t seq, uint64_t hash, uint64_t count)
 {
 	struct ferry_descriptor *descriptor = &job->shared.arenas[0].rank_lines[rank].ring[seq % FERRY_BANKS];
-	atomic_store(&descriptor->plan_hash, hash);
-	atomic_store(&descriptor->count, count);
-	atomic_store(&descriptor->plan_id, plan_id);
-	atomic_store(&descriptor->domains, 1);
-	atomic_store(&descriptor->shape, FERRY_ALLREDUCE | ferryInt32 << 8);
-	atomic_store(&descriptor->seq, seq);
+	struct ferry_descriptor_fields fields = {.plan_hash = hash, .count = count, .domains = 1,
+	                                         .shape = FERRY_ALLREDUCE | ferryInt32 << 8};
+	ferry_descriptor_write(descriptor, seq, &fields);
 	ferry_doorbell_ring(&job->shared.arenas[0].header->router);
 }
 
@@ -110,8 +119,8 @@ static bool wait_slices(struct job *job, const struct ferry_instr *instr, uint64
 	}
 }
 
-/* Plays all lanes of one AllReduce, slice by slice: rank r's element i is 1000 * r + i. */
-static void play_call(struct job *job, uint64_t seq, uint64_t count)
+/* Plays all lanes of one AllReduce, slice by slice, from `first` on: rank r's element i is 1000 * r + i. */
+static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t first, uint32_t nslices)
 {
 	struct ferry_arena *arena = &job->shared.arenas[0];
 	const struct ferry_plan *plan = job->plan;
@@ -122,7 +131,7 @@ static void play_call(struct job *job, uint64_t seq, uint64_t count)
 			reduce = &instrs[i];
 	assert_non_null(reduce);
 	assert_int_equal(reduce->nsources, job->nranks);
-	for (uint32_t slice = 0; slice < reduce->nslices; slice++) {
+	for (uint32_t slice = first; slice - first < nslices && slice < reduce->nslices; slice++) {
 		for (uint32_t i = 0; i < plan->ninstrs; i++) {
 			if (instrs[i].opcode != FERRY_D2H)
 				continue;
@@ -145,6 +154,11 @@ static void play_call(struct job *job, uint64_t seq, uint64_t count)
 	}
 }
 
+static void play_call(struct job *job, uint64_t seq, uint64_t count)
+{
+	play_slices(job, seq, count, 0, UINT32_MAX);
+}
+
 static void wait_finished(struct job *job, uint64_t seq)
 {
 	struct ferry_arena *arena = &job->shared.arenas[0];
@@ -162,7 +176,7 @@ static void run_calls_from(struct job *job, uint64_t count, uint64_t first, uint
 {
 	for (uint64_t seq = first; seq < first + calls; seq++) {
 		for (uint32_t rank = 0; rank < job->nranks; rank++)
-			submit(job, rank, seq, 7, job->plan->hash, count);
+			submit(job, rank, seq, job->plan->hash, count);
 		play_call(job, seq, count);
 		wait_finished(job, seq);
 	}
@@ -179,7 +193,7 @@ static void the_router_sums_every_slice_of_call_after_call(void **state)
 	struct job job;
 	open_job(&job, 3, 1);
 	make_plan(&job, 1000);
-	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	assert_int_equal(give_plan(&job), ferrySuccess);
 	run_calls(&job, 1000, 50);
 	close_job(&job);
 }
@@ -192,8 +206,8 @@ static void two_jobs_run_at_once_and_one_failing_leaves_the_other_alone(void **s
 	open_job(&second, 4, 2);
 	make_plan(&first, 500);
 	make_plan(&second, 700);
-	assert_int_equal(give_plan(&first, 7), ferrySuccess);
-	assert_int_equal(give_plan(&second, 7), ferrySuccess);
+	assert_int_equal(give_plan(&first), ferrySuccess);
+	assert_int_equal(give_plan(&second), ferrySuccess);
 	run_calls(&first, 500, 3);
 	shutdown(first.sockets[1], SHUT_RDWR); /* dies without leaving */
 	while (!atomic_load(&first.shared.arenas[0].header->failed))
@@ -228,7 +242,7 @@ static void each_of_many_jobs_is_served_while_the_others_rest(void **state)
 			make_plan(&jobs[open], 100);
 			if (open % 2)
 				leave_to_the_first_worker(jobs[open].plan);
-			assert_int_equal(give_plan(&jobs[open], 7), ferrySuccess);
+			assert_int_equal(give_plan(&jobs[open]), ferrySuccess);
 		}
 		for (uint32_t j = 0; j < open; j++)
 			run_calls_from(&jobs[j], 100, 1 + 2 * i, 2);
@@ -248,7 +262,7 @@ static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **stat
 	open_job(&cut, 2, 1);
 	open_job(&good, 2, 2);
 	make_plan(&good, 700);
-	assert_int_equal(give_plan(&good, 7), ferrySuccess);
+	assert_int_equal(give_plan(&good), ferrySuccess);
 	assert_int_equal(ftruncate(cut.shared.arenas[0].descriptor, 0), 0);
 	shutdown(cut.sockets[1], SHUT_RDWR); /* makes the router write to the arena: the job has failed */
 	char text[512];
@@ -269,10 +283,10 @@ static void ranks_that_disagree_fail_their_job_by_name(void **state)
 	struct job job;
 	open_job(&job, 3, 1);
 	make_plan(&job, 100);
-	assert_int_equal(give_plan(&job, 7), ferrySuccess);
-	submit(&job, 0, 1, 7, job.plan->hash, 100);
-	submit(&job, 1, 1, 7, job.plan->hash, 100);
-	submit(&job, 2, 1, 7, job.plan->hash, 99);
+	assert_int_equal(give_plan(&job), ferrySuccess);
+	submit(&job, 0, 1, job.plan->hash, 100);
+	submit(&job, 1, 1, job.plan->hash, 100);
+	submit(&job, 2, 1, job.plan->hash, 99);
 	const struct ferry_instr *any = ferry_plan_instrs(job.plan);
 	assert_false(wait_slices(&job, any, 1, 1));
 	const struct ferry_failure *failure = &job.shared.arenas[0].header->failure;
@@ -286,13 +300,12 @@ static void ranks_that_disagree_fail_their_job_by_name(void **state)
 static void a_descriptor_that_names_no_known_plan_fails_its_job_alone(void **state)
 {
 	(void)state;
-	static const uint32_t ids[] = {7, 8, 255, 256, 0x7fffffff, UINT32_MAX - 1};
-	for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+	for (int bit = 0; bit < 64; bit++) {
 		struct job job;
 		open_job(&job, 1, 1);
 		make_plan(&job, 100);
-		assert_int_equal(give_plan(&job, 7), ferrySuccess);
-		submit(&job, 0, 1, ids[i], job.plan->hash ^ 1, 100);
+		assert_int_equal(give_plan(&job), ferrySuccess);
+		submit(&job, 0, 1, job.plan->hash ^ 1ull << bit, 100);
 		assert_false(wait_slices(&job, ferry_plan_instrs(job.plan), 1, 1));
 		assert_int_equal(job.shared.arenas[0].header->failure.code, ferryInternalError);
 		close_job(&job);
@@ -309,7 +322,7 @@ static void a_corrupted_plan_is_refused_and_the_job_lives_on(void **state)
 	for (uint64_t at = 0; at < job.plan->bytes; at += 13) {
 		uint64_t length = job.plan->bytes;
 		bytes[at] ^= 0x41;
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .plan_id = 7, .payload = length};
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = length};
 		bytes[at] ^= 0x41;
 		unsigned char *copy = malloc(length);
 		memcpy(copy, bytes, length);
@@ -317,7 +330,7 @@ static void a_corrupted_plan_is_refused_and_the_job_lives_on(void **state)
 		assert_int_equal(ferry_attach_call(job.sockets[0], &message, copy, NULL), ferryProgramError);
 		free(copy);
 	}
-	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	assert_int_equal(give_plan(&job), ferrySuccess);
 	run_calls(&job, 1000, 2);
 	close_job(&job);
 }
@@ -330,11 +343,147 @@ static void a_plan_for_other_ranks_is_refused(void **state)
 	open_job(&other, 3, 2);
 	make_plan(&other, 100);
 	job.plan = other.plan;
-	assert_int_equal(give_plan(&job, 0), ferryProgramError);
+	assert_int_equal(give_plan(&job), ferryProgramError);
 	assert_non_null(strstr(ferry_last_message(), "3 ranks"));
 	job.plan = NULL;
 	close_job(&job);
 	close_job(&other);
+}
+
+/* ---- what a job keeps ---- */
+
+static void a_call_finds_no_plan(struct job *job, uint64_t seq)
+{
+	for (uint32_t rank = 0; rank < job->nranks; rank++)
+		submit(job, rank, seq, job->plan->hash, job->plan->count);
+	assert_false(wait_slices(job, ferry_plan_instrs(job->plan), seq, 1));
+	assert_int_equal(job->shared.arenas[0].header->failure.code, ferryInternalError);
+	assert_non_null(strstr(job->shared.arenas[0].header->failure.message, "which this router does not have"));
+}
+
+static void a_plan_stays_for_as_long_as_a_rank_holds_it(void **state)
+{
+	(void)state;
+	struct job job;
+	char hash[24];
+	open_job(&job, 3, 1);
+	make_plan(&job, 300);
+	snprintf(hash, sizeof hash, "%016llx", (unsigned long long)job.plan->hash);
+	assert_int_equal(drop_plan(&job, 0, job.plan->hash), ferryInvalidUsage);
+	assert_int_equal(give_plan_as(&job, 0), ferrySuccess);
+	assert_int_equal(give_plan_as(&job, 0), ferrySuccess); /* holds it once */
+	assert_int_equal(give_plan_as(&job, 2), ferrySuccess);
+	assert_int_equal(drop_plan(&job, 1, job.plan->hash), ferryInvalidUsage);
+	assert_non_null(strstr(ferry_last_message(), "rank 1"));
+	assert_non_null(strstr(ferry_last_message(), hash));
+	assert_int_equal(drop_plan(&job, 0, job.plan->hash), ferrySuccess);
+	assert_int_equal(drop_plan(&job, 0, job.plan->hash), ferryInvalidUsage);
+	run_calls(&job, 300, 3);
+	assert_int_equal(drop_plan(&job, 2, job.plan->hash), ferrySuccess);
+	assert_int_equal(give_plan_as(&job, 1), ferrySuccess); /* as if it had never been there */
+	run_calls_from(&job, 300, 4, 3);
+	assert_int_equal(drop_plan(&job, 1, job.plan->hash), ferrySuccess);
+	a_call_finds_no_plan(&job, 7);
+	close_job(&job);
+}
+
+static void a_plan_too_many_is_refused_with_the_numbers_until_one_is_dropped(void **state)
+{
+	(void)state;
+	struct job job;
+	static uint64_t hashes[FERRY_MAX_PLANS];
+	struct ferry_plan *first = NULL;
+	open_job(&job, 1, 1);
+	for (uint32_t i = 0; i < FERRY_MAX_PLANS; i++) {
+		make_plan(&job, i + 1);
+		assert_int_equal(give_plan(&job), ferrySuccess);
+		hashes[i] = job.plan->hash;
+		if (i)
+			free(job.plan);
+		else
+			first = job.plan;
+	}
+	make_plan(&job, FERRY_MAX_PLANS + 1);
+	assert_int_equal(give_plan(&job), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "has 4096 plans"));
+	assert_int_equal(drop_plan(&job, 0, hashes[FERRY_MAX_PLANS / 2]), ferrySuccess);
+	assert_int_equal(give_plan(&job), ferrySuccess);
+	run_calls(&job, FERRY_MAX_PLANS + 1, 1);
+	free(job.plan);
+	job.plan = first;
+	assert_int_equal(give_plan(&job), ferrySuccess); /* is there already */
+	run_calls_from(&job, 1, 2, 1);
+	close_job(&job);
+}
+
+/* What ferry_plan_hash has come to before the word at `offset`. */
+static uint64_t hash_until(const struct ferry_plan *plan, size_t offset)
+{
+	uint64_t hash = 0x9e3779b97f4a7c15ull ^ plan->bytes, word;
+	for (size_t at = 0; at < offset; at += 8) {
+		memcpy(&word, (const char *)plan + at, 8);
+		hash = (hash ^ (at == offsetof(struct ferry_plan, hash) ? 0 : word)) * 0xff51afd7ed558ccdull;
+		hash ^= hash >> 32;
+	}
+	return hash;
+}
+
+/* Whoever wants two plans of one hash can have them: but for COPYs nobody reads user_destination. */
+static void another_plan_of_a_hash_that_is_there_is_refused(void **state)
+{
+	(void)state;
+	struct job job, other;
+	open_job(&job, 2, 1);
+	other = job;
+	make_plan(&job, 300);
+	make_plan(&other, 300);
+	struct ferry_instr *instrs = (struct ferry_instr *)((char *)other.plan + other.plan->instrs_at);
+	size_t second = (size_t)((char *)&instrs[1].user_destination - (char *)other.plan);
+	assert_true(second % 8 == 0 && instrs[0].opcode == FERRY_D2H && instrs[1].opcode == FERRY_D2H);
+	do { /* it may not be large */
+		instrs[0].user_destination++;
+		instrs[1].user_destination = hash_until(job.plan, second) ^ hash_until(other.plan, second);
+	} while (instrs[1].user_destination > 1ull << 56);
+	assert_true(ferry_plan_hash(other.plan) == job.plan->hash);
+	assert_int_equal(give_plan(&job), ferrySuccess);
+	assert_int_equal(give_plan_as(&other, 1), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "another plan"));
+	assert_int_equal(drop_plan(&job, 1, job.plan->hash), ferryInvalidUsage); /* that gave it no hold on the first */
+	run_calls(&job, 300, 2);
+	free(other.plan);
+	close_job(&job);
+}
+
+static void a_plan_dropped_while_its_call_runs_stays_until_that_is_over(void **state)
+{
+	(void)state;
+	struct job job, other;
+	open_job(&job, 2, 1);
+	other = job;
+	make_plan(&job, 1000);
+	make_plan(&other, 500);
+	assert_int_equal(give_plan(&job), ferrySuccess);
+	for (uint32_t rank = 0; rank < 2; rank++)
+		submit(&job, rank, 1, job.plan->hash, 1000);
+	play_slices(&job, 1, 1000, 0, 3);
+	assert_int_equal(drop_plan(&job, 0, job.plan->hash), ferrySuccess);
+	for (int i = 0; i < 20; i++) { /* what is freed now is used by others */
+		assert_int_equal(give_plan(&other), ferrySuccess);
+		assert_int_equal(drop_plan(&job, 0, other.plan->hash), ferrySuccess);
+	}
+	play_slices(&job, 1, 1000, 3, 3);
+	assert_int_equal(give_plan(&job), ferrySuccess); /* another copy: the first one is out of the table */
+	for (uint32_t rank = 0; rank < 2; rank++)
+		submit(&job, rank, 2, job.plan->hash, 1000);
+	play_slices(&job, 2, 1000, 0, 5);
+	assert_int_equal(drop_plan(&job, 0, job.plan->hash), ferrySuccess);
+	play_slices(&job, 1, 1000, 6, UINT32_MAX);
+	wait_finished(&job, 1);
+	play_slices(&job, 2, 1000, 5, UINT32_MAX);
+	wait_finished(&job, 2);
+	a_call_finds_no_plan(&job, 3);
+	free(other.plan);
+	close_job(&job);
 }
 
 static void attaching_wrongly_is_refused_with_the_values(void **state)
@@ -366,7 +515,7 @@ static void draining_refuses_new_jobs_and_waits_for_the_old(void **state)
 	int connection, descriptor;
 	open_job(&job, 2, 1);
 	make_plan(&job, 100);
-	assert_int_equal(give_plan(&job, 7), ferrySuccess);
+	assert_int_equal(give_plan(&job), ferrySuccess);
 	ferry_router_drain(router);
 	assert_int_equal(attach(&late, 0, &connection, &descriptor), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "shutting down"));
@@ -406,6 +555,10 @@ int main(void)
 		TEST(a_descriptor_that_names_no_known_plan_fails_its_job_alone),
 		TEST(a_corrupted_plan_is_refused_and_the_job_lives_on),
 		TEST(a_plan_for_other_ranks_is_refused),
+		TEST(a_plan_stays_for_as_long_as_a_rank_holds_it),
+		TEST(a_plan_too_many_is_refused_with_the_numbers_until_one_is_dropped),
+		TEST(another_plan_of_a_hash_that_is_there_is_refused),
+		TEST(a_plan_dropped_while_its_call_runs_stays_until_that_is_over),
 		TEST(attaching_wrongly_is_refused_with_the_values),
 		TEST(draining_refuses_new_jobs_and_waits_for_the_old),
 		TEST(a_rank_that_comes_after_its_job_failed_hears_why),

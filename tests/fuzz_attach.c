@@ -18,8 +18,7 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains && !message->payload &&
 		       (message->kind == FERRY_ATTACH_PEER || message->rank < message->nranks);
 	case FERRY_ATTACH_PLAN:
-		return message->plan_id < FERRY_MAX_PLANS && message->payload >= sizeof(struct ferry_plan) &&
-		       message->payload <= FERRY_PLAN_MAX_BYTES;
+		return message->payload >= sizeof(struct ferry_plan) && message->payload <= FERRY_PLAN_MAX_BYTES;
 	default:
 		return message->kind < FERRY_ATTACH_KINDS && message->kind > 0 && !message->payload;
 	}

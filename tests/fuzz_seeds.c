@@ -71,6 +71,8 @@ static int write_message(const char *directory, uint32_t kind)
 	char name[16];
 	if (kind == FERRY_ATTACH_PLAN)
 		message.payload = sizeof(struct ferry_plan) + sizeof(struct ferry_instr);
+	if (kind == FERRY_ATTACH_DROP)
+		message.hash = 0x0123456789abcdef;
 	if (ferry_attach_decode(&message, sizeof message, &decoded)) {
 		fprintf(stderr, "message of kind %u: %s\n", kind, ferry_last_message());
 		return 1;
