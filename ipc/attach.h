@@ -49,6 +49,8 @@ struct ferry_attach_reply {
 	char message[496]; /* why not; or the status text */
 };
 
+#define FERRY_MAX_PLANS 4096 /* that a job may keep in a router: a tenant's share of its memory */
+
 /**
  * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with both
  * values), ferryInvalidArgument for a field out of range.

@@ -194,6 +194,8 @@ static void call_free(struct ferry_call *call)
 {
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 		free(call->prepared[bank][0]);
+	if (call->entry)
+		ferry_plan_cache_give_back(&call->comm->plans, call->entry);
 	free(call);
 }
 
@@ -203,8 +205,6 @@ static void call_release(struct ferry_ticket *ticket)
 	struct ferryComm *comm = call->comm;
 	if (comm->device->ops->release)
 		comm->device->ops->release(comm->device, ticket);
-	if (ticket->repeats)
-		atomic_fetch_sub_explicit(&call->entry->captures, 1, memory_order_release);
 	call_free(call);
 	ferry_comm_drop(comm);
 }
@@ -240,7 +240,6 @@ static ferryResult_t call_capture(struct ferry_call *call, ferryStream_t stream,
 	struct ferryComm *comm = call->comm;
 	uint32_t nlanes = 1 + (call->all_left[FERRY_DOWN] > 0);
 	ferry_comm_hold(comm);
-	atomic_fetch_add_explicit(&call->entry->captures, 1, memory_order_relaxed);
 	call->ticket.repeats = true;
 	atomic_store(&call->ticket.holders, nlanes);
 	ferryResult_t result = comm->device->ops->enqueue(comm->device, stream, &call->ticket, work);
@@ -399,7 +398,8 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_key key = {.collective = request->collective, .type = request->type, .root = (uint32_t)request->root};
 	if (request->program) {
-		ferryResult_t result = ferry_comm_user_program(comm, request->program, &key.program);
+		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,
+		                                                &key.program);
 		if (result)
 			return result;
 		if (key.program->collective != request->collective)
@@ -411,7 +411,8 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 		key.root = 0;
 	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum : request->op < ferryNumOps ? request->op : ferryNumOps;
 	if (!key.program)
-		key.program = ferry_comm_replacement(comm, key.collective, key.root, key.count * ferry_type_size(key.type));
+		key.program = ferry_user_programs_replacement(&comm->programs, &comm->topology, key.collective,
+		                                              key.root, key.count * ferry_type_size(key.type));
 	return ferry_comm_plan(comm, &key, entry);
 }
 
@@ -435,10 +436,11 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	bool fixed = made <= atomic_load_explicit(&comm->fixed, memory_order_relaxed);
 	struct ferry_call *call = call_new(comm, entry->nsteps[FERRY_UP], entry->nsteps[FERRY_DOWN],
 	                                   fixed ? 1u << made % FERRY_BANKS : (1u << FERRY_BANKS) - 1);
-	if (!call)
+	if (!call) {
+		ferry_plan_cache_give_back(&comm->plans, entry);
 		return ferry_fail(ferrySystemError, "no memory for a call");
+	}
 	call->entry = entry;
-	entry->last_used = made;
 	call->count = entry->key.count;
 	call->root = entry->key.root;
 	call->shape = (uint32_t)collective | (uint32_t)request->type << 8 | (uint32_t)entry->key.redop << 16;

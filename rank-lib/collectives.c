@@ -98,7 +98,7 @@ ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *r
 	if (!program)
 		return ferry_fail(ferryInvalidArgument, "ferryRunProgram: program is NULL");
 	pthread_mutex_lock(&comm->lock);
-	result = ferry_comm_user_program(comm, program, &parsed);
+	result = ferry_user_programs_find(&comm->programs, &comm->topology, program, &parsed);
 	pthread_mutex_unlock(&comm->lock);
 	if (result)
 		return result;

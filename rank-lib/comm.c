@@ -124,6 +124,7 @@ void ferry_comm_drop(struct ferryComm *comm)
 	if (atomic_fetch_sub_explicit(&comm->holders, 1, memory_order_acq_rel) != 1)
 		return;
 	ferry_comm_free_plans(comm);
+	ferry_user_programs_free(&comm->programs);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		ferry_arena_unmap(&comm->shared.arenas[domain]);
 	ferry_device_close(comm->device);

@@ -14,22 +14,11 @@
 #include "ipc/publish.h"
 #include "ipc/spin.h"
 #include "rank-lib/device/device.h"
+#include "rank-lib/plan_cache.h"
 #include "rank-lib/program/program.h"
+#include "rank-lib/user_programs.h"
 
 #include <pthread.h>
-
-#define FERRY_MAX_PLANS 256
-
-/* ---- plans kept by a communicator ---- */
-
-struct ferry_plan_key {
-	enum ferry_collective collective;
-	ferryDataType_t type;
-	ferryRedOp_t redop; /* ferryNumOps for every premulsum */
-	uint64_t count;
-	uint32_t root;
-	const struct ferry_program *program; /* a user's program, or NULL for the built-in one */
-};
 
 /* One D2H, H2D or COPY of this rank, with its pointers found for one bank. */
 struct ferry_step {
@@ -41,18 +30,6 @@ struct ferry_step {
 	struct ferry_counter *producer; /* variable plans, H2D: whose length must equal ours */
 	uint32_t producer_rank;
 	bool only_passes_on; /* D2H: copy engines alone read the window, and each slot waits for them */
-};
-
-struct ferry_plan_entry {
-	struct ferry_plan_key key;
-	struct ferry_plan *plan;
-	uint32_t domains;         /* bit d: router d has work */
-	uint64_t last_used;       /* how many calls had been made at the last one */
-	_Atomic uint64_t last_seq; /* sequence number of its last call that began; whoever gives the number */
-	_Atomic uint32_t captures; /* calls in graphs that name it: it must stay */
-	uint32_t nsteps[2];       /* by enum ferry_direction; COPYs go down */
-	struct ferry_step *steps[2][FERRY_BANKS];
-	void *memory;
 };
 
 /* ---- calls ---- */
@@ -92,7 +69,7 @@ struct ferry_call {
 	uint64_t after;             /* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
 	uint64_t ended[2];          /* repeats: number of the run whose half each lane has ended; that lane alone */
 	uint32_t bank;
-	struct ferry_plan_entry *entry;
+	struct ferry_plan_entry *entry; /* with a reference */
 	uint64_t count;
 	uint32_t shape, root;
 	uint64_t scalar;
@@ -154,14 +131,6 @@ struct ferry_redop {
 };
 
 #define FERRY_MAX_REDOPS 64
-#define FERRY_MAX_PROGRAMS 64
-
-/* A program of FERRY_PROGRAM_PATH or ferryRunProgram. */
-struct ferry_user_program {
-	struct ferry_program *program;
-	char *text;                 /* RunProgram: to find it again; NULL for FERRY_PROGRAM_PATH's */
-	uint64_t least, most;       /* bytes of the collective that it replaces the built-in one for */
-};
 
 struct ferryComm {
 	uint64_t magic;
@@ -191,12 +160,10 @@ struct ferryComm {
 	bool registered[FERRY_MAX_DOMAINS]; /* arenas that the device knows */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router; D2H lane alone */
 	uint64_t splits;
-	struct ferry_plan_entry *plans[FERRY_MAX_PLANS];
-	uint32_t nplans;
+	struct ferry_plan_cache plans;
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* numbers given out, by direction and peer */
 	struct ferry_redop redops[FERRY_MAX_REDOPS];
-	struct ferry_user_program programs[FERRY_MAX_PROGRAMS];
-	uint32_t nprograms;
+	struct ferry_user_programs programs;
 	uint64_t slice, window;             /* overrides; 0: chosen */
 	struct ferry_costs costs;           /* of copies by the device */
 	uint64_t stall_ns;                  /* a lane without progress for so long says so; 0: never */
@@ -237,15 +204,12 @@ void ferry_comm_close_device(struct ferryComm *comm);
 ferryResult_t ferry_comm_attach(struct ferryComm *comm);
 void ferry_comm_detach(struct ferryComm *comm, bool abort);
 
-/** plans.c: the plan for this key: kept, or compiled and given to the routers (by rank 0) now. Under comm->lock. */
+/**
+ * plans.c: the plan for this key, with a reference for the caller to give back: kept, or compiled and given to the
+ * routers (by rank 0) now. Under comm->lock; waits for no call.
+ */
 ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **entry);
 void ferry_comm_free_plans(struct ferryComm *comm);
-ferryResult_t ferry_comm_load_programs(struct ferryComm *comm);
-/** The program that FERRY_PROGRAM_PATH gives for this collective and size, or NULL. */
-const struct ferry_program *ferry_comm_replacement(struct ferryComm *comm, enum ferry_collective collective, uint32_t root,
-                                                   uint64_t bytes);
-/** Parses and checks a user's text once. Under comm->lock. */
-ferryResult_t ferry_comm_user_program(struct ferryComm *comm, const char *text, const struct ferry_program **program);
 
 /** lane.c */
 ferryResult_t ferry_lanes_start(struct ferryComm *comm);

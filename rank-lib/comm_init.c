@@ -162,7 +162,7 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	if (!result)
 		result = read_settings(comm, config);
 	if (!result && !(result = ferry_comm_attach(comm))) {
-		result = ferry_comm_load_programs(comm);
+		result = ferry_user_programs_load(&comm->programs, &comm->topology);
 		if (!result)
 			result = open_device(comm);
 		if (!result)

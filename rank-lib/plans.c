@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plans a communicator keeps: found by what was asked, else synthesized or replaced, compiled, and given to the routers. */
-#include "ipc/environment.h"
 #include "rank-lib/comm.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
-static bool same_key(const struct ferry_plan_key *a, const struct ferry_plan_key *b)
-{
-	return a->collective == b->collective && a->type == b->type && a->redop == b->redop && a->count == b->count &&
-	       a->root == b->root && a->program == b->program;
-}
+#define FORGET_AT_ONCE 4 /* more than come at a time; each is a message to the routers, for which the caller waits */
 
 /* ---- a compiled plan, with this rank's pointers found ---- */
 
@@ -142,12 +133,8 @@ static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entr
 	return ferrySuccess;
 }
 
-/* The routers may forget the plan, unless it is another entry's too: a user's program may say what another says. */
 static ferryResult_t drop(struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
-	for (uint32_t i = 0; i < comm->nplans; i++)
-		if (comm->plans[i] != entry && comm->plans[i]->plan->hash == entry->plan->hash)
-			return ferrySuccess;
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
 		if (!(entry->domains >> domain & 1))
@@ -188,59 +175,40 @@ static bool routers_finished(const struct ferryComm *comm, const struct ferry_pl
 	return true;
 }
 
-/* Rank 0 takes a plan back from the routers, so the last call that names it must be over there, not only here. */
-static ferryResult_t await_routers(struct ferryComm *comm, const struct ferry_plan_entry *entry)
-{
-	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
-	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool finished = routers_finished(comm, entry), failed = ferry_comm_failed(comm);
-		if (finished || failed) {
-			ferry_doorbell_cancel(bell);
-			return finished ? ferrySuccess : ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
-		}
-		ferry_doorbell_wait(bell, ticket, 100000);
-		ferry_comm_check_sockets(comm);
-	}
-}
-
-/* A place for a new plan: a free one, else that of the plan unused for longest, once its last call is over. */
-static ferryResult_t make_room(struct ferryComm *comm, uint32_t *slot)
+/*
+ * Lets some of the plans go that were not used for longest. A router may still be in the last call of one, though the
+ * ranks are not: then it, and those used later, stay until another plan is made.
+ */
+static ferryResult_t forget(struct ferryComm *comm)
 {
 	ferryResult_t result = ferrySuccess;
-	uint32_t inflight;
-	if (comm->nplans < FERRY_MAX_PLANS) {
-		*slot = comm->nplans++;
-		return ferrySuccess;
+	for (int i = 0; i < FORGET_AT_ONCE && !result; i++) {
+		struct ferry_plan_entry *entry = ferry_plan_cache_surplus(&comm->plans);
+		if (!entry || !routers_finished(comm, entry))
+			return ferrySuccess;
+		ferry_plan_cache_remove(&comm->plans, entry);
+		if (comm->rank == 0 && !ferry_plan_cache_has(&comm->plans, entry->plan->hash))
+			result = drop(comm, entry);
+		entry_free(entry);
 	}
-	*slot = FERRY_MAX_PLANS;
-	for (uint32_t i = 0; i < FERRY_MAX_PLANS; i++)
-		if (!atomic_load_explicit(&comm->plans[i]->captures, memory_order_acquire) &&
-		    (*slot == FERRY_MAX_PLANS || comm->plans[i]->last_used < comm->plans[*slot]->last_used))
-			*slot = i;
-	if (*slot == FERRY_MAX_PLANS)
-		return ferry_fail(ferryInvalidUsage, "all %d plans of this communicator are in captured graphs", FERRY_MAX_PLANS);
-	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0)
-		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
-	if (comm->rank == 0 && comm->plans[*slot]->last_seq)
-		result = await_routers(comm, comm->plans[*slot]);
+	return result;
+}
+
+/* Rank 0 gives it to the routers. What goes wrong there goes wrong for all ranks, which would wait for this one. */
+static ferryResult_t keep(struct ferryComm *comm, struct ferry_plan_entry *entry)
+{
+	ferryResult_t result = forget(comm);
 	if (!result && comm->rank == 0)
-		result = drop(comm, comm->plans[*slot]);
+		result = upload(comm, entry);
 	if (result)
-		return result;
-	entry_free(comm->plans[*slot]);
-	comm->plans[*slot] = NULL;
-	return ferrySuccess;
+		ferry_comm_fail(comm, result, ferry_last_message());
+	return result ? result : ferry_plan_cache_add(&comm->plans, entry);
 }
 
 ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **found)
 {
-	uint32_t slot;
-	for (uint32_t i = 0; i < comm->nplans; i++)
-		if (comm->plans[i] && same_key(&comm->plans[i]->key, key)) {
-			*found = comm->plans[i];
-			return ferrySuccess;
-		}
+	if ((*found = ferry_plan_cache_take(&comm->plans, key)))
+		return ferrySuccess;
 	struct ferry_plan_entry *entry = calloc(1, sizeof *entry);
 	if (!entry)
 		return ferry_fail(ferrySystemError, "no memory for a plan");
@@ -251,14 +219,9 @@ ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_ke
 	if (!result)
 		result = entry_fill(comm, entry);
 	if (!result)
-		result = make_room(comm, &slot);
+		result = keep(comm, entry);
 	if (result) {
 		entry_free(entry);
-		return result;
-	}
-	comm->plans[slot] = entry;
-	if (comm->rank == 0 && entry->domains && (result = upload(comm, entry))) {
-		ferry_comm_fail(comm, result, ferry_last_message()); /* the other ranks would wait for this one */
 		return result;
 	}
 	show(comm, entry);
@@ -268,139 +231,6 @@ ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_ke
 
 void ferry_comm_free_plans(struct ferryComm *comm)
 {
-	for (uint32_t i = 0; i < comm->nplans; i++)
-		entry_free(comm->plans[i]);
-	for (uint32_t i = 0; i < comm->nprograms; i++) {
-		ferry_program_free(comm->programs[i].program);
-		free(comm->programs[i].text);
-	}
-}
-
-/* ---- users' programs ---- */
-
-static ferryResult_t add_program(struct ferryComm *comm, const char *name, const char *text, size_t bytes, bool keep_text)
-{
-	struct ferry_program_defaults defaults = {.collective = FERRY_NUM_COLLECTIVES,
-	                                          .nranks = (uint32_t)comm->nranks,
-	                                          .ndomains = comm->ndomains,
-	                                          .rank_domain = comm->shared.rank_domain};
-	struct ferry_program *program;
-	if (comm->nprograms == FERRY_MAX_PROGRAMS)
-		return ferry_fail(ferryInvalidUsage, "%s: a communicator keeps at most %d programs", name, FERRY_MAX_PROGRAMS);
-	if (keep_text)
-		defaults.collective = FERRY_ALLREDUCE; /* text without a header, as in HyLink's Figure 3 */
-	ferryResult_t result = ferry_program_parse(name, text, bytes, &defaults, &program);
-	if (!result && (result = ferry_program_check(program)))
-		ferry_program_free(program);
-	if (result)
-		return result;
-	struct ferry_user_program *kept = &comm->programs[comm->nprograms];
-	*kept = (struct ferry_user_program){.program = program, .least = program->least_bytes, .most = program->most_bytes};
-	if (keep_text && !(kept->text = strdup(text))) {
-		ferry_program_free(program);
-		return ferry_fail(ferrySystemError, "no memory for a program of %zu bytes", bytes);
-	}
-	comm->nprograms++;
-	return ferrySuccess;
-}
-
-static ferryResult_t load_file(struct ferryComm *comm, const char *path)
-{
-	char *text = NULL;
-	size_t bytes = 0;
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
-	ssize_t got = getdelim(&text, &bytes, '\0', file);
-	ferryResult_t result = ferrySuccess;
-	if (got < 0)
-		result = ferry_fail(ferryProgramError, "%s: empty", path);
-	else
-		result = add_program(comm, path, text, (size_t)got, false);
-	free(text);
-	fclose(file);
-	return result;
-}
-
-static ferryResult_t load_path(struct ferryComm *comm, const char *path)
-{
-	struct stat status;
-	struct dirent **names;
-	if (stat(path, &status))
-		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
-	if (!S_ISDIR(status.st_mode))
-		return load_file(comm, path);
-	int count = scandir(path, &names, NULL, alphasort); /* sorted: all ranks take the same one first */
-	ferryResult_t result = count < 0 ? ferry_fail(ferrySystemError, "%s: %s", path, strerror(errno)) : ferrySuccess;
-	for (int i = 0; i < count; i++) {
-		char file[4096];
-		size_t length = strlen(names[i]->d_name);
-		if (!result && length > 6 && !strcmp(names[i]->d_name + length - 6, ".ferry")) {
-			snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name);
-			result = load_file(comm, file);
-		}
-		free(names[i]);
-	}
-	if (count >= 0)
-		free(names);
-	return result;
-}
-
-ferryResult_t ferry_comm_load_programs(struct ferryComm *comm)
-{
-	const char *paths = ferry_env("FERRY_PROGRAM_PATH");
-	ferryResult_t result = ferrySuccess;
-	if (!paths)
-		return ferrySuccess;
-	char *copy = strdup(paths), *rest = copy, *path;
-	if (!copy)
-		return ferry_fail(ferrySystemError, "no memory");
-	while (!result && (path = strsep(&rest, ":")))
-		if (*path)
-			result = load_path(comm, path);
-	free(copy);
-	return result;
-}
-
-const struct ferry_program *ferry_comm_replacement(struct ferryComm *comm, enum ferry_collective collective, uint32_t root,
-                                                   uint64_t bytes)
-{
-	for (uint32_t i = 0; i < comm->nprograms; i++) {
-		const struct ferry_user_program *kept = &comm->programs[i];
-		const struct ferry_program *program = kept->program;
-		if (!kept->text && program->collective == collective && program->nranks == (uint32_t)comm->nranks &&
-		    program->ndomains == comm->ndomains && (!ferry_collective_has_root(collective) || program->root == root) &&
-		    bytes >= kept->least && bytes <= kept->most &&
-		    !memcmp(program->rank_domain, comm->shared.rank_domain, (size_t)comm->nranks))
-			return program;
-	}
-	return NULL;
-}
-
-ferryResult_t ferry_comm_user_program(struct ferryComm *comm, const char *text, const struct ferry_program **program)
-{
-	ferryResult_t result;
-	for (uint32_t i = 0; i < comm->nprograms; i++)
-		if (comm->programs[i].text && !strcmp(comm->programs[i].text, text)) {
-			*program = comm->programs[i].program;
-			return ferrySuccess;
-		}
-	if ((result = add_program(comm, "program", text, strlen(text), true)))
-		return result;
-	const struct ferry_program *added = comm->programs[comm->nprograms - 1].program;
-	if (added->nranks != (uint32_t)comm->nranks || added->ndomains != comm->ndomains ||
-	    memcmp(added->rank_domain, comm->shared.rank_domain, (size_t)comm->nranks))
-		result = ferry_fail(ferryProgramError, "the program is for %u ranks in %u domains, the communicator has %d in %u, or other ranks in them",
-		                    added->nranks, added->ndomains, comm->nranks, comm->ndomains);
-	else if (added->collective == FERRY_ALLTOALLV || added->collective == FERRY_SENDRECV)
-		result = ferry_fail(ferryProgramError, "ferryRunProgram runs no %s; use FERRY_PROGRAM_PATH or ferryAllToAllv",
-		                    ferry_collective_name(added->collective));
-	if (result) {
-		struct ferry_user_program *kept = &comm->programs[--comm->nprograms];
-		ferry_program_free(kept->program);
-		free(kept->text);
-		return result;
-	}
-	*program = added;
-	return ferrySuccess;
+	for (struct ferry_plan_entry *entry; (entry = ferry_plan_cache_empty(&comm->plans));)
+		entry_free(entry);
 }

@@ -55,22 +55,20 @@ static inline uint32_t ferry_parts_of(const struct ferry_work *work)
 	return work->nqueues * work->share;
 }
 
-#define FERRY_MAX_PLANS 4096 /* that a job may keep here: a tenant's share of the router's memory */
-
 struct ferry_job_plan {
 	struct ferry_plan *plan;                /* a private copy, validated */
 	uint32_t nworks;                        /* of this domain */
 	struct ferry_work *works[FERRY_BANKS];
 	void *memory;                           /* that the arrays lie in */
 	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
-	struct ferry_job_plan *next;            /* in its bucket, under the table's lock; among the retired, connection thread */
+	struct ferry_job_plan *next;            /* in its bucket: under the table's lock; or among the retired */
 };
 
 /*
- * A job's plans, by their hashes. The connection thread alone puts them in and takes them out: it holds the lock while it
- * changes the array or a link in it, and looks without. Who admits a call holds the lock while he looks its plan up, once per
- * call, and may keep the pointer for as long as he is inside the job: a plan that was taken out is freed when nobody is, and by
- * then either a run names it, and it stays, or no run ever will.
+ * A job's plans, by their hashes. The connection thread alone puts them in and takes them out: it holds the lock while
+ * it changes the array or a link in it, and looks without. Who admits a call holds the lock while he looks its plan up,
+ * once per call, and may keep the pointer for as long as he is inside the job: a plan that was taken out is freed when
+ * nobody is, and by then either a run names it, and it stays, or no run ever will.
  */
 struct ferry_job_plans {
 	pthread_mutex_t lock;
@@ -115,9 +113,10 @@ struct ferry_job {
 };
 
 /**
- * Keeps a plan under its hash, after checking it against the job's arenas, until no rank holds it; from now on `rank` does. The
- * blob is copied. One that is there already, to the byte, gets another holder. Connection thread. Errors: ferryProgramError for
- * a plan that is not valid here; ferryRefused, with the numbers, for one too many, or for another plan of the same hash.
+ * Keeps a plan under its hash, after checking it against the job's arenas, until no rank holds it; from now on `rank`
+ * does. The blob is copied. One that is there already, to the byte, gets another holder. Connection thread. Errors:
+ * ferryProgramError for a plan that is not valid here; ferryRefused, with the numbers, for one too many, or for another
+ * plan of the same hash.
  */
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes);
 

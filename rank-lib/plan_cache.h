@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The plans that a communicator keeps: found by what was asked, in a table that grows, for as long as calls refer to
+ * them and a while longer. Idle ones beyond FERRY_IDLE_PLANS are offered to whoever owns the cache, the least recently
+ * used first; he forgets them when nobody else needs them any more.
+ *
+ * Everything happens under the communicator's lock, but for giving a reference back, which any thread may do at any
+ * time. The cache neither makes plans nor frees them, and never waits.
+ */
+#ifndef FERRY_RANK_LIB_PLAN_CACHE_H
+#define FERRY_RANK_LIB_PLAN_CACHE_H
+
+#include "ipc/plan.h"
+
+#include <stdatomic.h>
+
+#define FERRY_IDLE_PLANS 256
+
+struct ferry_program;
+struct ferry_step;
+
+struct ferry_plan_key {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	ferryRedOp_t redop; /* ferryNumOps for every premulsum */
+	uint64_t count;
+	uint32_t root;
+	const struct ferry_program *program; /* a user's program, or NULL for the built-in one */
+};
+
+/* Constant once it is in the cache, where nothing else is said. */
+struct ferry_plan_entry {
+	struct ferry_plan_key key;
+	struct ferry_plan *plan;
+	uint32_t domains;           /* bit d: router d has work */
+	_Atomic uint64_t last_seq;  /* sequence number of its last call that began; whoever gives the number */
+	uint32_t nsteps[2];         /* by enum ferry_direction; COPYs go down */
+	struct ferry_step *steps[2][FERRY_BANKS];
+	void *memory;
+	/* plan_cache.c's own */
+	_Atomic uint32_t references; /* of calls; one more under the lock, one less by any thread */
+	struct ferry_plan_entry *next_of_key, *next_of_hash, *older, *newer;
+};
+
+struct ferry_plan_cache {
+	struct ferry_plan_entry **by_key, **by_hash; /* nbuckets each, a power of two */
+	uint32_t nbuckets, nentries;
+	struct ferry_plan_entry *oldest, *newest;    /* by last use; who refers to one when it is looked at uses it */
+	_Atomic uint32_t busy; /* entries with references, or more: who lets the last one go counts it out after that */
+};
+
+/** The plan of this key with one more reference, or NULL. */
+struct ferry_plan_entry *ferry_plan_cache_take(struct ferry_plan_cache *cache, const struct ferry_plan_key *key);
+
+/** Puts in a plan whose key is not there, with one reference. Error: ferrySystemError; it is not in then. */
+ferryResult_t ferry_plan_cache_add(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
+
+/** The caller does not touch the entry any more. Any thread. */
+void ferry_plan_cache_give_back(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
+
+/**
+ * The idle plan that was not used for longest, if there are too many idle ones, or as many plans as routers take; else
+ * NULL.
+ */
+struct ferry_plan_entry *ferry_plan_cache_surplus(struct ferry_plan_cache *cache);
+
+/** Takes an entry without references out. */
+void ferry_plan_cache_remove(struct ferry_plan_cache *cache, struct ferry_plan_entry *entry);
+
+/** Whether a plan of that hash is in. Two keys can have one plan: a user's program may say what another one says. */
+bool ferry_plan_cache_has(const struct ferry_plan_cache *cache, uint64_t hash);
+
+/**
+ * Takes an entry out, whatever refers to it, or returns NULL: then the cache is empty and owns nothing. For the end.
+ */
+struct ferry_plan_entry *ferry_plan_cache_empty(struct ferry_plan_cache *cache);
+
+#endif

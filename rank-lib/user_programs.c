@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/user_programs.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static ferryResult_t add_program(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                                 const char *name, const char *text, size_t bytes, bool keep_text)
+{
+	struct ferry_program_defaults defaults = {.collective = FERRY_NUM_COLLECTIVES,
+	                                          .nranks = topology->nranks,
+	                                          .ndomains = topology->ndomains,
+	                                          .rank_domain = topology->rank_domain};
+	struct ferry_program *program;
+	if (programs->count == FERRY_MAX_PROGRAMS)
+		return ferry_fail(ferryInvalidUsage, "%s: a communicator keeps at most %d programs", name,
+		                  FERRY_MAX_PROGRAMS);
+	if (keep_text)
+		defaults.collective = FERRY_ALLREDUCE; /* text without a header, as in HyLink's Figure 3 */
+	ferryResult_t result = ferry_program_parse(name, text, bytes, &defaults, &program);
+	if (!result && (result = ferry_program_check(program)))
+		ferry_program_free(program);
+	if (result)
+		return result;
+	struct ferry_user_program *kept = &programs->kept[programs->count];
+	*kept = (struct ferry_user_program){.program = program,
+	                                    .least = program->least_bytes,
+	                                    .most = program->most_bytes};
+	if (keep_text && !(kept->text = strdup(text))) {
+		ferry_program_free(program);
+		return ferry_fail(ferrySystemError, "no memory for a program of %zu bytes", bytes);
+	}
+	programs->count++;
+	return ferrySuccess;
+}
+
+static ferryResult_t load_file(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                               const char *path)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
+	ssize_t got = getdelim(&text, &bytes, '\0', file);
+	ferryResult_t result = ferrySuccess;
+	if (got < 0)
+		result = ferry_fail(ferryProgramError, "%s: empty", path);
+	else
+		result = add_program(programs, topology, path, text, (size_t)got, false);
+	free(text);
+	fclose(file);
+	return result;
+}
+
+static ferryResult_t load_path(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                               const char *path)
+{
+	struct stat status;
+	struct dirent **names;
+	if (stat(path, &status))
+		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
+	if (!S_ISDIR(status.st_mode))
+		return load_file(programs, topology, path);
+	int count = scandir(path, &names, NULL, alphasort); /* sorted: all ranks take the same one first */
+	ferryResult_t result = count < 0 ? ferry_fail(ferrySystemError, "%s: %s", path, strerror(errno)) : ferrySuccess;
+	for (int i = 0; i < count; i++) {
+		char file[4096];
+		size_t length = strlen(names[i]->d_name);
+		if (!result && length > 6 && !strcmp(names[i]->d_name + length - 6, ".ferry")) {
+			snprintf(file, sizeof file, "%s/%s", path, names[i]->d_name);
+			result = load_file(programs, topology, file);
+		}
+		free(names[i]);
+	}
+	if (count >= 0)
+		free(names);
+	return result;
+}
+
+ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology)
+{
+	const char *paths = ferry_env("FERRY_PROGRAM_PATH");
+	ferryResult_t result = ferrySuccess;
+	if (!paths)
+		return ferrySuccess;
+	char *copy = strdup(paths), *rest = copy, *path;
+	if (!copy)
+		return ferry_fail(ferrySystemError, "no memory");
+	while (!result && (path = strsep(&rest, ":")))
+		if (*path)
+			result = load_path(programs, topology, path);
+	free(copy);
+	return result;
+}
+
+static bool is_for(const struct ferry_program *program, const struct ferry_topology *topology)
+{
+	return program->nranks == topology->nranks && program->ndomains == topology->ndomains &&
+	       !memcmp(program->rank_domain, topology->rank_domain, topology->nranks);
+}
+
+const struct ferry_program *ferry_user_programs_replacement(const struct ferry_user_programs *programs,
+                                                            const struct ferry_topology *topology,
+                                                            enum ferry_collective collective, uint32_t root,
+                                                            uint64_t bytes)
+{
+	for (uint32_t i = 0; i < programs->count; i++) {
+		const struct ferry_user_program *kept = &programs->kept[i];
+		const struct ferry_program *program = kept->program;
+		if (!kept->text && program->collective == collective && is_for(program, topology) &&
+		    (!ferry_collective_has_root(collective) || program->root == root) && bytes >= kept->least &&
+		    bytes <= kept->most)
+			return program;
+	}
+	return NULL;
+}
+
+ferryResult_t ferry_user_programs_find(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                                       const char *text, const struct ferry_program **program)
+{
+	ferryResult_t result;
+	for (uint32_t i = 0; i < programs->count; i++)
+		if (programs->kept[i].text && !strcmp(programs->kept[i].text, text)) {
+			*program = programs->kept[i].program;
+			return ferrySuccess;
+		}
+	if ((result = add_program(programs, topology, "program", text, strlen(text), true)))
+		return result;
+	const struct ferry_program *added = programs->kept[programs->count - 1].program;
+	if (!is_for(added, topology))
+		result = ferry_fail(ferryProgramError,
+		                    "the program is for %u ranks in %u domains, the communicator has %u in %u, or "
+		                    "other ranks in them",
+		                    added->nranks, added->ndomains, topology->nranks, topology->ndomains);
+	else if (added->collective == FERRY_ALLTOALLV || added->collective == FERRY_SENDRECV)
+		result = ferry_fail(ferryProgramError,
+		                    "ferryRunProgram runs no %s; use FERRY_PROGRAM_PATH or ferryAllToAllv",
+		                    ferry_collective_name(added->collective));
+	if (result) {
+		struct ferry_user_program *kept = &programs->kept[--programs->count];
+		ferry_program_free(kept->program);
+		free(kept->text);
+		return result;
+	}
+	*program = added;
+	return ferrySuccess;
+}
+
+void ferry_user_programs_free(struct ferry_user_programs *programs)
+{
+	for (uint32_t i = 0; i < programs->count; i++) {
+		ferry_program_free(programs->kept[i].program);
+		free(programs->kept[i].text);
+	}
+	programs->count = 0;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The users' programs of a communicator: those of FERRY_PROGRAM_PATH, which replace built-in ones, and those that
+ * ferryRunProgram was given. Each is parsed and checked once and stays until the communicator is freed. Under the
+ * communicator's lock.
+ */
+#ifndef FERRY_RANK_LIB_USER_PROGRAMS_H
+#define FERRY_RANK_LIB_USER_PROGRAMS_H
+
+#include "rank-lib/program/program.h"
+
+#define FERRY_MAX_PROGRAMS 64
+
+struct ferry_user_program {
+	struct ferry_program *program;
+	char *text;           /* RunProgram: to find it again; NULL for FERRY_PROGRAM_PATH's */
+	uint64_t least, most; /* bytes of the collective that it replaces the built-in one for */
+};
+
+struct ferry_user_programs {
+	struct ferry_user_program kept[FERRY_MAX_PROGRAMS];
+	uint32_t count;
+};
+
+/** Reads the programs of FERRY_PROGRAM_PATH, for this communicator and for others. Errors name the file. */
+ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology);
+
+/** The program that FERRY_PROGRAM_PATH gives for this collective and size, or NULL. */
+const struct ferry_program *ferry_user_programs_replacement(const struct ferry_user_programs *programs,
+                                                            const struct ferry_topology *topology,
+                                                            enum ferry_collective collective, uint32_t root,
+                                                            uint64_t bytes);
+
+/**
+ * The program of a text: kept, or parsed and checked now. ferryProgramError: also if it is for other ranks than these.
+ */
+ferryResult_t ferry_user_programs_find(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                                       const char *text, const struct ferry_program **program);
+
+void ferry_user_programs_free(struct ferry_user_programs *programs);
+
+#endif
