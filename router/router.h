@@ -16,12 +16,12 @@ struct ferry_router;
 struct ferry_router_options {
 	uint32_t domain;
 	const struct ferry_layout *layout; /* copied */
-	const char *directory;   /* of the sockets; NULL: ferry_socket_directory() */
-	const char *prefix;      /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
-	uint32_t workers;        /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
-	uint64_t staging_limit;  /* bytes for all jobs together; 0: no limit */
-	bool pin;                /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
-	uint32_t idle_exit_ms;   /* ferry_router_wait returns after this long without a job; 0: never */
+	const char *directory;             /* of the sockets; NULL: ferry_socket_directory() */
+	const char *prefix;                /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
+	uint32_t workers;                  /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
+	uint64_t staging_limit;            /* bytes for all jobs together; 0: no limit */
+	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
+	uint32_t idle_exit_ms; /* ferry_router_wait returns after this long without a job; 0: never */
 };
 
 /** Binds the socket and starts the threads. ferryInvalidUsage if another router answers on that socket. */

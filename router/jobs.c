@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/jobs.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "router/guard.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
+
+struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
+{
+	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
+		if (!memcmp(job->key, key, sizeof job->key))
+			return job;
+	return NULL;
+}
+
+static uint64_t staging_default(const struct ferry_jobs *jobs)
+{
+	uint64_t cache = jobs->layout.domains[jobs->domain].cache_bytes, value = 0;
+	uint64_t fallback = cache ? cache / 2 : DEFAULT_STAGING;
+	if (ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, fallback, &value))
+		return fallback;
+	return value;
+}
+
+static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                                struct ferry_job **created)
+{
+	struct ferry_arena_shape shape = {.domain = jobs->domain,
+	                                  .ndomains = message->ndomains,
+	                                  .nranks = message->nranks,
+	                                  .staging = message->staging ? message->staging : staging_default(jobs),
+	                                  .node = jobs->layout.domains[jobs->domain].node,
+	                                  .lock = jobs->lock_staging};
+	if (jobs->staging_limit && jobs->staging_used + shape.staging > jobs->staging_limit)
+		return ferry_fail(ferryRefused,
+		                  "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u (lower "
+		                  "FERRY_STAGING, or raise the router's --staging-limit)",
+		                  (unsigned long long)shape.staging,
+		                  (unsigned long long)(jobs->staging_limit - jobs->staging_used),
+		                  (unsigned long long)jobs->staging_limit, jobs->domain);
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	if (!job)
+		return ferry_fail(ferrySystemError, "no memory for a job");
+	memset(job, 0, sizeof *job);
+	job->shared.nranks = shape.nranks;
+	job->shared.ndomains = shape.ndomains;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		job->shared.arenas[domain].descriptor = -1;
+	ferryResult_t result = ferry_arena_create(&shape, &job->shared.arenas[jobs->domain]);
+	if (result) {
+		free(job);
+		return result;
+	}
+	ferry_guard_add(&job->shared.arenas[jobs->domain]);
+	memcpy(job->key, message->key, sizeof job->key);
+	job->domain = jobs->domain;
+	job->store = jobs->store;
+	job->cached_store = jobs->cached_store;
+	job->workers = jobs->workers.limit;
+	pthread_mutex_init(&job->admit, NULL);
+	pthread_mutex_init(&job->failing, NULL);
+	pthread_mutex_init(&job->plans.lock, NULL);
+	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix);
+	if (result) {
+		ferry_guard_remove(&job->shared.arenas[jobs->domain]);
+		ferry_arena_unmap(&job->shared.arenas[jobs->domain]);
+		free(job);
+		return result;
+	}
+	jobs->staging_used += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
+	ferry_workers_add_job(&jobs->workers, job);
+	ferry_log(FERRY_LOG_INFO, "domain %u: new job of %u ranks in %u domains, staging %llu bytes", jobs->domain,
+	          shape.nranks, shape.ndomains, (unsigned long long)shape.staging);
+	*created = job;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              struct ferry_job **joined)
+{
+	struct ferry_job *job = ferry_jobs_find(jobs, message->key);
+	if (!job && atomic_load(&jobs->draining))
+		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
+		                  jobs->domain);
+	if (!job) {
+		ferryResult_t result = job_create(jobs, message, &job);
+		if (result)
+			return result;
+	}
+	if (job->shared.nranks != message->nranks || job->shared.ndomains != message->ndomains)
+		return ferry_fail(
+		        ferryRefused,
+		        "rank %u attaches to a job of %u ranks in %u domains, the job has %u ranks in %u domains",
+		        message->rank, message->nranks, message->ndomains, job->shared.nranks, job->shared.ndomains);
+	*joined = job;
+	return ferrySuccess;
+}
+
+void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	struct ferry_arena *own = &job->shared.arenas[job->domain];
+	atomic_store_explicit(&job->dead, 1, memory_order_release);
+	ferry_attendant_join(job);
+	ferry_workers_remove_job(&jobs->workers, job);
+	ferry_job_free_plans(job);
+	jobs->staging_used -= FERRY_BANKS * own->staging_bytes;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		ferry_guard_remove(&job->shared.arenas[domain]);
+		ferry_arena_unmap(&job->shared.arenas[domain]);
+	}
+	pthread_mutex_destroy(&job->admit);
+	pthread_mutex_destroy(&job->failing);
+	pthread_mutex_destroy(&job->plans.lock);
+	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
+	free(job);
+}
+
+void ferry_jobs_end(struct ferry_jobs *jobs)
+{
+	while (jobs->workers.jobs)
+		if (!atomic_load(&jobs->workers.jobs->dead))
+			ferry_job_fail(jobs->workers.jobs, ferryRemoteError, "the router was stopped");
+		else
+			ferry_jobs_destroy(jobs, jobs->workers.jobs);
+}
+
+void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
+{
+	unsigned njobs = 0, failed = 0, ranks = 0;
+	unsigned long long slices = 0, moved = 0, calls = 0, working = 0;
+	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
+		njobs++;
+		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
+		ranks += (unsigned)__builtin_popcountll(job->attached & ~job->detached);
+		slices += atomic_load_explicit(&job->slices, memory_order_relaxed);
+		moved += atomic_load_explicit(&job->bytes, memory_order_relaxed);
+		calls += atomic_load_explicit(&job->calls_ns, memory_order_relaxed);
+		working += atomic_load_explicit(&job->working_ns, memory_order_relaxed);
+	}
+	snprintf(text, bytes,
+	         "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u staging=%llu slices=%llu bytes=%llu "
+	         "calls_ms=%.3f working_ms=%.3f",
+	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
+	         jobs->workers.limit, njobs, failed, ranks, (unsigned long long)jobs->staging_used, slices, moved,
+	         (double)calls / 1e6, (double)working / 1e6);
+}

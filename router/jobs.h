@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The jobs of a router: who finds, makes and ends them, with what staging, and the workers that serve them. The list
+ * itself is the workers', who go round it.
+ *
+ * All is the connection thread's (router/router.c), but `draining`, which anybody sets, 0 to 1; what comes before
+ * `staging_used` is written once, before that thread starts.
+ */
+#ifndef FERRY_ROUTER_JOBS_H
+#define FERRY_ROUTER_JOBS_H
+
+#include "router/workers.h"
+
+struct ferry_jobs {
+	struct ferry_workers workers;
+	struct ferry_layout layout;
+	uint32_t domain;
+	char directory[64], prefix[48];       /* of the sockets of this router and its peers */
+	uint64_t staging_limit;               /* 0: none */
+	enum ferry_store store, cached_store; /* as in ferry_job */
+	bool lock_staging;
+	uint64_t staging_used;
+	_Atomic uint32_t draining; /* 1: no new job */
+};
+
+/** The job of that key, or NULL. */
+struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key);
+
+/**
+ * The job that a rank's attach message names: found, or made. Errors: ferryRefused while draining, over the limit of
+ * staging, with what is left of it, or where the job has another shape; ferrySystemError.
+ */
+ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              struct ferry_job **job);
+
+/** No client is the job's any more: ends its threads and frees it. */
+void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);
+
+/** Fails the jobs that are left, so that their ranks hear of it, and ends them. */
+void ferry_jobs_end(struct ferry_jobs *jobs);
+
+/** What the router does: a line of "name=value" words. */
+void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/requests.h"
+
+#include "ipc/error.h"
+
+#include <string.h>
+
+static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	const struct ferry_attach_message *message = &client->message;
+	struct ferry_job *job;
+	if (client->job)
+		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
+	ferryResult_t result = ferry_jobs_join(jobs, message, &job);
+	if (result)
+		return result;
+	if (job->attached >> message->rank & 1)
+		return ferry_fail(ferryRefused,
+		                  "rank %u of this job has attached already (jobs started side by side need a "
+		                  "FERRY_JOB_KEY each)",
+		                  message->rank);
+	if (atomic_load(&job->dead))
+		return ferry_job_failure(job);
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	job->attached |= 1ull << message->rank;
+	client->job = job;
+	client->rank = message->rank;
+	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
+	header->rank_domain[message->rank] = (uint8_t)message->domain;
+	atomic_fetch_or_explicit(&header->present, 1ull << message->rank, memory_order_relaxed);
+	atomic_fetch_add_explicit(&header->attached, 1, memory_order_release);
+	ferry_futex_wake(&header->attached, -1, true);
+	return ferrySuccess;
+}
+
+static ferryResult_t make_ready(struct ferry_client *client)
+{
+	struct ferry_job *job = client->job;
+	if (!job)
+		return ferry_fail(ferryInvalidUsage, "READY before ATTACH");
+	if (atomic_load(&job->dead))
+		return ferry_job_failure(job);
+	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
+		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached",
+		                  __builtin_popcountll(job->attached), job->shared.nranks);
+	return ferry_attendant_ask(job, client->descriptor);
+}
+
+static ferryResult_t keep_plan(struct ferry_client *client)
+{
+	if (!client->job)
+		return ferry_fail(ferryInvalidUsage, "PLAN before ATTACH");
+	return ferry_job_add_plan(client->job, client->rank, client->payload, client->message.payload);
+}
+
+static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	if (!client->job)
+		return ferry_fail(ferryInvalidUsage, "DROP before ATTACH");
+	ferryResult_t result = ferry_job_drop_plan(client->job, client->rank, client->message.hash);
+	ferry_workers_free_retired(&jobs->workers, client->job);
+	return result;
+}
+
+ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message)
+{
+	return message->payload && !client->job ? ferry_fail(ferryInvalidUsage, "PLAN before ATTACH") : ferrySuccess;
+}
+
+void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	char text[480] = "";
+	int descriptor = -1;
+	ferryResult_t result = ferrySuccess;
+	struct ferry_job *job;
+	switch (client->message.kind) {
+	case FERRY_ATTACH_RANK:
+		if (!(result = attach_rank(jobs, client)))
+			descriptor = client->job->shared.arenas[jobs->domain].descriptor;
+		break;
+	case FERRY_ATTACH_READY:
+		if (!(result = make_ready(client)))
+			return; /* the attendant answers */
+		break;
+	case FERRY_ATTACH_PLAN:
+		result = keep_plan(client);
+		break;
+	case FERRY_ATTACH_DROP:
+		result = drop_plan(jobs, client);
+		break;
+	case FERRY_ATTACH_DETACH:
+		client->detached = true;
+		if (client->job)
+			client->job->detached |= 1ull << client->rank;
+		break;
+	case FERRY_ATTACH_PEER:
+		job = ferry_jobs_find(jobs, client->message.key);
+		if (job && job->shared.nranks == client->message.nranks)
+			descriptor = job->shared.arenas[jobs->domain].descriptor;
+		else
+			result = ferry_fail(ferryRefused, "domain %u has no job of that key and %u ranks", jobs->domain,
+			                    client->message.nranks);
+		break;
+	default:
+		ferry_jobs_status(jobs, text, sizeof text);
+	}
+	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+}
