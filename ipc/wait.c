@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/wait.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -23,6 +24,45 @@ void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t ticket, int64_t t
 {
 	ferry_futex_wait(&bell->rings, ticket, timeout_us, true);
 	ferry_doorbell_cancel(bell);
+}
+
+#define WAIT_MOST 128 /* FUTEX_WAITV_MAX */
+#define LOOK_US 1000
+
+/* As in the kernel since 5.16; its headers may be older than it is. */
+struct waiter {
+	uint64_t expected, address;
+	uint32_t flags, reserved;
+};
+
+static bool wait_for_any(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)
+{
+	struct waiter waiters[WAIT_MOST];
+	struct timespec limit;
+	if (count > WAIT_MOST)
+		return false;
+	for (uint32_t i = 0; i < count; i++)
+		waiters[i] = (struct waiter){tickets[i].ticket, (uintptr_t)&tickets[i].bell->rings, 2 /* FUTEX_32, shared */, 0};
+	clock_gettime(CLOCK_MONOTONIC, &limit);
+	limit.tv_nsec += timeout_us % 1000000 * 1000;
+	limit.tv_sec += timeout_us / 1000000 + limit.tv_nsec / 1000000000;
+	limit.tv_nsec %= 1000000000;
+	return syscall(449 /* futex_waitv */, waiters, count, 0, timeout_us < 0 ? NULL : &limit, CLOCK_MONOTONIC) >= 0 || errno != ENOSYS;
+}
+
+void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)
+{
+	static _Atomic bool waits_for_one; /* the kernel has no futex_waitv; set once */
+	bool one = count == 1 || atomic_load_explicit(&waits_for_one, memory_order_relaxed);
+	if (!one && !wait_for_any(tickets, count, timeout_us)) {
+		atomic_store_explicit(&waits_for_one, count <= WAIT_MOST, memory_order_relaxed);
+		one = true;
+	}
+	if (one) {
+		int64_t look = timeout_us < 0 || timeout_us > LOOK_US ? LOOK_US : timeout_us;
+		ferry_futex_wait(&tickets[0].bell->rings, tickets[0].ticket, count == 1 ? timeout_us : look, true);
+	}
+	ferry_bells_cancel(tickets, count);
 }
 
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads)

@@ -50,6 +50,29 @@ static inline void ferry_doorbell_cancel(struct ferry_doorbell *bell)
 /** Sleeps until the bell has rung since `ticket`, or timeout_us have passed (negative: no limit), or spuriously. */
 void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t ticket, int64_t timeout_us);
 
+/* A bell among several that a thread is about to sleep at. */
+struct ferry_bell_ticket {
+	struct ferry_doorbell *bell;
+	uint32_t ticket;
+};
+
+static inline struct ferry_bell_ticket ferry_bell_prepare(struct ferry_doorbell *bell)
+{
+	return (struct ferry_bell_ticket){bell, ferry_doorbell_prepare(bell)};
+}
+
+static inline void ferry_bells_cancel(const struct ferry_bell_ticket *tickets, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++)
+		ferry_doorbell_cancel(tickets[i].bell);
+}
+
+/**
+ * Sleeps until one of the bells has rung since its ticket; as ferry_doorbell_wait. Where the kernel cannot wait for so many (before Linux
+ * 5.16: for two, later for 129) it wakes up to look every millisecond.
+ */
+void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us);
+
 /** Wakes up to `threads` sleepers, all where negative. For ferry_doorbell_ring. */
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads);
 

@@ -7,6 +7,7 @@
 
 #include "ipc/environment.h"
 #include "rank-lib/device/host.h"
+#include "rank-lib/keeper.h"
 #include "router/router.h"
 
 #include <dlfcn.h>
@@ -227,10 +228,14 @@ static void before_fork(void)
 	pthread_mutex_lock(&attached_lock);
 	pthread_mutex_lock(&hosted_lock);
 	ferry_host_before_fork();
+	ferry_words_before_fork();
+	ferry_keeper_before_fork();
 }
 
 static void after_fork(void)
 {
+	ferry_keeper_after_fork(false);
+	ferry_words_after_fork(false);
 	ferry_host_after_fork(false);
 	pthread_mutex_unlock(&hosted_lock);
 	pthread_mutex_unlock(&attached_lock);
@@ -247,6 +252,8 @@ static void after_fork_in_child(void)
 		}
 	}
 	comms = NULL;
+	ferry_keeper_after_fork(true);
+	ferry_words_after_fork(true);
 	ferry_host_after_fork(true);
 	pthread_mutex_unlock(&hosted_lock);
 	pthread_mutex_unlock(&attached_lock);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public collectives: each says what it wants and leaves checking, grouping and launching to the one path for all. */
-#include "rank-lib/comm.h"
+#include "rank-lib/group.h"
+#include "rank-lib/launch.h"
 
 #include <string.h>
 

@@ -3,11 +3,10 @@
 #include "rank-lib/comm.h"
 
 #include "rank-lib/bootstrap.h"
+#include "rank-lib/direct.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define OTHER_CALLS_NS 5000000000ull
 
 /* ---- the library ---- */
 
@@ -128,6 +127,7 @@ void ferry_comm_drop(struct ferryComm *comm)
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		ferry_arena_unmap(&comm->shared.arenas[domain]);
 	ferry_device_close(comm->device);
+	ferry_word_table_end(&comm->words);
 	pthread_mutex_destroy(&comm->lock);
 	pthread_mutex_destroy(&comm->error_lock);
 	comm->magic = 0;
@@ -184,34 +184,11 @@ ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
 
 /* ---- the end ---- */
 
-/*
- * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other communicators
- * need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the caller does next.
- */
-static void wait_for_other_calls(struct ferry_device *device)
-{
-	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
-	uint32_t inflight;
-	while (device->copier->ops->direct_memory_access &&
-	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 && ferry_now_ns() < until)
-		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
-}
-
-void ferry_comm_close_device(struct ferryComm *comm)
-{
-	wait_for_other_calls(comm->device);
-	if (comm->gate)
-		comm->device->ops->gate_close(comm->device, comm->gate);
-	comm->gate = NULL;
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (comm->registered[domain])
-			comm->device->copier->ops->unregister_memory(comm->device->copier, comm->shared.arenas[domain].header);
-}
-
-static void wait_for_calls(struct ferryComm *comm)
+void ferry_comm_wait(struct ferryComm *comm)
 {
 	uint32_t inflight;
-	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0)
+	bool words = comm->device->ops->enqueue_word; /* a call with a word ends when its stream has come to it */
+	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0 && !(words && ferry_comm_failed(comm)))
 		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
 }
 
@@ -223,7 +200,7 @@ ferryResult_t ferryCommFinalize(ferryComm_t comm)
 	pthread_mutex_lock(&comm->lock);
 	comm->finalized = true;
 	pthread_mutex_unlock(&comm->lock);
-	wait_for_calls(comm);
+	ferry_comm_wait(comm);
 	if (ferry_comm_failed(comm))
 		return ferry_fail(comm->error, "%s", comm->error_message);
 	return ferrySuccess;
@@ -231,9 +208,9 @@ ferryResult_t ferryCommFinalize(ferryComm_t comm)
 
 static void end(struct ferryComm *comm, bool abort)
 {
-	wait_for_calls(comm);
-	ferry_lanes_stop(comm);
-	ferry_comm_close_device(comm);
+	ferry_comm_wait(comm);
+	ferry_direct_close(comm);
+	ferry_direct_close_device(comm);
 	ferry_comm_detach(comm, abort);
 	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
 	ferry_comm_drop(comm);

@@ -6,6 +6,7 @@
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
 #include "rank-lib/bootstrap.h"
+#include "rank-lib/direct.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -114,18 +115,6 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	return result;
 }
 
-static ferryResult_t open_device(struct ferryComm *comm)
-{
-	const struct ferry_device_ops *ops = comm->device->ops;
-	ferryResult_t result = ops->gate_open ? ops->gate_open(comm->device, &comm->gate) : ferrySuccess;
-	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
-		struct ferry_arena *arena = &comm->shared.arenas[domain];
-		result = comm->device->copier->ops->register_memory(comm->device->copier, arena->header, arena->bytes);
-		comm->registered[domain] = !result;
-	}
-	return result;
-}
-
 static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
                           const struct ferryComm *parent)
 {
@@ -143,7 +132,8 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	pthread_mutex_init(&comm->lock, NULL);
 	pthread_mutex_init(&comm->error_lock, NULL);
 	atomic_store(&comm->holders, 1);
-	atomic_store(&comm->fixed, UINT64_MAX);
+	atomic_store(&comm->member.order.fixed, UINT64_MAX);
+	ferry_word_table_init(&comm->words);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		comm->sockets[domain] = -1;
 		comm->shared.arenas[domain].descriptor = -1;
@@ -164,12 +154,11 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	if (!result && !(result = ferry_comm_attach(comm))) {
 		result = ferry_user_programs_load(&comm->programs, &comm->topology);
 		if (!result)
-			result = open_device(comm);
-		if (!result)
-			result = ferry_lanes_start(comm);
+			result = ferry_direct_open(comm);
 		if (result) {
 			ferry_comm_fail(comm, result, ferry_last_message());
-			ferry_comm_close_device(comm);
+			ferry_direct_close(comm);
+			ferry_direct_close_device(comm);
 			ferry_comm_detach(comm, true);
 			ferry_fail(result, "%s", comm->error_message);
 		}

@@ -4,7 +4,9 @@
  * communicator and stream in a group become one call, so that they progress together; collectives stay calls of their own.
  * The state is the calling thread's alone.
  */
-#include "rank-lib/comm.h"
+#include "rank-lib/group.h"
+
+#include "rank-lib/launch.h"
 
 #include <stdlib.h>
 #include <string.h>

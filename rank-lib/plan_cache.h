@@ -10,14 +10,13 @@
 #ifndef FERRY_RANK_LIB_PLAN_CACHE_H
 #define FERRY_RANK_LIB_PLAN_CACHE_H
 
-#include "ipc/plan.h"
+#include "router/steps.h"
 
 #include <stdatomic.h>
 
 #define FERRY_IDLE_PLANS 256
 
 struct ferry_program;
-struct ferry_step;
 
 struct ferry_plan_key {
 	enum ferry_collective collective;
@@ -32,11 +31,7 @@ struct ferry_plan_key {
 struct ferry_plan_entry {
 	struct ferry_plan_key key;
 	struct ferry_plan *plan;
-	uint32_t domains;           /* bit d: router d has work */
-	_Atomic uint64_t last_seq;  /* sequence number of its last call that began; whoever gives the number */
-	uint32_t nsteps[2];         /* by enum ferry_direction; COPYs go down */
-	struct ferry_step *steps[2][FERRY_BANKS];
-	void *memory;
+	struct ferry_steps steps;   /* this rank's; with `last_seq` */
 	/* plan_cache.c's own */
 	_Atomic uint32_t references; /* of calls; one more under the lock, one less by any thread */
 	struct ferry_plan_entry *next_of_key, *next_of_hash, *older, *newer;

@@ -6,78 +6,12 @@
 
 #define FORGET_AT_ONCE 4 /* more than come at a time; each is a message to the routers, for which the caller waits */
 
-/* ---- a compiled plan, with this rank's pointers found ---- */
-
-static bool is_mine(const struct ferryComm *comm, const struct ferry_instr *instr, enum ferry_direction direction)
-{
-	if (instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H || instr->owner != comm->rank)
-		return false;
-	return (instr->opcode == FERRY_D2H) == (direction == FERRY_UP);
-}
-
-static void resolve(struct ferryComm *comm, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
-                    struct ferry_step *step, struct ferry_gate **gates)
-{
-	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
-	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
-	struct ferry_arena *arenas = comm->shared.arenas;
-	step->instr = instr;
-	step->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	uint32_t staging = ferry_plan_staging_bank(plan, bank);
-	step->window = instr->opcode == FERRY_COPY ? NULL : arenas[instr->window_domain].staging[staging] + instr->window_offset;
-	step->gates = *gates;
-	step->ngates = instr->nedges;
-	*gates += instr->nedges;
-	for (uint32_t i = 0; i < instr->nedges; i++) {
-		const struct ferry_instr *other = &instrs[edges[i].instr];
-		if (edges[i].lag && instr->opcode == FERRY_D2H && !instr->wakes_domains)
-			step->only_passes_on = true;
-		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter], edges[i].lag,
-		                                     other->nslices};
-		if (instr->opcode == FERRY_H2D && edges[i].lag == 0 && other->opcode == FERRY_D2H &&
-		    other->window_domain == instr->window_domain && other->window_offset == instr->window_offset) {
-			step->producer = step->gates[i].counter;
-			step->producer_rank = other->owner;
-		}
-	}
-}
-
-static ferryResult_t entry_fill(struct ferryComm *comm, struct ferry_plan_entry *entry)
-{
-	const struct ferry_plan *plan = entry->plan;
-	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
-	size_t nsteps = 0, ngates = 0;
-	for (uint32_t i = 0; i < plan->ninstrs; i++)
-		for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
-			if (is_mine(comm, &instrs[i], direction)) {
-				entry->nsteps[direction]++;
-				nsteps++;
-				ngates += instrs[i].nedges;
-			}
-	for (uint32_t i = 0; i < plan->ninstrs; i++)
-		if (instrs[i].opcode == FERRY_REDUCE || instrs[i].opcode == FERRY_H2H)
-			entry->domains |= 1u << instrs[i].owner;
-	entry->memory = calloc(FERRY_BANKS, nsteps * sizeof(struct ferry_step) + ngates * sizeof(struct ferry_gate) + 1);
-	if (!entry->memory)
-		return ferry_fail(ferrySystemError, "no memory for a plan of %u instructions", plan->ninstrs);
-	struct ferry_step *step = entry->memory;
-	struct ferry_gate *gates = (struct ferry_gate *)(step + FERRY_BANKS * nsteps);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
-			entry->steps[direction][bank] = step;
-			for (uint32_t i = 0; i < plan->ninstrs; i++)
-				if (is_mine(comm, &instrs[i], direction))
-					resolve(comm, plan, &instrs[i], bank, step++, &gates);
-		}
-	return ferrySuccess;
-}
-
 static void entry_free(struct ferry_plan_entry *entry)
 {
 	if (!entry)
 		return;
 	free(entry->plan);
-	free(entry->memory);
+	ferry_steps_free(&entry->steps);
 	free(entry);
 }
 
@@ -124,7 +58,7 @@ static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entr
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
-		if (!(entry->domains >> domain & 1))
+		if (!(entry->steps.domains >> domain & 1))
 			continue;
 		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, entry->plan, NULL);
 		if (result)
@@ -137,7 +71,7 @@ static ferryResult_t drop(struct ferryComm *comm, const struct ferry_plan_entry 
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
-		if (!(entry->domains >> domain & 1))
+		if (!(entry->steps.domains >> domain & 1))
 			continue;
 		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, NULL, NULL);
 		if (result)
@@ -167,9 +101,9 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 
 static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
-	uint64_t last = atomic_load_explicit(&entry->last_seq, memory_order_relaxed);
+	uint64_t last = atomic_load_explicit(&entry->steps.last_seq, memory_order_relaxed);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (entry->domains >> domain & 1 &&
+		if (entry->steps.domains >> domain & 1 &&
 		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[last % FERRY_BANKS], memory_order_acquire) < last)
 			return false;
 	return true;
@@ -217,7 +151,7 @@ ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_ke
 	if (!result)
 		result = validate(comm, entry->plan);
 	if (!result)
-		result = entry_fill(comm, entry);
+		result = ferry_steps_find(&entry->steps, entry->plan, &comm->shared, (uint32_t)comm->rank);
 	if (!result)
 		result = keep(comm, entry);
 	if (result) {

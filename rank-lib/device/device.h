@@ -3,42 +3,33 @@
  * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and copy
  * engines for each direction. Backends: host (ordinary memory) and cuda. The copy engines themselves are router/copy/copy.h's.
  *
- * Who calls: any thread of the application. Tickets are how a
- * stream and the lanes speak: the stream says "reached", the lanes say "done".
+ * Who calls: any thread of the application. Tickets (host) and words (GPUs) are how a stream and the lanes speak: the stream says
+ * "reached", the lanes say "done".
  */
 #ifndef FERRY_DEVICE_DEVICE_H
 #define FERRY_DEVICE_DEVICE_H
 
 #include "ferry.h"
 #include "rank-lib/device/export.h"
+#include "ipc/words.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
 /**
- * A call's place in a stream. Shared by the stream and the two lanes; freed by whoever lets go last.
- *
- * The two words: the stream writes *started = 1 when it reaches the call, the lane that ends the call writes *finished = 1.
- * A ticket that repeats belongs to a captured call, which the stream reaches again with each replay: then each word is put back
- * to 0 by the side that read it, `started` by the D2H lane before it begins, `finished` by the stream once it has passed.
+ * A call's place in a host stream. Shared by the stream and whoever runs the call; freed by whoever lets go last.
  */
 struct ferry_ticket {
-	_Atomic uint32_t *started, *finished; /* own_words, or memory that the device writes */
-	_Atomic uint32_t own_words[2];        /* the second is a futex word */
+	_Atomic uint32_t started;  /* 1: the stream is at the call; the stream */
+	_Atomic uint32_t finished; /* 1: it is over; who runs it. Futex word; 2: somebody sleeps */
 	_Atomic uint32_t holders;
-	bool repeats;
-	_Atomic uint32_t forgotten; /* 1: repeats, but the last graph with the call is gone; written by the device */
-	void *backend;              /* the device's own */
 	ferryResult_t result;
 	const char *message;       /* why, if result is a failure; lives as long as the ticket */
-	void (*on_start)(struct ferry_ticket *ticket); /* called by a host stream after started = 1: wakes the lanes */
-	void (*on_forget)(struct ferry_ticket *ticket); /* called after forgotten = 1, from any thread */
+	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
 	void (*release)(struct ferry_ticket *ticket);  /* frees; called when the last holder lets go */
 };
 
-/** Points the words at own_words. */
-void ferry_ticket_init(struct ferry_ticket *ticket);
 void ferry_ticket_start(struct ferry_ticket *ticket);
 /** Stores the result and wakes whoever waits for the ticket. The caller still holds it. */
 void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
@@ -55,33 +46,36 @@ struct ferry_local_copy {
 	size_t bytes;
 };
 
-/** What a call does in its stream itself, between "reached" and "done". */
-struct ferry_stream_work {
-	struct ferry_local_copy *copies; /* only where the device has copies_in_stream */
+/** A call in a stream of a device with words (ipc/words.h): what the stream does itself. */
+struct ferry_stream_call {
+	struct ferry_word *word;         /* written 1 when the stream reaches the call, then waited for to be 0 */
+	struct ferry_local_copy *copies; /* made between the two */
 	uint32_t ncopies;
-	const void *scalar; /* NULL or a value in device memory, read when the stream reaches the call; */
+	const void *scalar;              /* NULL or a value in device memory, copied to word->scalar before */
 	size_t scalar_bytes;
-	const void **scalar_at; /* set to where the lanes find it from then on */
-	void *gate;         /* of the communicator; NULL where the device opens none */
+	void (*forget)(void *argument);  /* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
+	void *argument;
+};
+
+/** A stream as calls see it. */
+struct ferry_stream_state {
+	uint64_t id;   /* no other stream of the process has, or had, the same; devices with words only */
+	bool captures; /* calls go into a graph */
 };
 
 struct ferry_device_ops {
 	const char *kind;
-	/** Copies within the device are part of the stream's work; else the lanes start them. */
-	bool copies_in_stream;
+	/** One of the two. Host: puts the ticket into the stream (NULL: the default one): started when reached, later work waits for finished. */
+	ferryResult_t (*enqueue_ticket)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket);
 	/**
-	 * Puts the ticket into the stream (NULL: the device's default stream): started when reached, later work waits for finished.
-	 * A ticket that repeats goes into the graph that the stream captures. On an error it may be in the stream already.
+	 * CUDA: puts the call into the stream, or into the graph that it captures. Copies within the device are the stream's own work then.
+	 * On an error it may be in the stream already.
 	 */
-	ferryResult_t (*enqueue)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
-	                         const struct ferry_stream_work *work);
-	/** What calls of one communicator go through, in the order in which they are made. NULL: this kind needs none. */
-	ferryResult_t (*gate_open)(struct ferry_device *device, void **gate);
-	void (*gate_close)(struct ferry_device *device, void *gate);
-	/** Gives back what enqueue attached to the ticket; its last holder calls. NULL: nothing. */
-	void (*release)(struct ferry_device *device, struct ferry_ticket *ticket);
-	/** ferrySuccess if `stream` belongs to this kind of device and may be used. *captures: calls go into a graph. */
-	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream, bool *captures);
+	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream, const struct ferry_stream_call *call);
+	/** Makes the process's words known to the device's streams. NULL with tickets. */
+	ferryResult_t (*register_words)(struct ferry_device *device, struct ferry_word *words, size_t bytes);
+	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
+	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream, struct ferry_stream_state *state);
 	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
 	/** Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its process. */

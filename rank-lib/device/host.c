@@ -9,18 +9,15 @@
 static struct ferry_host_device *devices[FERRY_HOST_DEVICES];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static ferryResult_t enqueue(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket,
-                             const struct ferry_stream_work *work)
+static ferryResult_t enqueue_ticket(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket)
 {
-	if (work->scalar)
-		*work->scalar_at = work->scalar; /* the lanes can read it themselves */
 	return ferry_host_enqueue(stream ? stream : ((struct ferry_host_device *)device)->stream, ticket);
 }
 
-static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream, bool *captures)
+static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream, struct ferry_stream_state *state)
 {
 	(void)device;
-	*captures = false;
+	*state = (struct ferry_stream_state){0};
 	return stream ? ferry_host_check_stream(stream) : ferrySuccess;
 }
 
@@ -48,7 +45,7 @@ static void close_device(struct ferry_device *base)
 }
 
 static const struct ferry_device_ops host_ops = {.kind = "host",
-                                                 .enqueue = enqueue,
+                                                 .enqueue_ticket = enqueue_ticket,
                                                  .check_stream = check_stream,
                                                  .check_buffer = check_buffer,
                                                  .node = node,

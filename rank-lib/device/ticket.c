@@ -3,15 +3,9 @@
 
 #include "ipc/wait.h"
 
-void ferry_ticket_init(struct ferry_ticket *ticket)
-{
-	ticket->started = &ticket->own_words[0];
-	ticket->finished = &ticket->own_words[1];
-}
-
 void ferry_ticket_start(struct ferry_ticket *ticket)
 {
-	atomic_store_explicit(ticket->started, 1, memory_order_release);
+	atomic_store_explicit(&ticket->started, 1, memory_order_release);
 	ticket->on_start(ticket);
 }
 
@@ -20,29 +14,29 @@ void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, cons
 	ticket->result = result;
 	ticket->message = message;
 	/* 2: somebody announced that he sleeps. The exchange and the waiter's compare-and-swap order the two. */
-	_Atomic uint32_t *finished = ticket->finished; /* from the store on, a stream may let the ticket go */
+	_Atomic uint32_t *finished = &ticket->finished; /* from the store on, a stream may let the ticket go */
 	if (atomic_exchange_explicit(finished, 1, memory_order_acq_rel) == 2)
 		ferry_futex_wake(finished, -1, false);
 }
 
 bool ferry_ticket_started(const struct ferry_ticket *ticket)
 {
-	return atomic_load_explicit(ticket->started, memory_order_acquire);
+	return atomic_load_explicit(&ticket->started, memory_order_acquire);
 }
 
 bool ferry_ticket_finished(struct ferry_ticket *ticket)
 {
-	return atomic_load_explicit(ticket->finished, memory_order_acquire) == 1;
+	return atomic_load_explicit(&ticket->finished, memory_order_acquire) == 1;
 }
 
 void ferry_ticket_wait(struct ferry_ticket *ticket)
 {
-	uint32_t state = atomic_load_explicit(ticket->finished, memory_order_acquire);
+	uint32_t state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
 	while (state != 1) {
-		if (state == 2 || atomic_compare_exchange_strong_explicit(ticket->finished, &state, 2, memory_order_acq_rel,
+		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2, memory_order_acq_rel,
 		                                                          memory_order_acquire))
-			ferry_futex_wait(ticket->finished, 2, -1, false);
-		state = atomic_load_explicit(ticket->finished, memory_order_acquire);
+			ferry_futex_wait(&ticket->finished, 2, -1, false);
+		state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
 	}
 }
 

@@ -16,7 +16,7 @@
 	F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DeviceGetUuid) F(DeviceCanAccessPeer) F(DevicePrimaryCtxRetain) \
 	F(DevicePrimaryCtxRelease) F(ModuleGetLoadingMode) F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) \
 	F(CtxPopCurrent) F(CtxGetDevice) F(CtxGetStreamPriorityRange) F(StreamCreate) F(StreamCreateWithPriority) \
-	F(StreamDestroy) F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) F(StreamWaitEvent) F(StreamBatchMemOp) \
+	F(StreamDestroy) F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(StreamBatchMemOp) \
 	F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo) F(ThreadExchangeStreamCaptureMode) \
 	F(GraphRetainUserObject) F(UserObjectCreate) F(UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) \
 	F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) \

@@ -326,3 +326,14 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream given, CUcontext *context)
 	*context = stream->context;
 	return CUDA_SUCCESS;
 }
+
+/* A slot is used once, so its place is a number for life. */
+CUresult CUDAAPI cuStreamGetId(CUstream given, unsigned long long *id)
+{
+	CUstream stream;
+	CUresult refused = fake_stream_find(given, &stream);
+	if (refused || !id)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	*id = 7 + (unsigned long long)(stream - fake_streams);
+	return CUDA_SUCCESS;
+}

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Send and receive: a stream of slices per ordered pair of ranks, through a small window in the sender's domain. The two lanes
- * concerned are the only parties; no router is. A message takes at least one slice, so that an empty one is seen too, and
- * the head of the slot says what the sender sent, so that ends that disagree find out.
- */
-#include "rank-lib/lane.h"
+#include "router/pair.h"
+
+#include "ipc/error.h"
 
 #include <math.h>
 
@@ -28,19 +25,19 @@ uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
 }
 
 /* window: NULL, or where to put the address of the slot that the slice goes through. */
-static struct ferry_pair_line *line_of(const struct ferry_lane *lane, const struct ferry_transfer *transfer, uint64_t slice, char **window)
+static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const struct ferry_transfer *transfer, uint64_t slice, char **window)
 {
-	const struct ferryComm *comm = lane->comm;
-	uint32_t self = (uint32_t)comm->rank;
-	uint32_t source = lane->direction == FERRY_UP ? self : transfer->peer;
-	uint32_t destination = lane->direction == FERRY_UP ? transfer->peer : self;
-	const struct ferry_arena *arena = &comm->shared.arenas[comm->shared.rank_domain[source]];
+	const struct ferry_member *member = seat->member;
+	uint32_t self = member->rank;
+	uint32_t source = seat->direction == FERRY_UP ? self : transfer->peer;
+	uint32_t destination = seat->direction == FERRY_UP ? transfer->peer : self;
+	const struct ferry_arena *arena = &member->shared->arenas[member->shared->rank_domain[source]];
 	if (window)
 		*window = ferry_pair_window(arena, source, destination) + slice % FERRY_PAIR_SLOTS * arena->pair_slot_bytes;
 	return &arena->pair_lines[source * arena->nranks + destination];
 }
 
-static bool message_agrees(struct ferry_lane *lane, const struct ferry_transfer *transfer, const struct ferry_pair_slot *slot)
+static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer *transfer, const struct ferry_pair_slot *slot)
 {
 	uint64_t bytes = atomic_load_explicit(&slot->bytes, memory_order_relaxed);
 	uint32_t type = atomic_load_explicit(&slot->type, memory_order_relaxed);
@@ -49,56 +46,56 @@ static bool message_agrees(struct ferry_lane *lane, const struct ferry_transfer 
 		return true;
 	char text[FERRY_MESSAGE_BYTES];
 	const char *name = ferry_type_name((ferryDataType_t)type);
-	snprintf(text, sizeof text, "message %llu from rank %u to rank %d: sent %llu bytes of %s, received as %llu bytes of %s",
-	         (unsigned long long)transfer->message, transfer->peer, lane->comm->rank, (unsigned long long)bytes,
+	snprintf(text, sizeof text, "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
+	         (unsigned long long)transfer->message, transfer->peer, seat->member->rank, (unsigned long long)bytes,
 	         name ? name : "an unknown type", (unsigned long long)transfer->length,
 	         ferry_type_name((ferryDataType_t)transfer->type));
-	ferry_comm_fail(lane->comm, ferryInvalidUsage, text);
+	seat->member->ops->fail(seat->member, ferryInvalidUsage, text);
 	return false;
 }
 
-bool ferry_pair_issue(struct ferry_lane *lane, struct ferry_call *call, struct ferry_transfer *transfer)
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	char *window;
 	if (transfer->issued == transfer->nslices)
 		return false;
 	if (!transfer->current) {
-		if (lane->message[transfer->peer] != transfer->message)
+		if (seat->message[transfer->peer] != transfer->message)
 			return false;
 		transfer->current = true;
-		transfer->base = lane->slices[transfer->peer];
+		transfer->base = seat->slices[transfer->peer];
 	}
 	uint64_t slice = transfer->base + transfer->issued;
-	struct ferry_pair_line *line = line_of(lane, transfer, slice, &window);
+	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
 	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
 	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
-	if (lane->direction == FERRY_UP) {
+	if (seat->direction == FERRY_UP) {
 		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
 		atomic_store_explicit(&slot->message, transfer->message, memory_order_relaxed);
 		atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
 		atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
-		return ferry_lane_copy(lane, call, transfer, window, transfer->user + start, bytes, true);
+		return ferry_copies_start(copies, seat, call, transfer, window, transfer->user + start, bytes, true);
 	}
 	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire))
 		return false;
-	if (!transfer->issued && !message_agrees(lane, transfer, slot))
+	if (!transfer->issued && !message_agrees(seat, transfer, slot))
 		return false;
-	return ferry_lane_copy(lane, call, transfer, transfer->user + start, window, bytes, true);
+	return ferry_copies_start(copies, seat, call, transfer, transfer->user + start, window, bytes, true);
 }
 
-void ferry_pair_publish(struct ferry_lane *lane, struct ferry_transfer *transfer)
+void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer)
 {
-	struct ferry_pair_line *line = line_of(lane, transfer, 0, NULL);
-	bool up = lane->direction == FERRY_UP;
+	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	bool up = seat->direction == FERRY_UP;
 	uint64_t peer = 1ull << transfer->peer;
 	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished, memory_order_release);
-	ferry_wake(&lane->comm->shared, up ? 0 : peer, up ? peer : 0, 0);
+	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 
-void ferry_pair_done(struct ferry_lane *lane, const struct ferry_transfer *transfer)
+void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer)
 {
-	lane->message[transfer->peer]++;
-	lane->slices[transfer->peer] += transfer->nslices;
+	seat->message[transfer->peer]++;
+	seat->slices[transfer->peer] += transfer->nslices;
 }

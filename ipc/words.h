@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Words: how a stream of a GPU and whoever moves its data speak. The stream writes 1 when it reaches a call and waits for 0, which is
+ * stored when the call is over. Calls of one stream share a word, as the stream itself puts them in order; a captured call has one of its
+ * own, which each replay writes and waits for again. A rank's process has one block of them for all its communicators, makes it known to
+ * its GPUs once, and hands it to its routers.
+ *
+ * A call of a stream carries its turn on the word: how many calls were made on it before. It has started once `done` has come to its turn
+ * and the word is 1. Its end stores word = 0 first and then done + 1: who sees the new `done` no longer sees the old 1.
+ * docs/models/words.pml checks all of this.
+ */
+#ifndef FERRY_IPC_WORDS_H
+#define FERRY_IPC_WORDS_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define FERRY_WORDS 32768u /* in a process: streams that wait for calls, and captured calls */
+
+/* Half a cache line. */
+struct ferry_word {
+	_Atomic uint32_t word;      /* GPU: 1; who moves the data of the call that is at it: 0; release */
+	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, after word = 0 */
+	_Atomic uint32_t forgotten; /* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
+	uint32_t reserved;
+	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before word = 1 */
+	uint64_t reserved64;
+};
+
+/** Whether the stream has reached the call of that turn. Acquires what the stream wrote before. */
+static inline bool ferry_word_reached(const struct ferry_word *word, uint32_t turn)
+{
+	return atomic_load_explicit(&word->done, memory_order_acquire) == turn &&
+	       atomic_load_explicit(&word->word, memory_order_acquire) == 1;
+}
+
+/** The call of that turn is over: its stream goes on. */
+static inline void ferry_word_pass(struct ferry_word *word, uint32_t turn)
+{
+	atomic_store_explicit(&word->word, 0, memory_order_release);
+	atomic_store_explicit(&word->done, turn + 1, memory_order_release);
+}
+
+#endif

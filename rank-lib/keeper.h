@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The one thread that Ferry has in the process of a rank whose router moves the data. It sleeps until the other end of a socket closes; and
+ * where streams have nobody else left who would let them go on, it looks at their words once a millisecond. It calls no driver.
+ */
+#ifndef FERRY_RANK_LIB_KEEPER_H
+#define FERRY_RANK_LIB_KEEPER_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdbool.h>
+
+/* What it looks after; part of something that outlives it. Fields but `next` and `looks` are constant while it is kept. */
+struct ferry_kept {
+	int descriptor;                          /* a connection; -1: none */
+	void (*closed)(struct ferry_kept *kept); /* once, when its other end has closed; by the keeper's thread */
+	bool (*look)(struct ferry_kept *kept);   /* once a millisecond from ferry_keeper_look on, until it returns false; the same */
+	bool looks, gone;                        /* under the keeper's lock */
+	struct ferry_kept *next;
+};
+
+/** Starts the thread if there is none. Error: ferrySystemError. */
+ferryResult_t ferry_keeper_add(struct ferry_kept *kept);
+
+/** When it returns, nothing of `kept` is called any more. Not from what the keeper calls. */
+void ferry_keeper_remove(struct ferry_kept *kept);
+
+/** Has `look` called from now on. Any thread, also the keeper's. */
+void ferry_keeper_look(struct ferry_kept *kept);
+
+/** Around a fork: nobody else has the lock; a child begins without a keeper. */
+void ferry_keeper_before_fork(void);
+void ferry_keeper_after_fork(bool in_child);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * From a checked request to a call: its plan, its place in the order of calls, its stream. Then direct.c or mapped.c makes the call, by who
+ * moves the rank's data. By the application's threads.
+ */
+#ifndef FERRY_RANK_LIB_LAUNCH_H
+#define FERRY_RANK_LIB_LAUNCH_H
+
+#include "rank-lib/request.h"
+
+ferryResult_t ferry_launch(const struct ferry_request *request);
+
+/** Starts sends and receives of one communicator and stream as one call. */
+ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/request.h"
+
+/* Bytes that the rank reads from its send buffer and writes to its receive buffer. */
+static void extents(const struct ferry_request *request, uint64_t *sends, uint64_t *receives)
+{
+	uint32_t send_blocks, receive_blocks;
+	uint64_t block = request->count * ferry_type_size(request->type);
+	struct ferryComm *comm = request->comm;
+	if (request->collective == FERRY_SENDRECV) {
+		*sends = request->direction == FERRY_UP ? block : 0;
+		*receives = request->direction == FERRY_DOWN ? block : 0;
+		return;
+	}
+	if (request->collective == FERRY_ALLTOALLV) {
+		*sends = *receives = 0;
+		for (int peer = 0; peer < comm->nranks; peer++) {
+			*sends += request->sendcounts[peer] * ferry_type_size(request->type);
+			*receives += request->recvcounts[peer] * ferry_type_size(request->type);
+		}
+		return;
+	}
+	ferry_collective_chunks(request->collective, (uint32_t)comm->nranks, 1, (uint32_t)request->root, (uint32_t)comm->rank,
+	                        &send_blocks, &receive_blocks);
+	*sends = send_blocks * block;
+	*receives = receive_blocks * block;
+}
+
+/* Where the send buffer must be for the call to be in place; NULL if the collective has no such form here. */
+static const char *in_place_send(const struct ferry_request *request)
+{
+	uint64_t block = request->count * ferry_type_size(request->type) * (uint64_t)request->comm->rank;
+	switch (request->collective) {
+	case FERRY_ALLGATHER:
+	case FERRY_GATHER:
+		return (const char *)request->receive + block;
+	case FERRY_REDUCESCATTER:
+	case FERRY_SCATTER:
+		return (const char *)request->receive - block;
+	case FERRY_ALLTOALLV:
+		return NULL;
+	default:
+		return request->receive;
+	}
+}
+
+static ferryResult_t check_buffers(const struct ferry_request *request)
+{
+	const char *name = ferry_collective_name(request->collective);
+	uint64_t sends, receives;
+	size_t element = ferry_type_size(request->type);
+	if (request->count > (1ull << 46) / (uint64_t)request->comm->nranks)
+		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
+		                  (unsigned long long)request->count, (1ull << 46) / (unsigned long long)request->comm->nranks,
+		                  request->comm->nranks);
+	extents(request, &sends, &receives);
+	if ((sends && !request->send) || (receives && !request->receive))
+		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
+		                  sends && !request->send ? "sendbuff" : "recvbuff",
+		                  (unsigned long long)(sends && !request->send ? sends : receives),
+		                  sends && !request->send ? "sent" : "received");
+	if ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element))
+		return ferry_fail(ferryInvalidArgument, "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes",
+		                  name, request->send, request->receive, element);
+	const char *send = request->send, *receive = request->receive;
+	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request))
+		return ferrySuccess;
+	if (send < receive + receives && receive < send + sends)
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s: sendbuff %p (%llu bytes) and recvbuff %p (%llu bytes) overlap and are not in place", name,
+		                  request->send, (unsigned long long)sends, request->receive, (unsigned long long)receives);
+	return ferrySuccess;
+}
+
+/* No part that is sent may be written by one that is received. */
+static ferryResult_t check_variable_overlap(const struct ferry_request *request)
+{
+	uintptr_t send = (uintptr_t)request->send, receive = (uintptr_t)request->receive;
+	size_t element = ferry_type_size(request->type);
+	for (int to = 0; to < request->comm->nranks; to++)
+		for (int from = 0; from < request->comm->nranks; from++) {
+			uintptr_t out = send + request->senddispls[to] * element, in = receive + request->recvdispls[from] * element;
+			uint64_t sent = request->sendcounts[to] * element, received = request->recvcounts[from] * element;
+			if (sent && received && out < in + received && in < out + sent)
+				return ferry_fail(ferryInvalidArgument,
+				                  "alltoallv: the part of sendbuff %p for rank %d and the part of recvbuff %p from rank %d "
+				                  "overlap; it has no in-place form",
+				                  request->send, to, request->receive, from);
+		}
+	return ferrySuccess;
+}
+
+static ferryResult_t check_variable(const struct ferry_request *request)
+{
+	if (!request->sendcounts || !request->senddispls || !request->recvcounts || !request->recvdispls)
+		return ferry_fail(ferryInvalidArgument, "alltoallv: sendcounts %p, sdispls %p, recvcounts %p, rdispls %p: none may be NULL",
+		                  (const void *)request->sendcounts, (const void *)request->senddispls,
+		                  (const void *)request->recvcounts, (const void *)request->recvdispls);
+	uint64_t most = 1ull << 46, self = (uint64_t)request->comm->rank;
+	for (int peer = 0; peer < request->comm->nranks; peer++)
+		if (request->sendcounts[peer] > most || request->senddispls[peer] > most || request->recvcounts[peer] > most ||
+		    request->recvdispls[peer] > most)
+			return ferry_fail(ferryInvalidArgument, "alltoallv: a count or displacement for peer %d is over %llu", peer,
+			                  (unsigned long long)most);
+	if (request->sendcounts[self] != request->recvcounts[self])
+		return ferry_fail(ferryInvalidUsage, "alltoallv: rank %d sends %zu elements to itself and receives %zu",
+		                  request->comm->rank, request->sendcounts[self], request->recvcounts[self]);
+	return check_variable_overlap(request);
+}
+
+static ferryResult_t check_redop(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	int index = (int)request->op - (int)ferryNumOps;
+	if (!ferry_collective_reduces(request->collective))
+		return ferrySuccess;
+	if ((int)request->op < 0 || index >= FERRY_MAX_REDOPS || (index >= 0 && !comm->redops[index].used))
+		return ferry_fail(ferryInvalidArgument, "%s: reduction %d: 0 to %d, or one created on this communicator",
+		                  ferry_collective_name(request->collective), (int)request->op, ferryNumOps - 1);
+	if (index >= 0 && comm->redops[index].type != request->type)
+		return ferry_fail(ferryInvalidUsage, "%s of %s with a reduction created for %s",
+		                  ferry_collective_name(request->collective), ferry_type_name(request->type),
+		                  ferry_type_name(comm->redops[index].type));
+	return ferrySuccess;
+}
+
+/* The bytes from the first to the last that the call touches on one side. */
+static uint64_t reach(const struct ferry_request *request, const size_t *counts, const size_t *displacements, uint64_t bytes)
+{
+	uint64_t end = 0;
+	if (request->collective != FERRY_ALLTOALLV)
+		return bytes;
+	for (int peer = 0; peer < request->comm->nranks; peer++)
+		if (counts[peer] && displacements[peer] + counts[peer] > end)
+			end = displacements[peer] + counts[peer];
+	return end * ferry_type_size(request->type);
+}
+
+static ferryResult_t check_memory(const struct ferry_request *request)
+{
+	struct ferry_device *device = request->comm->device;
+	uint64_t sends, receives;
+	extents(request, &sends, &receives);
+	ferryResult_t result = device->ops->check_buffer(device, request->send,
+	                                                 reach(request, request->sendcounts, request->senddispls, sends), "sendbuff");
+	if (!result && (request->receive != request->send || receives > sends))
+		result = device->ops->check_buffer(device, request->receive,
+		                                   reach(request, request->recvcounts, request->recvdispls, receives), "recvbuff");
+	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : result;
+}
+
+ferryResult_t ferry_request_check(const struct ferry_request *request)
+{
+	struct ferry_stream_state state;
+	const char *name = ferry_collective_name(request->collective);
+	struct ferryComm *comm = request->comm;
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (ferry_comm_failed(comm))
+		return ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
+	if (comm->finalized)
+		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized", name);
+	if (!ferry_type_size(request->type))
+		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type, ferryNumTypes - 1);
+	if (request->root < 0 || request->root >= comm->nranks)
+		return ferry_fail(ferryInvalidArgument, "%s: %s %d: 0 to %d", name,
+		                  request->collective == FERRY_SENDRECV ? "peer" : "root", request->root, comm->nranks - 1);
+	pthread_mutex_lock(&comm->lock);
+	result = check_redop(request);
+	pthread_mutex_unlock(&comm->lock);
+	if (!result && request->collective == FERRY_ALLTOALLV)
+		result = check_variable(request);
+	if (!result)
+		result = check_buffers(request);
+	if (!result)
+		result = check_memory(request);
+	if (!result)
+		result = comm->device->ops->check_stream(comm->device, request->stream, &state);
+	if (!result && state.captures && request->collective == FERRY_SENDRECV)
+		result = ferry_fail(ferryInvalidUsage, "%s cannot be captured into a CUDA graph; use alltoallv", name);
+	return result;
+}
+
+struct ferry_redop ferry_request_factor(const struct ferry_request *request, bool locked)
+{
+	struct ferryComm *comm = request->comm;
+	int index = (int)request->op - (int)ferryNumOps;
+	struct ferry_redop factor = {0};
+	if (!ferry_collective_reduces(request->collective) || index < 0)
+		return factor;
+	if (!locked)
+		pthread_mutex_lock(&comm->lock);
+	factor = comm->redops[index];
+	if (!locked)
+		pthread_mutex_unlock(&comm->lock);
+	return factor;
+}
+
+void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts, struct ferry_call_buffers *buffers)
+{
+	size_t element = ferry_type_size(request->type);
+	*buffers = (struct ferry_call_buffers){.send = (char *)request->send,
+	                                       .receive = request->receive,
+	                                       .stream_copies = request->comm->device->ops->enqueue_word};
+	if (request->collective != FERRY_ALLTOALLV)
+		return;
+	for (int peer = 0; peer < request->comm->nranks; peer++) {
+		parts->send_lengths[peer] = request->sendcounts[peer] * element;
+		parts->send_offsets[peer] = request->senddispls[peer] * element;
+		parts->receive_lengths[peer] = request->recvcounts[peer] * element;
+		parts->receive_offsets[peer] = request->recvdispls[peer] * element;
+	}
+	buffers->send_lengths = parts->send_lengths;
+	buffers->send_offsets = parts->send_offsets;
+	buffers->receive_lengths = parts->receive_lengths;
+	buffers->receive_offsets = parts->receive_offsets;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/words.h"
+
+#include "ipc/descriptors.h"
+#include "ipc/error.h"
+#include "rank-lib/keeper.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define BYTES (FERRY_WORDS * sizeof(struct ferry_word))
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, but for what words hold */
+static struct ferry_word *words;
+static int block = -1;
+static bool registered; /* with all contexts: CUDA's portable registration */
+/*
+ * Free words, used again in the order in which they were given back: the stream that waited for one has long seen it be 0 when all others
+ * have been used since.
+ */
+static uint32_t *idle, first_idle, nidle;
+static struct ferry_word_table orphans = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* of communicators that have gone */
+static struct ferry_kept keeping_orphans;
+static bool orphans_kept;
+
+/* ---- the block ---- */
+
+static ferryResult_t make_block(void)
+{
+	int descriptor = ferry_descriptor_above(memfd_create("ferry-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	if (descriptor < 0)
+		return ferry_fail(ferrySystemError, "memory for the words of calls: %s%s", strerror(errno), ferry_descriptors_hint(errno));
+	/* Sealed: routers map it, and it must not shrink under them. */
+	void *memory = MAP_FAILED;
+	uint32_t *ring = malloc(FERRY_WORDS * sizeof *ring);
+	if (ring && !ftruncate(descriptor, BYTES) && !fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+		memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+	if (memory == MAP_FAILED) {
+		ferryResult_t result = ferry_fail(ferrySystemError, "%zu bytes for the words of calls: %s", BYTES, strerror(errno));
+		free(ring);
+		close(descriptor);
+		return result;
+	}
+	for (uint32_t i = 0; i < FERRY_WORDS; i++)
+		ring[i] = i;
+	words = memory;
+	block = descriptor;
+	idle = ring;
+	first_idle = 0;
+	nidle = FERRY_WORDS;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_words_open(struct ferry_device *device, int *descriptor)
+{
+	pthread_mutex_lock(&lock);
+	ferryResult_t result = words ? ferrySuccess : make_block();
+	if (!result && !registered && !(result = device->ops->register_words(device, words, BYTES)))
+		registered = true;
+	*descriptor = block;
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+struct ferry_word *ferry_word_at(uint32_t index)
+{
+	return &words[index];
+}
+
+static bool take(uint32_t *index)
+{
+	pthread_mutex_lock(&lock);
+	bool any = nidle > 0;
+	if (any) {
+		*index = idle[first_idle];
+		first_idle = (first_idle + 1) % FERRY_WORDS;
+		nidle--;
+	}
+	pthread_mutex_unlock(&lock);
+	if (any) {
+		atomic_store_explicit(&words[*index].done, 0, memory_order_relaxed);
+		atomic_store_explicit(&words[*index].forgotten, 0, memory_order_relaxed);
+	}
+	return any;
+}
+
+static void give_back(uint32_t index)
+{
+	pthread_mutex_lock(&lock);
+	idle[(first_idle + nidle++) % FERRY_WORDS] = index;
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- tables ---- */
+
+void ferry_word_table_init(struct ferry_word_table *table)
+{
+	memset(table, 0, sizeof *table);
+	pthread_mutex_init(&table->lock, NULL);
+}
+
+/* Under the table's lock. */
+static bool append(struct ferry_word_table *table, const struct ferry_word_use *use)
+{
+	if (table->count == table->capacity) {
+		uint32_t capacity = table->capacity ? 2 * table->capacity : 8;
+		void *grown = realloc(table->uses, capacity * sizeof *table->uses);
+		if (!grown)
+			return false;
+		table->uses = grown;
+		table->capacity = capacity;
+	}
+	table->uses[table->count++] = *use;
+	return true;
+}
+
+/* Whether no stream will look at the word again, as far as this process knows. */
+static bool is_over(const struct ferry_word_use *use)
+{
+	const struct ferry_word *word = &words[use->index];
+	if (use->captured)
+		return atomic_load_explicit(&word->forgotten, memory_order_acquire) == 2;
+	return atomic_load_explicit(&word->done, memory_order_acquire) == use->made;
+}
+
+/* Captured calls whose graphs are gone, and which whoever moves the data has let go of. Under the table's lock. */
+static void drop_forgotten(struct ferry_word_table *table)
+{
+	for (uint32_t i = table->count; i-- > 0;)
+		if (table->uses[i].captured && is_over(&table->uses[i])) {
+			give_back(table->uses[i].index);
+			table->uses[i] = table->uses[--table->count];
+		}
+}
+
+static ferryResult_t add_use(struct ferry_word_table *table, struct ferry_word_use *use)
+{
+	if (!take(&use->index))
+		return ferry_fail(ferryInvalidUsage, "%u streams and captured calls of this process wait for calls: that is the most", FERRY_WORDS);
+	if (append(table, use))
+		return ferrySuccess;
+	give_back(use->index);
+	return ferry_fail(ferrySystemError, "no memory for a call");
+}
+
+ferryResult_t ferry_word_for_stream(struct ferry_word_table *table, uint64_t stream, uint32_t *index, uint32_t *turn)
+{
+	struct ferry_word_use use = {.stream = stream, .made = 1};
+	ferryResult_t result = ferrySuccess;
+	uint32_t i = 0;
+	pthread_mutex_lock(&table->lock);
+	while (i < table->count && (table->uses[i].captured || table->uses[i].stream != stream))
+		i++;
+	if (i < table->count) {
+		struct ferry_word_use *found = &table->uses[i], before = table->uses[i / 2];
+		*index = found->index;
+		*turn = found->made++;
+		/* Streams that are used much come to the front. */
+		table->uses[i / 2] = *found;
+		if (i / 2 != i)
+			table->uses[i] = before;
+	} else if (!(result = add_use(table, &use))) {
+		*index = use.index;
+		*turn = 0;
+	}
+	pthread_mutex_unlock(&table->lock);
+	return result;
+}
+
+ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *index)
+{
+	struct ferry_word_use use = {.captured = true};
+	pthread_mutex_lock(&table->lock);
+	drop_forgotten(table);
+	ferryResult_t result = add_use(table, &use);
+	*index = use.index;
+	pthread_mutex_unlock(&table->lock);
+	return result;
+}
+
+void ferry_word_forget(uint32_t index)
+{
+	atomic_store_explicit(&words[index].forgotten, 1, memory_order_release);
+}
+
+/* ---- the end ---- */
+
+static void release(const struct ferry_word_use *use)
+{
+	struct ferry_word *word = &words[use->index];
+	uint32_t forgotten = 1;
+	if (atomic_load_explicit(&word->word, memory_order_acquire) == 1)
+		ferry_word_pass(word, atomic_load_explicit(&word->done, memory_order_relaxed));
+	if (use->captured)
+		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel, memory_order_relaxed);
+}
+
+bool ferry_word_table_release(struct ferry_word_table *table)
+{
+	bool any = false;
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t i = 0; i < table->count; i++) {
+		release(&table->uses[i]);
+		any |= !is_over(&table->uses[i]);
+	}
+	pthread_mutex_unlock(&table->lock);
+	return any;
+}
+
+static bool look_after_orphans(struct ferry_kept *kept)
+{
+	(void)kept;
+	bool any = ferry_word_table_release(&orphans);
+	pthread_mutex_lock(&orphans.lock);
+	for (uint32_t i = orphans.count; i-- > 0;)
+		if (is_over(&orphans.uses[i])) {
+			give_back(orphans.uses[i].index);
+			orphans.uses[i] = orphans.uses[--orphans.count];
+		}
+	pthread_mutex_unlock(&orphans.lock);
+	return any;
+}
+
+/* Without a keeper, for want of threads, these words are lost, and a stream that comes to one waits for ever: nothing else is left to try. */
+static void adopt(const struct ferry_word_use *use)
+{
+	pthread_mutex_lock(&orphans.lock);
+	bool kept = append(&orphans, use);
+	if (!orphans_kept) {
+		keeping_orphans = (struct ferry_kept){.descriptor = -1, .look = look_after_orphans};
+		orphans_kept = ferry_keeper_add(&keeping_orphans) == ferrySuccess;
+	}
+	kept &= orphans_kept;
+	pthread_mutex_unlock(&orphans.lock);
+	if (kept)
+		ferry_keeper_look(&keeping_orphans);
+	else
+		ferry_log(FERRY_LOG_WARN, "a stream that comes to a call of a communicator that has gone will wait: %s", ferry_last_message());
+}
+
+void ferry_word_table_end(struct ferry_word_table *table)
+{
+	for (uint32_t i = 0; i < table->count; i++)
+		if (is_over(&table->uses[i]))
+			give_back(table->uses[i].index);
+		else
+			adopt(&table->uses[i]);
+	free(table->uses);
+	pthread_mutex_destroy(&table->lock);
+	memset(table, 0, sizeof *table);
+}
+
+void ferry_words_before_fork(void)
+{
+	pthread_mutex_lock(&orphans.lock);
+	pthread_mutex_lock(&lock);
+}
+
+void ferry_words_after_fork(bool in_child)
+{
+	if (in_child) { /* the block is the parent's: this process makes its own when it needs one */
+		if (block >= 0)
+			close(block);
+		words = NULL;
+		block = -1;
+		registered = false;
+		orphans.count = 0;
+		orphans_kept = false;
+	}
+	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&orphans.lock);
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/call.h"
+
+#include <stdlib.h>
+
+bool ferry_call_prepare(struct ferry_call *call, uint32_t ups, uint32_t downs, uint32_t banks)
+{
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		if (!(banks >> bank & 1))
+			continue;
+		struct ferry_transfer *transfers = calloc(ups + downs + 1, sizeof *transfers);
+		if (!transfers) {
+			ferry_call_unprepare(call);
+			return false;
+		}
+		call->halves[FERRY_UP].prepared[bank] = transfers;
+		call->halves[FERRY_DOWN].prepared[bank] = transfers + ups;
+	}
+	return true;
+}
+
+void ferry_call_unprepare(struct ferry_call *call)
+{
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		free(call->halves[FERRY_UP].prepared[bank]);
+		call->halves[FERRY_UP].prepared[bank] = call->halves[FERRY_DOWN].prepared[bank] = NULL;
+	}
+}
+
+bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const struct ferry_step *step)
+{
+	return step->instr->opcode == FERRY_COPY && !step->ngates && buffers->stream_copies;
+}
+
+void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers, const struct ferry_step *step,
+                              struct ferry_transfer *transfer)
+{
+	const struct ferry_instr *instr = step->instr;
+	bool down = instr->opcode == FERRY_H2D;
+	uint64_t offset = instr->user_offset, destination = instr->user_destination;
+	*transfer = (struct ferry_transfer){.step = step, .length = instr->length};
+	if (plan->flags & FERRY_PLAN_VARIABLE) {
+		transfer->length = (down ? buffers->receive_lengths : buffers->send_lengths)[instr->chunk];
+		offset = (down ? buffers->receive_offsets : buffers->send_offsets)[instr->chunk];
+		destination = buffers->receive_offsets[instr->chunk];
+	}
+	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
+	transfer->user = transfer->length ? (down ? buffers->receive : buffers->send) + offset : NULL;
+	if (instr->opcode == FERRY_COPY)
+		transfer->destination = transfer->length ? buffers->receive + destination : NULL;
+}
+
+static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *buffers, enum ferry_direction direction, uint32_t bank)
+{
+	const struct ferry_plan *plan = call->steps->plan;
+	struct ferry_half *half = &call->halves[direction];
+	const struct ferry_step *steps = call->steps->steps[direction][bank];
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	half->ntransfers = half->all = 0;
+	for (uint32_t i = 0; i < call->steps->nsteps[direction]; i++) {
+		struct ferry_transfer *transfer = &half->prepared[bank][half->ntransfers];
+		ferry_call_fill_transfer(plan, buffers, &steps[i], transfer);
+		if (steps[i].instr->opcode == FERRY_COPY && transfer->user == transfer->destination)
+			continue; /* in place, or nothing */
+		if ((!transfer->nslices && !variable) || ferry_call_stream_copies(buffers, &steps[i]))
+			continue;
+		half->ntransfers++;
+		/* Variable: an empty receive still compares its length with the sender's; an empty send is done. */
+		half->all += transfer->nslices || (variable && steps[i].instr->opcode == FERRY_H2D);
+	}
+}
+
+void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers)
+{
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+			if (call->halves[direction].prepared[bank])
+				fill_half(call, buffers, direction, bank);
+}
+
+void ferry_call_arm(struct ferry_call *call, uint32_t bank)
+{
+	call->bank = bank;
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		struct ferry_half *half = &call->halves[direction];
+		half->transfers = half->prepared[bank];
+		half->left = half->all;
+		half->turn = 0;
+		for (uint32_t i = 0; i < half->ntransfers; i++) {
+			struct ferry_transfer *transfer = &half->transfers[i];
+			transfer->issued = transfer->finished = transfer->open = 0;
+			transfer->current = false;
+		}
+	}
+}

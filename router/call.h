@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for each lane is that
+ * lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call (rank-lib: a rank with lanes of its own;
+ * router/intake.c: a rank whose router moves the data) fills it in, hands it to the lanes, and is told by `ops` when they let go of it.
+ */
+#ifndef FERRY_ROUTER_CALL_H
+#define FERRY_ROUTER_CALL_H
+
+#include "router/steps.h"
+
+struct ferry_call;
+struct ferry_member;
+
+/* A step of a call under way, or a message of a group. Owned by one lane. */
+struct ferry_transfer {
+	const struct ferry_step *step; /* NULL: point to point */
+	char *user;                    /* the device's side */
+	char *destination;             /* COPY only */
+	uint64_t length;               /* bytes */
+	uint32_t nslices;
+	uint32_t issued, finished;     /* slices */
+	uint32_t open;                 /* slices that the gates allow */
+	bool current;                  /* variable plans: its length has been compared; point to point: it is this message's turn */
+	/* point to point */
+	uint32_t peer;
+	uint32_t slice;                /* bytes */
+	uint64_t message;              /* number between these two ranks, from 1 */
+	uint32_t type;
+	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
+};
+
+/* One lane's half of a call. The lanes' halves lie apart: each is written for every slice. */
+struct ferry_half {
+	_Alignas(128) struct ferry_call *next;         /* in the inbox, then in the list, of its seat */
+	struct ferry_transfer *transfers;              /* of the bank that the call runs in */
+	uint32_t ntransfers, left, turn;               /* left: not finished; turn: which one is looked at first */
+	uint32_t all;                                  /* transfers that a run has to finish; constant */
+	uint64_t ended;                                /* captured: number of the last run whose half has ended */
+	struct ferry_transfer *prepared[FERRY_BANKS];  /* NULL for a bank that it will not run in */
+};
+
+enum ferry_call_stage {
+	FERRY_CALL_MADE,     /* its stream has not reached it */
+	FERRY_CALL_REACHED,  /* the stream waits; the call has no number yet, or its bank is not free */
+	FERRY_CALL_SUBMITTED /* the other ranks and the routers have been told; slices move */
+};
+
+/* What a call needs of whoever made it. By the lanes' threads. */
+struct ferry_call_ops {
+	/** Whether its stream is at it. */
+	bool (*started)(const struct ferry_call *call);
+	/** It is over: the stream goes on. result: why it failed, with the member's message; a stream that is not at it yet goes on then, too, where it can. */
+	void (*finish)(struct ferry_call *call, ferryResult_t result, const char *message);
+	/** A call that has failed may be finished before its stream is at it. */
+	bool finish_early;
+	/** Captured: no graph is left that could reach it again. */
+	bool (*forgotten)(const struct ferry_call *call);
+	/** The lanes have let go of it. */
+	void (*release)(struct ferry_call *call);
+};
+
+/*
+ * Which call is number n? As long as no call was captured into a graph: the n-th that was made, the same on every rank.
+ * Replays of a graph are calls that the host never sees being made, so from the first capture on (which is made on all ranks at
+ * the same place) rank 0 decides: its D2H lane gives numbers to calls as its streams reach them and tells each one's name in
+ * the descriptor; the other ranks' D2H lanes begin the call that is named, once their streams have reached it too.
+ * A name counts the calls made, so it is the same on all ranks; all replays of one call share it, and follow one another.
+ */
+struct ferry_call {
+	const struct ferry_call_ops *ops;
+	struct ferry_member *member;
+	struct ferry_steps *steps;  /* NULL: point to point */
+	bool captured;
+	uint64_t name;              /* 0: its number was known when it was made */
+	_Atomic uint64_t seq;       /* its number; 0: not begun (again). D2H lane, release; who ends a captured run puts it back to 0 */
+	uint64_t after;             /* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
+	uint32_t bank;
+	uint64_t count;             /* elements */
+	uint32_t shape, root;       /* as in the descriptor */
+	uint64_t scalar;            /* premulsum: this rank's factor */
+	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
+	enum ferry_call_stage stage;
+	_Atomic uint32_t lanes;     /* that have not finished their half: set by who begins the call, each lane takes itself away */
+	_Atomic uint32_t holders;   /* lanes that have it in their lists; set by ferry_lanes_submit, each lane takes itself away */
+	struct ferry_half halves[2];
+};
+
+/** Whether the H2D lane has something to do in it. */
+static inline bool ferry_call_descends(const struct ferry_call *call)
+{
+	return call->halves[FERRY_DOWN].all > 0;
+}
+
+/** The number of the run that the call is in; 0: none (a call whose number rank 0 decides). */
+static inline uint64_t ferry_call_number(const struct ferry_call *call)
+{
+	return atomic_load_explicit(&call->seq, memory_order_relaxed);
+}
+
+/** A lane lets go of it. */
+static inline void ferry_call_drop(struct ferry_call *call)
+{
+	if (atomic_fetch_sub_explicit(&call->holders, 1, memory_order_acq_rel) == 1)
+		call->ops->release(call);
+}
+
+/** What a rank asks for, in the addresses of the process that moves its data. */
+struct ferry_call_buffers {
+	char *send, *receive;
+	/* alltoallv: bytes from the start of the buffers, for each peer; else NULL */
+	const uint64_t *send_lengths, *send_offsets, *receive_lengths, *receive_offsets;
+	bool stream_copies; /* the rank's stream copies within the device what waits for nothing */
+};
+
+/** Memory for the halves' transfers; banks: bit b: the call may run in bank b. False: there is none. */
+bool ferry_call_prepare(struct ferry_call *call, uint32_t ups, uint32_t downs, uint32_t banks);
+void ferry_call_unprepare(struct ferry_call *call);
+
+/** Fills the prepared banks with what call->steps and the buffers say. */
+void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers);
+
+/** What one step moves in a call; length 0: nothing, or it is in place. */
+void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers, const struct ferry_step *step,
+                              struct ferry_transfer *transfer);
+
+/** Whether a rank's stream itself makes this step's copy. */
+bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const struct ferry_step *step);
+
+/** Readies the call for its run in this bank: by who makes it, or the D2H lane while the H2D lane is in no run of it. */
+void ferry_call_arm(struct ferry_call *call, uint32_t bank);
+
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/copies.h"
+
+#include "ipc/error.h"
+#include "router/member.h"
+
+static void drive(struct ferry_copies *copies)
+{
+	atomic_store_explicit(&copies->driving, atomic_load_explicit(&copies->driving, memory_order_relaxed) + 1, memory_order_relaxed);
+}
+
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer,
+                        void *destination, const void *source, uint64_t bytes, bool crosses)
+{
+	if (bytes) {
+		drive(copies);
+		ferryResult_t result =
+			copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes, transfer->length, crosses);
+		drive(copies);
+		if (result) {
+			seat->member->ops->fail(seat->member, result, ferry_last_message());
+			return false;
+		}
+	}
+	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){seat, call, transfer, copies->queue.started};
+	seat->under_way++;
+	transfer->issued++;
+	return true;
+}
+
+uint64_t ferry_copies_finished(struct ferry_copies *copies)
+{
+	drive(copies);
+	uint64_t finished = copies->queue.copier->ops->finished(&copies->queue);
+	drive(copies);
+	return finished;
+}
+
+bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying)
+{
+	if (!ferry_copies_any(copies) || copies->under_way[copies->head % FERRY_MOST_COPIES].ticket > finished)
+		return false;
+	*copying = copies->under_way[copies->head++ % FERRY_MOST_COPIES];
+	copying->seat->under_way--;
+	return true;
+}
+
+ferryResult_t ferry_copies_check(struct ferry_copies *copies)
+{
+	const struct ferry_copy_ops *ops = copies->queue.copier->ops;
+	if (!ops->queue_check)
+		return ferrySuccess;
+	drive(copies);
+	ferryResult_t result = ops->queue_check(&copies->queue);
+	drive(copies);
+	return result;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The copies that a lane has under way, in the order in which it started them. Its thread alone uses them; `driving` is also looked at by
+ * the other lane, to tell of one that does not come out of the driver.
+ */
+#ifndef FERRY_ROUTER_COPIES_H
+#define FERRY_ROUTER_COPIES_H
+
+#include "router/call.h"
+
+#define FERRY_MOST_COPIES 64 /* that a lane may have started and not finished */
+
+struct ferry_seat;
+
+struct ferry_copying {
+	struct ferry_seat *seat;
+	struct ferry_call *call;
+	struct ferry_transfer *transfer;
+	uint64_t ticket; /* the copy's number in the queue */
+};
+
+struct ferry_copies {
+	struct ferry_copy_queue queue;
+	struct ferry_copying under_way[FERRY_MOST_COPIES];
+	uint32_t head, tail;
+	_Atomic uint32_t driving; /* one more before and after each call of the copier */
+};
+
+static inline bool ferry_copies_any(const struct ferry_copies *copies)
+{
+	return copies->head != copies->tail;
+}
+
+static inline bool ferry_copies_full(const struct ferry_copies *copies)
+{
+	return copies->tail - copies->head == FERRY_MOST_COPIES;
+}
+
+/** Starts the copy of the transfer's next slice; false if the device refused (the seat's job has failed then). */
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer,
+                        void *destination, const void *source, uint64_t bytes, bool crosses);
+
+/** How many copies have finished by now: an upper bound of the tickets that ferry_copies_take gives. */
+uint64_t ferry_copies_finished(struct ferry_copies *copies);
+
+/** Takes the oldest one off if it is among those finished. */
+bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying);
+
+/** Whether the device still works for this queue; if not, none of the copies will finish. */
+ferryResult_t ferry_copies_check(struct ferry_copies *copies);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its domain. A member
+ * has a seat on each lane of its device: what that lane keeps for it from call to call.
+ *
+ * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A seat is its lane's thread's alone, but
+ * for what is said at the fields.
+ */
+#ifndef FERRY_ROUTER_MEMBER_H
+#define FERRY_ROUTER_MEMBER_H
+
+#include "router/call.h"
+
+#include <pthread.h>
+
+/* What lanes need of whoever hosts them. By the lanes' threads. */
+struct ferry_member_ops {
+	/** Ends the job for all its ranks, with this code and message, unless it has ended before. */
+	void (*fail)(struct ferry_member *member, ferryResult_t code, const char *message);
+	/** Looks whether the job has ended. */
+	bool (*failed)(struct ferry_member *member);
+	/** It has: why. *message stays as long as the member. */
+	ferryResult_t (*error)(struct ferry_member *member, const char **message);
+	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
+	void (*check)(struct ferry_member *member);
+	/** D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL: nobody submits so. */
+	bool (*take)(struct ferry_member *member);
+	/** A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has been told. */
+	void (*begun)(struct ferry_member *member);
+	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
+};
+
+struct ferry_seat {
+	struct ferry_member *member;
+	enum ferry_direction direction;
+	struct ferry_doorbell *bell;           /* in the rank's line of the arena */
+	/* from others */
+	pthread_mutex_t inbox_lock;
+	struct ferry_call *inbox, **inbox_end; /* under inbox_lock */
+	_Atomic uint32_t inbox_filled;         /* written under inbox_lock; the lane also looks without */
+	_Atomic uint32_t announced;            /* calls that are about to come; who makes them, one thread at a time */
+	/* the lane's thread alone */
+	struct ferry_call *calls, **calls_end;
+	uint32_t seen_announced;
+	uint32_t under_way;                    /* copies of its calls */
+	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
+	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
+	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
+	uint64_t awaited_until;                /* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
+	bool reported;                         /* that it has not got on since then */
+	uint64_t checked;                      /* when the routers were last looked at */
+	/* under the lock of the lanes */
+	bool leaves, left;                     /* left: the lane's thread will not touch it again */
+};
+
+/* Which call has which number. The D2H lane's alone, but for `fixed`. */
+struct ferry_order {
+	_Atomic uint64_t fixed;  /* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
+	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
+	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
+	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
+	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+};
+
+struct ferry_member {
+	const struct ferry_member_ops *ops;
+	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
+	uint32_t rank;
+	uint64_t stall_ns;                     /* a lane without progress for so long says so; 0: never */
+	struct ferry_lanes *lanes;             /* written by ferry_lanes_join and _leave */
+	struct ferry_member *next;             /* on the same lanes; under their lock */
+	struct ferry_order order;
+	struct ferry_seat seats[2];
+};
+
+static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
+{
+	return ferry_rank_line(member->shared, member->rank);
+}
+
+#endif

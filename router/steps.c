@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/steps.h"
+
+#include "ipc/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_work(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+}
+
+static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_direction direction)
+{
+	return !is_work(instr) && instr->owner == rank && (instr->opcode == FERRY_D2H) == (direction == FERRY_UP);
+}
+
+static void find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
+                 struct ferry_step *step, struct ferry_gate **gates)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
+	const struct ferry_arena *arenas = shared->arenas;
+	uint32_t staging = ferry_plan_staging_bank(plan, bank);
+	step->instr = instr;
+	step->counter = &arenas[instr->domain].counters[bank][instr->counter];
+	step->window = instr->opcode == FERRY_COPY ? NULL : arenas[instr->window_domain].staging[staging] + instr->window_offset;
+	step->gates = *gates;
+	step->ngates = instr->nedges;
+	*gates += instr->nedges;
+	for (uint32_t i = 0; i < instr->nedges; i++) {
+		const struct ferry_instr *other = &instrs[edges[i].instr];
+		if (edges[i].lag && instr->opcode == FERRY_D2H && !instr->wakes_domains)
+			step->only_passes_on = true;
+		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter], edges[i].lag, other->nslices};
+		if (instr->opcode == FERRY_H2D && edges[i].lag == 0 && other->opcode == FERRY_D2H &&
+		    other->window_domain == instr->window_domain && other->window_offset == instr->window_offset) {
+			step->producer = step->gates[i].counter;
+			step->producer_rank = other->owner;
+		}
+	}
+}
+
+static void reach(struct ferry_steps *steps, const struct ferry_instr *instr)
+{
+	uint64_t sends = instr->opcode == FERRY_H2D ? 0 : instr->user_offset + instr->length;
+	uint64_t receives = instr->opcode == FERRY_H2D    ? instr->user_offset + instr->length
+	                    : instr->opcode == FERRY_COPY ? instr->user_destination + instr->length
+	                                                  : 0;
+	if (!instr->length)
+		return;
+	if (sends > steps->reach[FERRY_UP])
+		steps->reach[FERRY_UP] = sends;
+	if (receives > steps->reach[FERRY_DOWN])
+		steps->reach[FERRY_DOWN] = receives;
+}
+
+static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size_t *ngates)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(steps->plan);
+	for (uint32_t i = 0; i < steps->plan->ninstrs; i++) {
+		if (is_work(&instrs[i]))
+			steps->domains |= 1u << instrs[i].owner;
+		else if (instrs[i].owner == rank) {
+			steps->nsteps[instrs[i].opcode != FERRY_D2H]++;
+			*nsteps += 1;
+			*ngates += instrs[i].nedges;
+			reach(steps, &instrs[i]);
+		}
+	}
+}
+
+ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan, const struct ferry_job_arenas *shared, uint32_t rank)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	size_t nsteps = 0, ngates = 0;
+	memset(steps, 0, sizeof *steps);
+	steps->plan = plan;
+	count(steps, rank, &nsteps, &ngates);
+	steps->memory = calloc(FERRY_BANKS, nsteps * sizeof(struct ferry_step) + ngates * sizeof(struct ferry_gate) + 1);
+	if (!steps->memory)
+		return ferry_fail(ferrySystemError, "no memory for a plan of %u instructions", plan->ninstrs);
+	struct ferry_step *step = steps->memory;
+	struct ferry_gate *gates = (struct ferry_gate *)(step + FERRY_BANKS * nsteps);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+			steps->steps[direction][bank] = step;
+			for (uint32_t i = 0; i < plan->ninstrs; i++)
+				if (is_step(&instrs[i], rank, direction))
+					find(shared, plan, &instrs[i], bank, step++, &gates);
+		}
+	return ferrySuccess;
+}
+
+void ferry_steps_free(struct ferry_steps *steps)
+{
+	free(steps->memory);
+	steps->memory = NULL;
+}
