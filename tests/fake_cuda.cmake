@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 # The cuda device where there is no GPU: a double of the driver, its own suite, and the device over it.
 if(CUDA_INCLUDE_DIR)
-  add_library(cuda-fake SHARED fake_cuda/device.c fake_cuda/memory.c fake_cuda/operation.c fake_cuda/stream.c
+  add_library(cuda-fake SHARED fake_cuda/device.c fake_cuda/context.c fake_cuda/machine.c fake_cuda/memory.c
+    fake_cuda/pointer.c fake_cuda/ipc.c fake_cuda/vmm.c fake_cuda/operation.c fake_cuda/stream.c fake_cuda/module.c
     fake_cuda/event.c fake_cuda/capture.c fake_cuda/graph.c)
   target_include_directories(cuda-fake SYSTEM PUBLIC ${CUDA_INCLUDE_DIR})
   target_link_libraries(cuda-fake PRIVATE ferry_flags Threads::Threads)
   set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
 
-  add_executable(fake_cuda_promises fake_cuda/promises.c)
-  target_link_libraries(fake_cuda_promises PRIVATE ferry_flags cuda-fake Threads::Threads PkgConfig::CMOCKA)
-  add_test(NAME fake_cuda_promises COMMAND fake_cuda_promises)
-  set_tests_properties(fake_cuda_promises PROPERTIES TIMEOUT 60 LABELS lanes)
+  foreach(suite promises promises_contexts)
+    add_executable(fake_cuda_${suite} fake_cuda/${suite}.c)
+    target_link_libraries(fake_cuda_${suite} PRIVATE ferry_flags cuda-fake Threads::Threads PkgConfig::CMOCKA)
+    add_test(NAME fake_cuda_${suite} COMMAND fake_cuda_${suite})
+    set_tests_properties(fake_cuda_${suite} PROPERTIES TIMEOUT 60 LABELS lanes)
+  endforeach()
 
   add_library(cuda_places STATIC fake_cuda/places.c)
   target_compile_definitions(cuda_places PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures: each stream in one is a branch, a list of operations in the order in which they came. What a branch has seen of
- * the others is a vector; waiting for an event raises it and leaves an operation that waits for that branch at replay.
+ * Captures: each stream in one is a branch, a list of operations in the order in which they came. What a branch has
+ * seen of the others is a vector; waiting for an event raises it and leaves an operation that waits for that branch at
+ * replay.
  */
 #include "tests/fake_cuda/fake.h"
 
@@ -94,8 +95,9 @@ CUresult fake_capture_record(CUstream stream, const struct fake_operation *opera
 	if (graph->invalid)
 		return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	for (unsigned i = 0; !refused && i < count; i++)
-		refused = can_be_captured(&operations[i]) ? append(&graph->body.branches[stream->branch], &operations[i])
-		                                          : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		refused = can_be_captured(&operations[i])
+		                  ? append(&graph->body.branches[stream->branch], &operations[i])
+		                  : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (refused)
 		graph->invalid = true;
 	return refused;
@@ -138,7 +140,8 @@ CUresult fake_capture_join(CUstream stream, CUgraph graph, uint64_t id, const ui
 		if (other == stream->branch || seen[other] <= mine->seen[other])
 			continue;
 		mine->seen[other] = seen[other];
-		refused = append(mine, &(struct fake_operation){.kind = FAKE_AWAIT_BRANCH, .flags = other, .value = seen[other]});
+		refused = append(mine, &(struct fake_operation){
+		                               .kind = FAKE_AWAIT_BRANCH, .flags = other, .value = seen[other]});
 	}
 	return refused;
 }
@@ -242,8 +245,9 @@ CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream given, CUstreamCaptureStatus *s
 	CUgraph capture = stream->capture;
 	if (stream->legacy && fake_captures_blocking(stream->context, false))
 		refused = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-	*status = !capture ? CU_STREAM_CAPTURE_STATUS_NONE
-	          : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	*status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
+	          : capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+	                             : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	bool active = *status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
 	if (id)
 		*id = active ? capture->id : 0;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, their primary contexts, each thread's stack of contexts, and the words for errors. */
+/* Devices, what the environment says of them, and the words for errors. */
 #include "tests/fake_cuda/fake.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
-int fake_device_count, fake_connections, fake_peers;
+int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut;
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
@@ -16,14 +17,10 @@ _Thread_local bool fake_in_destructor;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic int initialized;
 
-#define STACK 32
-static _Thread_local CUcontext stack[STACK];
-static _Thread_local int depth;
-
-static int number_from(const char *name, int otherwise)
+size_t fake_number(const char *name, size_t otherwise)
 {
 	const char *text = getenv(name);
-	return text && *text ? atoi(text) : otherwise;
+	return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
 static unsigned char uuid_byte(int physical, size_t i)
@@ -59,14 +56,18 @@ static int next_visible(const char **visible, int physical)
 
 static void initialize(void)
 {
-	int physical = number_from("FAKE_CUDA_DEVICES", 4);
+	int physical = (int)fake_number("FAKE_CUDA_DEVICES", 4);
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	if (physical > FAKE_MOST_DEVICES)
 		physical = FAKE_MOST_DEVICES;
-	fake_connections = number_from("FAKE_CUDA_CONNECTIONS", 0);
+	fake_connections = (int)fake_number("FAKE_CUDA_CONNECTIONS", 0);
 	if (fake_connections > FAKE_QUEUES)
 		fake_connections = FAKE_QUEUES;
-	fake_peers = number_from("FAKE_CUDA_PEERS", 1);
+	fake_peers = (int)fake_number("FAKE_CUDA_PEERS", 1);
+	fake_flush = (int)fake_number("FAKE_CUDA_FLUSH", 1);
+	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
+	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
+	fake_machine_start();
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
 	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {
@@ -76,29 +77,20 @@ static void initialize(void)
 		fake_contexts[fake_device_count] = (struct CUctx_st){.ordinal = fake_device_count, .physical = number};
 		fake_device_count++;
 	}
-	for (int i = 0; i < fake_device_count; i++)
+	for (int i = 0; i < fake_device_count; i++) {
 		pthread_rwlock_init(&fake_contexts[i].frees, NULL);
+		fake_contexts[i].memory = fake_contexts[i].claim = -1;
+	}
 	atomic_store_explicit(&initialized, 1, memory_order_release);
 }
 
 CUresult fake_enter(void)
 {
 	if (fake_in_destructor) {
-		atomic_fetch_add_explicit(&fake_misuse_count, 1, memory_order_relaxed);
+		fake_misused();
 		return CUDA_ERROR_NOT_PERMITTED;
 	}
 	return atomic_load_explicit(&initialized, memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-}
-
-CUresult fake_enter_context(CUcontext *context)
-{
-	CUresult refused = fake_enter();
-	if (refused)
-		return refused;
-	if (!depth || !stack[depth - 1])
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*context = stack[depth - 1];
-	return (CUresult)atomic_load_explicit(&(*context)->error, memory_order_relaxed);
 }
 
 void fake_pause(unsigned *turn)
@@ -106,6 +98,19 @@ void fake_pause(unsigned *turn)
 	long ns = 2000l << (*turn < 8 ? *turn : 8);
 	(*turn)++;
 	nanosleep(&(struct timespec){0, ns}, NULL);
+}
+
+void fake_misused(void)
+{
+	atomic_fetch_add_explicit(&fake_misuse_count, 1, memory_order_relaxed);
+}
+
+int fake_visible_ordinal(int physical)
+{
+	for (int i = 0; i < fake_device_count; i++)
+		if (fake_contexts[i].physical == physical)
+			return i;
+	return -1;
 }
 
 unsigned fake_cuda_misuses(void)
@@ -144,29 +149,39 @@ CUresult CUDAAPI cuGetErrorString(CUresult error, const char **words)
 	static const struct {
 		CUresult error;
 		const char *words;
-	} known[] = {{CUDA_SUCCESS, "no error"},
-	             {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
-	             {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
-	             {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
-	             {CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
-	             {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
-	             {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
-	             {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"},
-	             {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
-	             {CUDA_ERROR_NOT_READY, "device not ready"},
-	             {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
-	             {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"},
-	             {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"},
-	             {CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
-	             {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
-	             {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"},
-	             {CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"},
-	             {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"},
-	             {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"},
-	             {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"},
-	             {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "operation would make the legacy stream depend on a capturing blocking stream"},
-	             {CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"},
-	             {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "attempt to terminate a thread-local capture sequence from another thread"}};
+	} known[] = {
+	        {CUDA_SUCCESS, "no error"},
+	        {CUDA_ERROR_INVALID_VALUE, "invalid argument"},
+	        {CUDA_ERROR_OUT_OF_MEMORY, "out of memory"},
+	        {CUDA_ERROR_NOT_INITIALIZED, "initialization error"},
+	        {CUDA_ERROR_NO_DEVICE, "no CUDA-capable device is detected"},
+	        {CUDA_ERROR_INVALID_DEVICE, "invalid device ordinal"},
+	        {CUDA_ERROR_INVALID_CONTEXT, "invalid device context"},
+	        {CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable"},
+	        {CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"},
+	        {CUDA_ERROR_INVALID_IMAGE, "device kernel image is invalid"},
+	        {CUDA_ERROR_NOT_FOUND, "named symbol not found"},
+	        {CUDA_ERROR_NOT_SUPPORTED, "operation not supported"},
+	        {CUDA_ERROR_UNKNOWN, "unknown error"},
+	        {CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "peer access is not supported between these two devices"},
+	        {CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"},
+	        {CUDA_ERROR_NOT_READY, "device not ready"},
+	        {CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"},
+	        {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+	         "part or all of the requested memory range is already mapped"},
+	        {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"},
+	        {CUDA_ERROR_NOT_PERMITTED, "operation not permitted"},
+	        {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing"},
+	        {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture"},
+	        {CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"},
+	        {CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"},
+	        {CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"},
+	        {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"},
+	        {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+	         "operation would make the legacy stream depend on a capturing blocking stream"},
+	        {CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"},
+	        {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,
+	         "attempt to terminate a thread-local capture sequence from another thread"}};
 	if (!words)
 		return CUDA_ERROR_INVALID_VALUE;
 	*words = NULL;
@@ -176,7 +191,7 @@ CUresult CUDAAPI cuGetErrorString(CUresult error, const char **words)
 	return *words ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult find_device(CUdevice device, CUcontext *context)
+CUresult fake_find_device(CUdevice device, CUcontext *context)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -190,7 +205,7 @@ static CUresult find_device(CUdevice device, CUcontext *context)
 CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 {
 	CUcontext context;
-	CUresult refused = find_device(ordinal, &context);
+	CUresult refused = fake_find_device(ordinal, &context);
 	if (refused || !device)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	*device = ordinal;
@@ -209,7 +224,7 @@ CUresult CUDAAPI cuDeviceGetCount(int *count)
 CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice device)
 {
 	CUcontext context;
-	CUresult refused = find_device(device, &context);
+	CUresult refused = fake_find_device(device, &context);
 	if (refused || !name || length <= 0)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	snprintf(name, (size_t)length, "fake GPU %d", context->physical);
@@ -219,18 +234,32 @@ CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice device)
 CUresult CUDAAPI cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
 {
 	CUcontext context;
-	CUresult refused = find_device(device, &context);
+	CUresult refused = fake_find_device(device, &context);
 	if (refused || !bus || length < 13)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	snprintf(bus, (size_t)length, "FACE:%02X:00.0", (unsigned)context->physical & 0xff);
 	return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *device, const char *bus)
+{
+	char name[16];
+	CUresult refused = fake_enter();
+	if (refused || !device || !bus)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	for (int i = 0; i < fake_device_count; i++)
+		if (!cuDeviceGetPCIBusId(name, sizeof name, i) && !strcasecmp(name, bus)) {
+			*device = i;
+			return CUDA_SUCCESS;
+		}
+	return CUDA_ERROR_INVALID_VALUE;
+}
+
 /* The same in every process, whatever the device's number there. */
 CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
 	CUcontext context;
-	CUresult refused = find_device(device, &context);
+	CUresult refused = fake_find_device(device, &context);
 	if (refused || !uuid)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < sizeof uuid->bytes; i++)
@@ -241,9 +270,9 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
 	CUcontext one, other;
-	CUresult refused = find_device(device, &one);
+	CUresult refused = fake_find_device(device, &one);
 	if (!refused)
-		refused = find_device(peer, &other);
+		refused = fake_find_device(peer, &other);
 	if (refused || !can)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	*can = fake_peers && one != other;
@@ -253,7 +282,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
 	CUcontext context;
-	CUresult refused = find_device(device, &context);
+	CUresult refused = fake_find_device(device, &context);
 	if (refused || !value || (int)attribute < 1 || attribute >= CU_DEVICE_ATTRIBUTE_MAX)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	switch (attribute) {
@@ -262,7 +291,15 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 	case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
 	case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
 	case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
 		*value = 1;
+		break;
+	case CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:
+		*value = fake_flush;
+		break;
+	case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+		*value = fake_exclusive ? CU_COMPUTEMODE_EXCLUSIVE_PROCESS : CU_COMPUTEMODE_DEFAULT;
 		break;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		*value = 9;
@@ -282,91 +319,6 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device)
-{
-	CUcontext context;
-	CUresult refused = find_device(device, &context);
-	if (refused || !retained)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	atomic_fetch_add_explicit(&context->retained, 1, memory_order_relaxed);
-	*retained = context;
-	return CUDA_SUCCESS;
-}
-
-/* The context lives on when nobody retains it: destroying what is in it is nothing that Ferry does. */
-CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
-{
-	CUcontext context;
-	CUresult refused = find_device(device, &context);
-	if (refused)
-		return refused;
-	if (atomic_fetch_sub_explicit(&context->retained, 1, memory_order_relaxed) > 0)
-		return CUDA_SUCCESS;
-	atomic_fetch_add_explicit(&context->retained, 1, memory_order_relaxed);
-	return CUDA_ERROR_INVALID_CONTEXT;
-}
-
-static bool is_context(CUcontext context)
-{
-	for (int i = 0; i < fake_device_count; i++)
-		if (context == &fake_contexts[i])
-			return atomic_load_explicit(&context->retained, memory_order_relaxed) > 0;
-	return false;
-}
-
-CUresult CUDAAPI cuCtxGetCurrent(CUcontext *context)
-{
-	CUresult refused = fake_enter();
-	if (refused || !context)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	*context = depth ? stack[depth - 1] : NULL;
-	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
-{
-	CUresult refused = fake_enter();
-	if (refused || (context && !is_context(context)))
-		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
-	if (!depth && context)
-		depth = 1;
-	if (depth)
-		stack[depth - 1] = context;
-	if (depth == 1 && !context)
-		depth = 0;
-	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxPushCurrent(CUcontext context)
-{
-	CUresult refused = fake_enter();
-	if (refused || !is_context(context) || depth == STACK)
-		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
-	stack[depth++] = context;
-	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context)
-{
-	CUresult refused = fake_enter();
-	if (refused || !depth)
-		return refused ? refused : CUDA_ERROR_INVALID_CONTEXT;
-	depth--;
-	if (context)
-		*context = stack[depth];
-	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
-{
-	CUcontext context;
-	CUresult refused = fake_enter_context(&context);
-	if (refused || !device)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	*device = context->ordinal;
-	return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
 	const char *asked = getenv("CUDA_MODULE_LOADING");
@@ -375,29 +327,4 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	*mode = asked && !strcmp(asked, "EAGER") ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
 	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
-{
-	CUcontext context;
-	CUresult refused = fake_enter_context(&context);
-	if (refused)
-		return refused;
-	if (least)
-		*least = 0;
-	if (greatest)
-		*greatest = 1 - FAKE_PRIORITIES;
-	return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxSynchronize(void)
-{
-	CUcontext context;
-	CUresult refused = fake_enter_context(&context);
-	if (!refused)
-		refused = fake_unsafe_call();
-	if (refused)
-		return refused;
-	fake_drain_context(context);
-	return (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 }

@@ -8,8 +8,10 @@
 #define MOST_EVENTS (1 << 19)
 
 struct CUevent_st {
-	pthread_mutex_t lock; /* for all but context and timed; taken after fake_lock. All 0, as here, is an open mutex */
+	pthread_mutex_t lock; /* for all but context, generation and timed; taken after fake_lock. All 0, as here, is an
+	                         open mutex */
 	CUcontext context;
+	unsigned generation; /* of the context */
 	bool alive, timed;
 	struct fake_mark *mark; /* NULL: not recorded */
 	CUgraph capture;        /* recorded there; its number tells whether that capture still goes on */
@@ -27,7 +29,8 @@ static CUresult lock_event(CUevent event)
 	if (offset >= sizeof events || offset % sizeof *events)
 		return CUDA_ERROR_INVALID_HANDLE;
 	pthread_mutex_lock(&event->lock);
-	if (event->alive)
+	if (event->alive &&
+	    event->generation == atomic_load_explicit(&event->context->generation, memory_order_relaxed))
 		return CUDA_SUCCESS;
 	pthread_mutex_unlock(&event->lock);
 	return CUDA_ERROR_INVALID_HANDLE;
@@ -53,6 +56,7 @@ CUresult CUDAAPI cuEventCreate(CUevent *made, unsigned int flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&event->lock);
 	event->context = context;
+	event->generation = atomic_load_explicit(&context->generation, memory_order_relaxed);
 	event->timed = !(flags & CU_EVENT_DISABLE_TIMING);
 	event->alive = true;
 	pthread_mutex_unlock(&event->lock);
@@ -75,7 +79,8 @@ CUresult CUDAAPI cuEventDestroy(CUevent event)
 }
 
 /* The event becomes this mark, or a place in the capture that the stream is in. */
-static CUresult place_event(CUevent event, CUstream stream, struct fake_mark *mark, struct fake_mark **old, bool *captured)
+static CUresult place_event(CUevent event, CUstream stream, struct fake_mark *mark, struct fake_mark **old,
+                            bool *captured)
 {
 	CUresult refused = CUDA_SUCCESS;
 	pthread_rwlock_rdlock(&fake_lock);

@@ -1,23 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A double of the CUDA driver: libcuda-fake.so exports the driver's names that Ferry calls, over threads and ordinary memory,
- * so that the cuda device is tested where there is no GPU. Point FERRY_CUDA_LIBRARY at it. Each stream is a thread that runs
- * its operations in order; a kernel is a function of the test. Wrong uses get the driver's error codes, and some things are
- * stricter than real so that tests find them:
+ * A double of the CUDA driver: libcuda-fake.so exports the driver's names that Ferry calls, over threads and ordinary
+ * memory, so that the cuda device is tested where there is no GPU. Point FERRY_CUDA_LIBRARY at it. Each stream is a
+ * thread that runs its operations in order; a kernel is a function of the test. Wrong uses get the driver's error
+ * codes, and some things are stricter than real so that tests find them:
  *
  * - device memory cannot be touched by the host: the process sees it at another address, see fake_cuda_reach;
- * - a copy across the link needs its host side registered or pinned, and its device side on the stream's device;
- * - both sides of a copy, and a word that is written or waited for, must be whole inside one allocation, when the call is made
- *   and when the stream comes to it (then: CUDA_ERROR_ILLEGAL_ADDRESS, and nothing works on that device any more);
- * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up whoever gives work to it meanwhile;
- * - a user object's destructor that calls the driver is refused and counted.
+ * - a copy across the link needs its host side registered or pinned, and its device side on the stream's device, or
+ * mapped from another process in the stream's own context, or reserved memory that the device may use (cuMemSetAccess);
+ * - both sides of a copy, and a word that is written or waited for, must be whole inside one allocation, when the call
+ * is made and when the stream comes to it (then: CUDA_ERROR_ILLEGAL_ADDRESS, and nothing works on that device any
+ * more);
+ * - forgetting memory (cuMemFree, cuMemHostUnregister) waits for the device, and holds up whoever gives work to it
+ * meanwhile;
+ * - a user object's destructor that calls the driver is refused and counted;
+ * - so is a stream of a context that is gone, and a copy that names memory of another process that was closed.
  *
- * Device memory is opened by other processes that run the double (cuIpcOpenMemHandle), as long as its owner lives.
+ * Processes share GPUs: memory is opened in others by CUDA IPC (a mapping per context) and by descriptors (cuMemCreate
+ * and its like; nothing of those waits for streams), outlives its owner there, and counts as in use (cuMemGetInfo)
+ * until the last one lets it go. Memory comes to lie where freed memory of its size was last, with another
+ * CU_POINTER_ATTRIBUTE_BUFFER_ID. Who retains no context of a device any more loses all that was made in it. A kernel
+ * of the product runs if it is `ferry_wait`, whose parameter is the address of a 32-bit word: it waits until that is 0,
+ * and holds no other stream up.
  *
- * Environment, read by cuInit: FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (numbers and UUIDs), FAKE_CUDA_CONNECTIONS (0: a
- * thread per stream; else the streams of a device and priority share so many queues, as GPUs do beyond
- * CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits then holds up the others of its queue), FAKE_CUDA_PEERS (1: each device can
- * reach the others' memory; 0: none).
+ * Environment, read by cuInit:
+ * - FAKE_CUDA_DEVICES (4), CUDA_VISIBLE_DEVICES (numbers and UUIDs);
+ * - FAKE_CUDA_CONNECTIONS (0: a thread per stream; else the streams of a device and priority share so many queues, as
+ * GPUs do beyond CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits by a memory operation then holds up the others of its
+ * queue);
+ * - FAKE_CUDA_PEERS (1: each device can reach the others' memory; 0: none);
+ * - FAKE_CUDA_MACHINE (empty): processes with the same one share GPUs, as far as memory in use and exclusive devices
+ * go; a test that looks at these chooses a name of its own, before its processes start;
+ * - FAKE_CUDA_MEMORY (80 GiB; where it is set, more is refused), FAKE_CUDA_CONTEXT_MEMORY (525 MiB for each process's
+ * context of a device): in bytes;
+ * - FAKE_CUDA_GRANULARITY (2 MiB): of cuMemCreate, in bytes;
+ * - FAKE_CUDA_NO_IPC (0; 1: this process can map no other's memory), FAKE_CUDA_EXCLUSIVE (0; 1: a device has a context
+ * of one process at a time), FAKE_CUDA_FLUSH (1; 0: as on an H100, waits cannot flush remote writes).
  */
 #ifndef FERRY_TESTS_FAKE_CUDA_H
 #define FERRY_TESTS_FAKE_CUDA_H
@@ -30,10 +48,11 @@ CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *argument), void 
 /** Where the process finds the memory at this CUDA address, for kernels; NULL if CUDA knows nothing of it. */
 void *fake_cuda_reach(CUdeviceptr address);
 
-/** The device fails as after a fault: every call in its context returns `error`, its streams do nothing. 0: works again. */
+/** The device fails as after a fault: every call in its context returns `error`, its streams do nothing. 0: works
+ * again. */
 CUresult fake_cuda_break(CUdevice device, CUresult error);
 
-/** How often a destructor of a user object called the driver, or a stream met memory that was gone. */
+/** How often a destructor of a user object called the driver, or a stream or call met what was gone. */
 unsigned fake_cuda_misuses(void);
 
 #endif

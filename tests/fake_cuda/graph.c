@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Graphs, what is instantiated from them, launches, and the user objects that they hold. A launch runs the first branch on
- * the stream's thread and each other one on a thread of its own; launches of one executable graph follow each other.
+ * Graphs, what is instantiated from them, launches, and the user objects that they hold. A launch runs the first branch
+ * on the stream's thread and each other one on a thread of its own; launches of one executable graph follow each other.
  */
 #include "tests/fake_cuda/fake.h"
 
@@ -93,7 +93,8 @@ CUresult CUDAAPI cuUserObjectCreate(CUuserObject *made, void *argument, CUhostFn
                                     unsigned int flags)
 {
 	CUresult refused = fake_enter();
-	if (refused || !made || !destroy || !references || references > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+	if (refused || !made || !destroy || !references || references > INT32_MAX ||
+	    flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_wrlock(&fake_lock);
 	if (nobjects < MOST_OBJECTS) {
@@ -137,7 +138,8 @@ CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object, uns
 		return refused;
 	pthread_rwlock_wrlock(&fake_lock);
 	bool moves = flags == CU_GRAPH_USER_OBJECT_MOVE;
-	if (!count || (flags && !moves) || !fake_graph_is(graph) || !is_object(object) || (moves && count > object->references))
+	if (!count || (flags && !moves) || !fake_graph_is(graph) || !is_object(object) ||
+	    (moves && count > object->references))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; !refused && i < count; i++) {
 		refused = hold_object(&graph->body, object);
@@ -171,8 +173,8 @@ static CUresult copy_body(struct fake_body *to, const struct fake_body *from)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		if (branch->count)
 			memcpy(operations, branch->operations, branch->count * sizeof *operations);
-		to->branches[to->nbranches++] =
-		        (struct fake_branch){.stream = branch->stream, .operations = operations, .count = branch->count};
+		to->branches[to->nbranches++] = (struct fake_branch){
+		        .stream = branch->stream, .operations = operations, .count = branch->count};
 	}
 	for (unsigned i = 0; !refused && i < from->nobjects; i++) {
 		refused = hold_object(to, from->objects[i]);
@@ -282,7 +284,8 @@ static void *run_branch(void *argument)
 		const struct fake_operation *operation = &branch->operations[i];
 		unsigned turn = 0;
 		if (operation->kind == FAKE_AWAIT_BRANCH)
-			while (atomic_load_explicit(&run->done[operation->flags], memory_order_acquire) < operation->value)
+			while (atomic_load_explicit(&run->done[operation->flags], memory_order_acquire) <
+			       operation->value)
 				fake_pause(&turn);
 		else
 			fake_execute(branch->stream->context, operation);
@@ -332,6 +335,17 @@ void fake_launch_run(CUcontext context, const struct fake_operation *operation)
 	launch_over(executable);
 }
 
+bool fake_launch_spins(CUgraphExec executable)
+{
+	bool spins = false, waits = false;
+	for (unsigned i = 0; i < executable->body.nbranches; i++)
+		for (unsigned at = 0; at < executable->body.branches[i].count; at++) {
+			spins |= executable->body.branches[i].operations[at].kind == FAKE_SPIN;
+			waits |= executable->body.branches[i].operations[at].kind == FAKE_WAIT;
+		}
+	return spins && !waits;
+}
+
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec executable, CUstream stream)
 {
 	CUresult refused = fake_enter();
@@ -345,7 +359,8 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec executable, CUstream stream)
 		refused = CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_unlock(&fake_lock);
 	if (!refused) {
-		struct fake_operation launch = {.kind = FAKE_GRAPH, .launched = executable, .value = executable->launched};
+		struct fake_operation launch = {
+		        .kind = FAKE_GRAPH, .launched = executable, .value = executable->launched};
 		refused = fake_submit(stream, &launch, 1);
 		if (refused)
 			launch_over(executable);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the driver knows: regions, sorted by address. Device memory is a file mapped twice: unreadable where its CUDA
- * address is, so that host code which touches it dies there, and readable where streams and kernels find it.
+ * Memory that the driver knows: regions, sorted by address. Device memory is a file mapped twice: unreadable where its
+ * CUDA address is, so that host code which touches it dies there, and readable where streams and kernels find it.
  */
 #include "tests/fake_cuda/fake.h"
 
@@ -39,13 +39,53 @@ static struct fake_region *region_at(uintptr_t address)
 	return regions[after - 1];
 }
 
+/* Neighbours of one reservation, from this index on, that hold the bytes between them: one region that names them all.
+ */
+static struct fake_region *span_of(size_t first, uintptr_t address, size_t bytes)
+{
+	size_t last = first, covered = regions[first]->bytes - (address - regions[first]->start);
+	unsigned access = regions[first]->access;
+	while (covered < bytes) {
+		const struct fake_region *before = regions[last++];
+		if (last == nregions || regions[last]->reservation != before->reservation ||
+		    regions[last]->start != before->start + before->bytes)
+			return NULL;
+		covered += regions[last]->bytes;
+		access &= regions[last]->access;
+	}
+	size_t count = last - first + 1;
+	struct fake_region *span = malloc(sizeof *span), **pieces = malloc(count * sizeof *pieces);
+	if (!span || !pieces) {
+		free(span);
+		free(pieces);
+		return NULL;
+	}
+	const struct fake_region *from = regions[first];
+	*span = (struct fake_region){.start = from->start,
+	                             .bytes = address - from->start + bytes,
+	                             .kind = FAKE_MAPPED,
+	                             .ordinal = from->ordinal,
+	                             .file = -1,
+	                             .reach = from->reach,
+	                             .id = from->id,
+	                             .reservation = from->reservation,
+	                             .access = access,
+	                             .pieces = pieces,
+	                             .npieces = count};
+	for (size_t i = 0; i < count; i++) {
+		pieces[i] = regions[first + i];
+		atomic_fetch_add_explicit(&pieces[i]->busy, 1, memory_order_relaxed);
+	}
+	return span;
+}
+
 struct fake_region *fake_pin(uintptr_t address, size_t bytes)
 {
 	pthread_rwlock_rdlock(&fake_lock);
 	struct fake_region *region = region_at(address);
 	if (region && bytes > region->bytes - (address - region->start))
-		region = NULL;
-	if (region)
+		region = region->kind == FAKE_MAPPED ? span_of(index_after(address) - 1, address, bytes) : NULL;
+	else if (region)
 		atomic_fetch_add_explicit(&region->busy, 1, memory_order_relaxed);
 	pthread_rwlock_unlock(&fake_lock);
 	return region;
@@ -53,8 +93,27 @@ struct fake_region *fake_pin(uintptr_t address, size_t bytes)
 
 void fake_unpin(struct fake_region *region)
 {
-	if (region)
+	if (!region)
+		return;
+	if (!region->pieces) {
 		atomic_fetch_sub_explicit(&region->busy, 1, memory_order_release);
+		return;
+	}
+	for (size_t i = 0; i < region->npieces; i++)
+		atomic_fetch_sub_explicit(&region->pieces[i]->busy, 1, memory_order_release);
+	free(region->pieces);
+	free(region);
+}
+
+struct fake_region *fake_region_find(bool (*see)(const struct fake_region *, const void *), const void *argument)
+{
+	struct fake_region *found = NULL;
+	pthread_rwlock_rdlock(&fake_lock);
+	for (size_t i = 0; i < nregions && !found; i++)
+		if (see(regions[i], argument))
+			found = regions[i];
+	pthread_rwlock_unlock(&fake_lock);
+	return found;
 }
 
 void *fake_cuda_reach(CUdeviceptr address)
@@ -65,7 +124,7 @@ void *fake_cuda_reach(CUdeviceptr address)
 	return found;
 }
 
-static CUresult add_region(struct fake_region made)
+CUresult fake_region_add(struct fake_region made)
 {
 	struct fake_region *region = malloc(sizeof *region);
 	CUresult refused = CUDA_SUCCESS;
@@ -98,54 +157,157 @@ static CUresult add_region(struct fake_region made)
 	return refused;
 }
 
+/* ---- addresses ---- */
+
+/* Where device memory was, the latest last: kept, so that the next memory of the same size comes to lie there. */
+static struct hole {
+	uintptr_t start;
+	size_t bytes;
+	bool imported;
+} holes[64]; /* under the lock */
+static size_t nholes;
+
+static void remove_hole(size_t at)
+{
+	memmove(&holes[at], &holes[at + 1], (--nholes - at) * sizeof *holes);
+}
+
+static void *take_hole(size_t bytes)
+{
+	void *found = NULL;
+	pthread_rwlock_wrlock(&fake_lock);
+	for (size_t at = nholes; at-- && !found;)
+		if (holes[at].bytes == bytes) {
+			found = (void *)holes[at].start;
+			remove_hole(at);
+		}
+	pthread_rwlock_unlock(&fake_lock);
+	return found;
+}
+
+static void leave_hole(uintptr_t start, size_t bytes, bool imported)
+{
+	void *kept =
+	        mmap((void *)start, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+	if (kept == MAP_FAILED)
+		return;
+	pthread_rwlock_wrlock(&fake_lock);
+	if (nholes == sizeof holes / sizeof *holes) {
+		munmap((void *)holes[0].start, holes[0].bytes);
+		remove_hole(0);
+	}
+	holes[nholes++] = (struct hole){start, bytes, imported};
+	pthread_rwlock_unlock(&fake_lock);
+}
+
+bool fake_memory_was_mapped(uintptr_t address)
+{
+	bool was = false;
+	pthread_rwlock_rdlock(&fake_lock);
+	for (size_t i = 0; i < nholes; i++)
+		was |= holes[i].imported && address - holes[i].start < holes[i].bytes;
+	pthread_rwlock_unlock(&fake_lock);
+	return was;
+}
+
 static void unmap(const struct fake_region *region)
 {
-	if (region->kind == FAKE_REGISTERED)
+	if (region->kind == FAKE_MAPPED)
+		fake_backing_unmap(region);
+	if (region->kind == FAKE_MAPPED || region->kind == FAKE_REGISTERED)
 		return;
 	munmap(region->reach, region->mapped);
 	if (region->start != (uintptr_t)region->reach)
-		munmap((void *)region->start, region->mapped);
+		leave_hole(region->start, region->mapped, region->kind == FAKE_IMPORTED);
 	if (region->file >= 0)
 		close(region->file);
 }
 
-CUresult fake_memory_free(uintptr_t address, unsigned kinds)
+/* In a child that was forked: it has no part in what its parent has on its GPUs. */
+static void lock_for_fork(void)
 {
-	unsigned turn = 0;
-	pthread_rwlock_wrlock(&fake_lock);
-	struct fake_region *region = region_at(address);
-	if (region && (region->start != address || !(kinds >> region->kind & 1)))
-		region = NULL;
-	if (region) {
-		size_t after = index_after(address);
-		memmove(&regions[after - 1], &regions[after], (nregions - after) * sizeof *regions);
-		nregions--;
-	}
+	pthread_rwlock_rdlock(&fake_lock);
+}
+
+static void unlock_after_fork(void)
+{
 	pthread_rwlock_unlock(&fake_lock);
-	if (!region)
-		return CUDA_ERROR_INVALID_VALUE;
+}
+
+static void forget_files(void)
+{
+	for (size_t i = 0; i < nregions; i++) {
+		if (regions[i]->file >= 0)
+			close(regions[i]->file);
+		regions[i]->file = -1;
+	}
+	fake_backings_forked();
+	fake_contexts_forked();
+	pthread_rwlock_unlock(&fake_lock);
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(lock_for_fork, unlock_after_fork, forget_files);
+}
+
+/* ---- regions that go ---- */
+
+/* Out of the list, and freed when nobody holds it. The lock is held for writing, and let go. */
+static void remove_region(size_t at)
+{
+	struct fake_region *region = regions[at];
+	unsigned turn = 0;
+	memmove(&regions[at], &regions[at + 1], (--nregions - at) * sizeof *regions);
+	pthread_rwlock_unlock(&fake_lock);
 	while (atomic_load_explicit(&region->busy, memory_order_acquire))
 		fake_pause(&turn);
 	unmap(region);
 	free(region);
+}
+
+CUresult fake_memory_free(uintptr_t address, unsigned kinds)
+{
+	pthread_rwlock_wrlock(&fake_lock);
+	const struct fake_region *region = region_at(address);
+	if (!region || region->start != address || !(kinds >> region->kind & 1)) {
+		pthread_rwlock_unlock(&fake_lock);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	remove_region(index_after(address) - 1);
 	return CUDA_SUCCESS;
 }
 
-static size_t whole_pages(size_t bytes)
+void fake_memory_end(CUcontext context)
+{
+	pthread_rwlock_wrlock(&fake_lock);
+	for (size_t i = 0; i < nregions;) {
+		if (regions[i]->context != context) {
+			i++;
+			continue;
+		}
+		remove_region(i);
+		pthread_rwlock_wrlock(&fake_lock);
+		i = 0;
+	}
+	pthread_rwlock_unlock(&fake_lock);
+}
+
+size_t fake_whole_pages(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	return (bytes + page - 1) / page * page;
 }
 
-/* Maps the file for the process and, out of its reach, for the device. */
-static CUresult map_device(struct fake_region *region)
+CUresult fake_map_device(struct fake_region *region)
 {
+	void *hole = take_hole(region->mapped);
 	void *reach = mmap(NULL, region->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, region->file, 0);
-	void *start = mmap(NULL, region->mapped, PROT_NONE, MAP_SHARED, region->file, 0);
+	void *start = mmap(hole, region->mapped, PROT_NONE, MAP_SHARED | (hole ? MAP_FIXED : 0), region->file, 0);
 	if (reach != MAP_FAILED && start != MAP_FAILED) {
 		region->reach = reach;
 		region->start = (uintptr_t)start;
-		CUresult refused = add_region(*region);
+		CUresult refused = fake_region_add(*region);
 		if (!refused)
 			return CUDA_SUCCESS;
 	}
@@ -157,27 +319,32 @@ static CUresult map_device(struct fake_region *region)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult allocate_device(CUdeviceptr *address, size_t bytes, int ordinal, enum fake_memory kind)
+static CUresult allocate_device(CUdeviceptr *address, size_t bytes, CUcontext context, enum fake_memory kind)
 {
-	struct fake_region region = {.bytes = bytes, .mapped = whole_pages(bytes), .kind = kind, .ordinal = ordinal};
+	struct fake_region region = {.bytes = bytes,
+	                             .mapped = fake_whole_pages(bytes),
+	                             .kind = kind,
+	                             .ordinal = context->ordinal,
+	                             .context = context};
 	if (!address || !bytes || region.mapped < bytes)
 		return CUDA_ERROR_INVALID_VALUE;
-	region.file = memfd_create("fake GPU memory", MFD_CLOEXEC);
+	region.file = fake_machine_file(context->physical, "memory", region.mapped);
 	if (region.file < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (ftruncate(region.file, (off_t)region.mapped)) {
-		close(region.file);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	CUresult refused = map_device(&region);
+	CUresult refused = fake_map_device(&region);
 	if (!refused)
 		*address = region.start;
 	return refused;
 }
 
-static CUresult allocate_host(uintptr_t *address, size_t bytes, int ordinal, enum fake_memory kind)
+static CUresult allocate_host(uintptr_t *address, size_t bytes, CUcontext context, enum fake_memory kind)
 {
-	struct fake_region region = {.bytes = bytes, .mapped = whole_pages(bytes), .kind = kind, .ordinal = ordinal, .file = -1};
+	struct fake_region region = {.bytes = bytes,
+	                             .mapped = fake_whole_pages(bytes),
+	                             .kind = kind,
+	                             .ordinal = context->ordinal,
+	                             .context = context,
+	                             .file = -1};
 	if (!bytes || region.mapped < bytes)
 		return CUDA_ERROR_INVALID_VALUE;
 	void *memory = mmap(NULL, region.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -185,7 +352,7 @@ static CUresult allocate_host(uintptr_t *address, size_t bytes, int ordinal, enu
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	region.reach = memory;
 	region.start = *address = (uintptr_t)memory;
-	CUresult refused = add_region(region);
+	CUresult refused = fake_region_add(region);
 	if (refused)
 		munmap(memory, region.mapped);
 	return refused;
@@ -193,17 +360,11 @@ static CUresult allocate_host(uintptr_t *address, size_t bytes, int ordinal, enu
 
 /* ---- the driver's names ---- */
 
-static CUresult enter_unsafe(CUcontext *context)
-{
-	CUresult refused = fake_enter_context(context);
-	return refused ? refused : fake_unsafe_call();
-}
-
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr *address, size_t bytes)
 {
 	CUcontext context;
-	CUresult refused = enter_unsafe(&context);
-	return refused ? refused : allocate_device(address, bytes, context->ordinal, FAKE_DEVICE);
+	CUresult refused = fake_enter_unsafe(&context);
+	return refused ? refused : allocate_device(address, bytes, context, FAKE_DEVICE);
 }
 
 /* The memory is there at once, which is earlier than promised; it goes when the stream comes to cuMemFreeAsync. */
@@ -211,7 +372,7 @@ CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream gi
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
-	return refused ? refused : allocate_device(address, bytes, stream->context->ordinal, FAKE_POOL);
+	return refused ? refused : allocate_device(address, bytes, stream->context, FAKE_POOL);
 }
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
@@ -224,35 +385,47 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 	return fake_submit(stream, &(struct fake_operation){.kind = FAKE_FREE, .to = (uintptr_t)address}, 1);
 }
 
-/* Waits for the device, as the driver does except for memory of pools. */
-static CUresult free_now(uintptr_t address, unsigned kinds)
+CUresult fake_memory_free_now(uintptr_t address, unsigned kinds)
 {
 	CUcontext context;
-	CUresult refused = enter_unsafe(&context);
+	CUresult refused = fake_enter_unsafe(&context);
 	if (refused || !address)
 		return refused;
 	struct fake_region *region = fake_pin(address, 1);
-	int ordinal = region ? region->ordinal : -1;
+	context = region ? region->context : NULL;
 	fake_unpin(region);
-	if (ordinal >= 0)
-		fake_drain_context(&fake_contexts[ordinal]);
+	if (context)
+		fake_drain_context(context);
 	return fake_memory_free(address, kinds);
 }
 
 CUresult CUDAAPI cuMemFree(CUdeviceptr address)
 {
-	return free_now((uintptr_t)address, 1u << FAKE_DEVICE | 1u << FAKE_POOL | 1u << FAKE_MANAGED);
+	return fake_memory_free_now((uintptr_t)address, 1u << FAKE_DEVICE | 1u << FAKE_POOL | 1u << FAKE_MANAGED);
+}
+
+/* Of all processes; contexts take some too. */
+CUresult CUDAAPI cuMemGetInfo(size_t *left, size_t *total)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (refused || !left || !total)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	size_t used = fake_machine_in_use(context->physical);
+	*total = fake_machine_total;
+	*left = used < *total ? *total - used : 0;
+	return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	uintptr_t made;
-	CUresult refused = enter_unsafe(&context);
+	CUresult refused = fake_enter_unsafe(&context);
 	if (!refused && (!address || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	if (!refused)
-		refused = allocate_host(&made, bytes, context->ordinal, FAKE_MANAGED);
+		refused = allocate_host(&made, bytes, context, FAKE_MANAGED);
 	if (!refused)
 		*address = made;
 	return refused;
@@ -262,11 +435,11 @@ CUresult CUDAAPI cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	uintptr_t made;
-	CUresult refused = enter_unsafe(&context);
+	CUresult refused = fake_enter_unsafe(&context);
 	if (!refused && (!memory || flags & ~7u))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	if (!refused)
-		refused = allocate_host(&made, bytes, context->ordinal, FAKE_PINNED);
+		refused = allocate_host(&made, bytes, context, FAKE_PINNED);
 	if (!refused)
 		*memory = (void *)made;
 	return refused;
@@ -274,7 +447,7 @@ CUresult CUDAAPI cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 
 CUresult CUDAAPI cuMemFreeHost(void *memory)
 {
-	return free_now((uintptr_t)memory, 1u << FAKE_PINNED);
+	return fake_memory_free_now((uintptr_t)memory, 1u << FAKE_PINNED);
 }
 
 CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
@@ -282,25 +455,32 @@ CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flag
 	CUcontext context;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uintptr_t start = (uintptr_t)memory;
-	CUresult refused = enter_unsafe(&context);
+	CUresult refused = fake_enter_unsafe(&context);
 	if (refused)
 		return refused;
 	if (!memory || !bytes || start % page || bytes % page || flags & ~15u)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (msync(memory, bytes, MS_ASYNC)) /* ENOMEM: not all of it is mapped */
 		return CUDA_ERROR_INVALID_VALUE;
-	return add_region((struct fake_region){.start = start, .bytes = bytes, .mapped = bytes, .kind = FAKE_REGISTERED,
-	                                       .ordinal = context->ordinal, .file = -1, .reach = memory});
+	return fake_region_add((struct fake_region){.start = start,
+	                                            .bytes = bytes,
+	                                            .mapped = bytes,
+	                                            .kind = FAKE_REGISTERED,
+	                                            .ordinal = context->ordinal,
+	                                            .context = context,
+	                                            .file = -1,
+	                                            .reach = memory});
 }
 
 CUresult CUDAAPI cuMemHostUnregister(void *memory)
 {
 	CUcontext context;
-	CUresult refused = enter_unsafe(&context);
+	CUresult refused = fake_enter_unsafe(&context);
 	if (refused)
 		return refused;
 	fake_drain_context(context);
-	return fake_memory_free((uintptr_t)memory, 1u << FAKE_REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_SUCCESS;
+	return fake_memory_free((uintptr_t)memory, 1u << FAKE_REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
+	                                                                  : CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned int flags)
@@ -313,184 +493,4 @@ CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, u
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	*address = (CUdeviceptr)(uintptr_t)memory;
 	return CUDA_SUCCESS;
-}
-
-/* ---- attributes ---- */
-
-/* One attribute; of no region, its value for memory that the driver does not know. */
-static CUresult attribute(CUpointer_attribute wanted, void *data, const struct fake_region *region, uintptr_t address)
-{
-	bool device = region && (fake_on_device(region) || region->kind == FAKE_MANAGED);
-	bool host = region && !fake_on_device(region);
-	switch (wanted) {
-	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		*(CUcontext *)data = region && region->kind != FAKE_POOL ? &fake_contexts[region->ordinal] : NULL;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		*(unsigned *)data = device ? CU_MEMORYTYPE_DEVICE : host ? CU_MEMORYTYPE_HOST : 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		*(CUdeviceptr *)data = region ? address : 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		*(void **)data = host ? (void *)address : NULL;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-		*(uint64_t *)data = region ? region->id : 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		*(unsigned *)data = region && region->kind == FAKE_MANAGED;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)data = region ? region->ordinal : CU_DEVICE_INVALID;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		*(unsigned *)data = region && region->kind == FAKE_DEVICE;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-		*(CUdeviceptr *)data = region ? region->start : 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		*(size_t *)data = region ? region->bytes : 0;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_MAPPED:
-		*(unsigned *)data = region != NULL;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		*(void **)data = region && region->kind == FAKE_POOL ? &fake_contexts[region->ordinal] : NULL;
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-}
-
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *wanted, void **data, CUdeviceptr address)
-{
-	CUcontext context;
-	CUresult refused = fake_enter_context(&context);
-	if (refused || !count || !wanted || !data)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	struct fake_region *region = fake_pin((uintptr_t)address, 1);
-	for (unsigned i = 0; !refused && i < count; i++)
-		refused = data[i] ? attribute(wanted[i], data[i], region, (uintptr_t)address) : CUDA_ERROR_INVALID_VALUE;
-	fake_unpin(region);
-	return refused;
-}
-
-/* ---- memory of other processes ---- */
-
-/* Names the whole allocation, wherever in it the address lies. */
-struct handle {
-	pid_t pid;
-	int file, physical;
-	uint64_t bytes, inode; /* inode: a file number may by now be another file's */
-};
-_Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
-
-static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
-
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
-{
-	CUcontext context;
-	struct stat status;
-	CUresult refused = fake_enter_context(&context);
-	struct fake_region *region = refused ? NULL : fake_pin((uintptr_t)address, 1);
-	if (!refused && (!handle || !region || region->kind != FAKE_DEVICE || fstat(region->file, &status)))
-		refused = CUDA_ERROR_INVALID_VALUE;
-	if (!refused) {
-		struct handle made = {getpid(), region->file, fake_contexts[region->ordinal].physical, region->bytes, status.st_ino};
-		memset(handle, 0, sizeof *handle);
-		memcpy(handle, &made, sizeof made);
-	}
-	fake_unpin(region);
-	return refused;
-}
-
-/* The file behind the handle, opened; -1 if it is no more, or another. */
-static int open_file(const struct handle *handle)
-{
-	char path[64];
-	struct stat status;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle->pid, handle->file);
-	int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	if (file < 0 || (!fstat(file, &status) && S_ISREG(status.st_mode) && status.st_ino == handle->inode &&
-	                 (uint64_t)status.st_size == whole_pages(handle->bytes)))
-		return file;
-	close(file);
-	return -1;
-}
-
-static int visible_ordinal(int physical)
-{
-	for (int i = 0; i < fake_device_count; i++)
-		if (fake_contexts[i].physical == physical)
-			return i;
-	return -1;
-}
-
-/* An allocation that is open already; under import_lock, which holds up its close. */
-static struct fake_region *open_already(uint64_t inode)
-{
-	struct fake_region *found = NULL;
-	pthread_rwlock_rdlock(&fake_lock);
-	for (size_t i = 0; i < nregions && !found; i++)
-		if (regions[i]->kind == FAKE_IMPORTED && regions[i]->inode == inode)
-			found = regions[i];
-	pthread_rwlock_unlock(&fake_lock);
-	return found;
-}
-
-static CUresult open_again_or_map(CUdeviceptr *address, const struct handle *given, int ordinal)
-{
-	struct fake_region *open_one = open_already(given->inode);
-	struct fake_region region = {.bytes = given->bytes, .mapped = whole_pages(given->bytes), .kind = FAKE_IMPORTED,
-	                             .ordinal = ordinal, .opens = 1, .inode = given->inode};
-	if (open_one) {
-		open_one->opens++;
-		*address = open_one->start;
-		return CUDA_SUCCESS;
-	}
-	region.file = open_file(given);
-	if (region.file < 0)
-		return CUDA_ERROR_INVALID_HANDLE;
-	CUresult refused = map_device(&region);
-	if (!refused)
-		*address = region.start;
-	return refused;
-}
-
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
-{
-	CUcontext context;
-	struct handle given;
-	CUresult refused = enter_unsafe(&context);
-	memcpy(&given, &handle, sizeof given);
-	if (refused || !address || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !given.bytes)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	int ordinal = visible_ordinal(given.physical);
-	if (ordinal < 0)
-		return CUDA_ERROR_INVALID_DEVICE;
-	if (given.pid == getpid())
-		return CUDA_ERROR_INVALID_CONTEXT;
-	if (ordinal != context->ordinal && !fake_peers)
-		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-	pthread_mutex_lock(&import_lock);
-	refused = open_again_or_map(address, &given, ordinal);
-	pthread_mutex_unlock(&import_lock);
-	return refused;
-}
-
-CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
-{
-	CUresult result = CUDA_SUCCESS;
-	pthread_mutex_lock(&import_lock);
-	struct fake_region *region = fake_pin((uintptr_t)address, 1);
-	bool last = !region || region->kind != FAKE_IMPORTED || region->start != address || region->opens == 1;
-	if (!last)
-		region->opens--;
-	fake_unpin(region);
-	if (last)
-		result = free_now((uintptr_t)address, 1u << FAKE_IMPORTED);
-	pthread_mutex_unlock(&import_lock);
-	return result;
 }

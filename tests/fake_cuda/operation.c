@@ -7,16 +7,16 @@
 #include <time.h>
 
 /* Flags of a copy: what each side must be. */
-enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16 /* unknown memory is the process's own */ };
+enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16 /* unknown: the process's own */ };
 
 /* ---- running ---- */
 
 static void fail_context(CUcontext context)
 {
 	int none = 0;
-	atomic_fetch_add_explicit(&fake_misuse_count, 1, memory_order_relaxed);
-	atomic_compare_exchange_strong_explicit(&context->error, &none, CUDA_ERROR_ILLEGAL_ADDRESS, memory_order_relaxed,
-	                                        memory_order_relaxed);
+	fake_misused();
+	atomic_compare_exchange_strong_explicit(&context->error, &none, CUDA_ERROR_ILLEGAL_ADDRESS,
+	                                        memory_order_relaxed, memory_order_relaxed);
 }
 
 static void run_copy(CUcontext context, const struct fake_operation *copy)
@@ -26,7 +26,8 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 	if ((!to || !from) && !pageable)
 		fail_context(context);
 	else
-		memmove(to ? fake_at(to, copy->to) : (char *)copy->to, from ? fake_at(from, copy->from) : (char *)copy->from, copy->bytes);
+		memmove(to ? fake_at(to, copy->to) : (char *)copy->to,
+		        from ? fake_at(from, copy->from) : (char *)copy->from, copy->bytes);
 	fake_unpin(to);
 	fake_unpin(from);
 }
@@ -37,7 +38,8 @@ static bool word_fits(const struct fake_operation *wait, const void *word)
 	                                  : __atomic_load_n((const uint32_t *)word, __ATOMIC_ACQUIRE);
 	switch (wait->flags & 3) {
 	case CU_STREAM_WAIT_VALUE_GEQ:
-		return wait->bytes == 8 ? (int64_t)(value - wait->value) >= 0 : (int32_t)((uint32_t)value - (uint32_t)wait->value) >= 0;
+		return wait->bytes == 8 ? (int64_t)(value - wait->value) >= 0
+		                        : (int32_t)((uint32_t)value - (uint32_t)wait->value) >= 0;
 	case CU_STREAM_WAIT_VALUE_EQ:
 		return value == wait->value;
 	case CU_STREAM_WAIT_VALUE_AND:
@@ -57,7 +59,7 @@ static void run_word(CUcontext context, const struct fake_operation *operation)
 	}
 	void *word = fake_at(region, operation->to);
 	int order = operation->flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? __ATOMIC_RELAXED : __ATOMIC_RELEASE;
-	if (operation->kind == FAKE_WAIT)
+	if (operation->kind != FAKE_WRITE)
 		while (!word_fits(operation, word) && !atomic_load_explicit(&context->error, memory_order_relaxed))
 			fake_pause(&turn);
 	else if (operation->bytes == 8)
@@ -124,6 +126,7 @@ void fake_execute(CUcontext context, const struct fake_operation *operation)
 		break;
 	case FAKE_WRITE:
 	case FAKE_WAIT:
+	case FAKE_SPIN:
 		if (!failed)
 			run_word(context, operation);
 		break;
@@ -146,8 +149,19 @@ void fake_mark_drop(struct fake_mark *mark)
 
 /* ---- checks ---- */
 
-/* One side of a copy: known, whole, host or device memory as asked, and of this device if the copy crosses the link. */
-static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool host, bool device, bool crosses, bool pageable)
+/* The device of the context may use this; if the copy crosses the link, by its own mapping. */
+static bool reaches(CUcontext context, const struct fake_region *region, bool crosses)
+{
+	if (region->kind == FAKE_MAPPED)
+		return region->access >> context->ordinal & 1;
+	if (!crosses || !fake_on_device(region))
+		return true;
+	return region->kind == FAKE_IMPORTED ? region->context == context : region->ordinal == context->ordinal;
+}
+
+/* One side of a copy: known, whole, host or device memory as asked, and in reach. */
+static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool host, bool device, bool crosses,
+                      bool pageable)
 {
 	struct fake_region *region = fake_pin(address, bytes), *start = fake_pin(address, 1);
 	bool fits = region != NULL;
@@ -155,7 +169,7 @@ static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool h
 		fits = pageable && !device;
 	else if (region && region->kind != FAKE_MANAGED)
 		fits = !(host && fake_on_device(region)) && !(device && !fake_on_device(region)) &&
-		       !(crosses && fake_on_device(region) && region->ordinal != context->ordinal);
+		       reaches(context, region, crosses);
 	fake_unpin(region);
 	fake_unpin(start);
 	return fits;
@@ -164,9 +178,14 @@ static bool side_fits(CUcontext context, uintptr_t address, size_t bytes, bool h
 static CUresult check_copy(CUcontext context, const struct fake_operation *copy)
 {
 	bool pageable = copy->flags & PAGEABLE, crosses = copy->flags & (FROM_HOST | TO_HOST);
-	if (!side_fits(context, copy->to, copy->bytes, copy->flags & TO_HOST, copy->flags & TO_DEVICE, crosses, pageable) ||
-	    !side_fits(context, copy->from, copy->bytes, copy->flags & FROM_HOST, copy->flags & FROM_DEVICE, crosses, pageable))
+	if (!side_fits(context, copy->to, copy->bytes, copy->flags & TO_HOST, copy->flags & TO_DEVICE, crosses,
+	               pageable) ||
+	    !side_fits(context, copy->from, copy->bytes, copy->flags & FROM_HOST, copy->flags & FROM_DEVICE, crosses,
+	               pageable)) {
+		if (fake_memory_was_mapped(copy->to) || fake_memory_was_mapped(copy->from))
+			fake_misused();
 		return CUDA_ERROR_INVALID_VALUE;
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -180,8 +199,9 @@ CUresult fake_operation_check(CUcontext context, const struct fake_operation *op
 	case FAKE_WRITE:
 	case FAKE_WAIT:
 		region = fake_pin(operation->to, operation->bytes);
+		bool fits = region && reaches(context, region, false);
 		fake_unpin(region);
-		if (!region || (operation->kind != FAKE_SET && operation->to % operation->bytes))
+		if (!fits || (operation->kind != FAKE_SET && operation->to % operation->bytes))
 			return CUDA_ERROR_INVALID_VALUE;
 		return CUDA_SUCCESS;
 	default:
@@ -193,7 +213,8 @@ CUresult fake_operation_check(CUcontext context, const struct fake_operation *op
 
 static CUresult submit_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, unsigned flags, CUstream stream)
 {
-	struct fake_operation copy = {.kind = FAKE_COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes, .flags = flags};
+	struct fake_operation copy = {
+	        .kind = FAKE_COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes, .flags = flags};
 	return fake_submit(stream, &copy, bytes ? 1 : 0);
 }
 
@@ -238,27 +259,35 @@ CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *), void *argumen
 {
 	if (!kernel)
 		return CUDA_ERROR_INVALID_VALUE;
-	return fake_submit(stream, &(struct fake_operation){.kind = FAKE_KERNEL, .kernel = kernel, .argument = argument}, 1);
+	return fake_submit(stream,
+	                   &(struct fake_operation){.kind = FAKE_KERNEL, .kernel = kernel, .argument = argument}, 1);
 }
 
 static CUresult word_operation(const CUstreamBatchMemOpParams *asked, struct fake_operation *operation)
 {
-	*operation = (struct fake_operation){.kind = FAKE_WAIT, .to = (uintptr_t)asked->waitValue.address,
-	                                     .value = asked->waitValue.value64, .bytes = 8, .flags = asked->waitValue.flags};
+	*operation = (struct fake_operation){.kind = FAKE_WAIT,
+	                                     .to = (uintptr_t)asked->waitValue.address,
+	                                     .value = asked->waitValue.value64,
+	                                     .bytes = 8,
+	                                     .flags = asked->waitValue.flags};
 	switch (asked->operation) {
 	case CU_STREAM_MEM_OP_WAIT_VALUE_32:
 		operation->bytes = 4;
 		operation->value = asked->waitValue.value;
 		/* fall through */
 	case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-		return operation->flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+		if (operation->flags & ~(3u | CU_STREAM_WAIT_VALUE_FLUSH))
+			return CUDA_ERROR_INVALID_VALUE;
+		return operation->flags & CU_STREAM_WAIT_VALUE_FLUSH && !fake_flush ? CUDA_ERROR_NOT_SUPPORTED
+		                                                                    : CUDA_SUCCESS;
 	case CU_STREAM_MEM_OP_WRITE_VALUE_32:
 		operation->bytes = 4;
 		operation->value = asked->writeValue.value;
 		/* fall through */
 	case CU_STREAM_MEM_OP_WRITE_VALUE_64:
 		operation->kind = FAKE_WRITE;
-		return operation->flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+		return operation->flags & ~(unsigned)CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? CUDA_ERROR_INVALID_VALUE
+		                                                                             : CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE; /* the others are not called by Ferry */
 	}
@@ -266,7 +295,8 @@ static CUresult word_operation(const CUstreamBatchMemOpParams *asked, struct fak
 
 #define MOST_IN_A_BATCH 256
 
-CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *asked, unsigned int flags)
+CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *asked,
+                                    unsigned int flags)
 {
 	struct fake_operation operations[MOST_IN_A_BATCH];
 	CUresult refused = CUDA_SUCCESS;
@@ -279,14 +309,18 @@ CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstrea
 
 CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 {
-	CUstreamBatchMemOpParams write = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = address,
-	                                                 .value = value, .flags = flags}};
+	CUstreamBatchMemOpParams write = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+	                                                 .address = address,
+	                                                 .value = value,
+	                                                 .flags = flags}};
 	return cuStreamBatchMemOp(stream, 1, &write, 0);
 }
 
 CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
 {
-	CUstreamBatchMemOpParams wait = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32, .address = address,
-	                                               .value = value, .flags = flags}};
+	CUstreamBatchMemOpParams wait = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
+	                                               .address = address,
+	                                               .value = value,
+	                                               .flags = flags}};
 	return cuStreamBatchMemOp(stream, 1, &wait, 0);
 }

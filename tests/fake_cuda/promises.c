@@ -1,23 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the double of the CUDA driver promises to the suites over it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fake_cuda/promises.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-#define CU(call) assert_int_equal((call), CUDA_SUCCESS)
-#define COUNT    1000
+#define COUNT 1000
 
 static CUcontext contexts[2];
 
@@ -25,11 +15,6 @@ static int use_first_device(void **state)
 {
 	(void)state;
 	return cuCtxSetCurrent(contexts[0]);
-}
-
-static void doze(int milliseconds)
-{
-	nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000l}, NULL);
 }
 
 /* ---- kernels ---- */
@@ -48,13 +33,6 @@ static void add_slowly(void *argument)
 		at[i] += numbers->add;
 }
 
-static CUstream open_stream(void)
-{
-	CUstream stream;
-	CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	return stream;
-}
-
 static CUdeviceptr zeroed(size_t bytes)
 {
 	CUdeviceptr memory;
@@ -62,14 +40,6 @@ static CUdeviceptr zeroed(size_t bytes)
 	CU(cuMemsetD8Async(memory, 0, bytes, NULL));
 	CU(cuStreamSynchronize(NULL));
 	return memory;
-}
-
-static uint32_t *open_words(void)
-{
-	void *words;
-	CU(cuMemHostAlloc(&words, 4096, 0));
-	memset(words, 0, 4096);
-	return words;
 }
 
 static int first_of(CUdeviceptr memory)
@@ -113,7 +83,11 @@ static void words_are_written_and_waited_for(void **state)
 	uint32_t *words = open_words();
 	CUstreamBatchMemOpParams batch[2] = {
 	        {.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, (uintptr_t)&words[0], {.value = 7}, 0, 0}},
-	        {.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32, (uintptr_t)&words[1], {.value = 3}, CU_STREAM_WAIT_VALUE_EQ, 0}}};
+	        {.waitValue = {CU_STREAM_MEM_OP_WAIT_VALUE_32,
+	                       (uintptr_t)&words[1],
+	                       {.value = 3},
+	                       CU_STREAM_WAIT_VALUE_EQ,
+	                       0}}};
 	CU(cuStreamBatchMemOp(one, 2, batch, 0));
 	CU(cuStreamWriteValue32(one, (uintptr_t)&words[2], 1, 0));
 	CU(cuStreamWaitValue32(other, (uintptr_t)&words[0], 7, CU_STREAM_WAIT_VALUE_GEQ));
@@ -207,8 +181,8 @@ static void pointers_say_what_they_are(void **state)
 		CUdeviceptr at;
 		unsigned type, managed;
 		int ordinal;
-	} cases[] = {{device + 9999, CU_MEMORYTYPE_DEVICE, 0, 0}, {device + 10000, 0, 0, CU_DEVICE_INVALID},
-	             {managed + 5, CU_MEMORYTYPE_DEVICE, 1, 0},   {pooled + 5, CU_MEMORYTYPE_DEVICE, 0, 0},
+	} cases[] = {{device + 9999, CU_MEMORYTYPE_DEVICE, 0, 0},       {device + 10000, 0, 0, CU_DEVICE_INVALID},
+	             {managed + 5, CU_MEMORYTYPE_DEVICE, 1, 0},         {pooled + 5, CU_MEMORYTYPE_DEVICE, 0, 0},
 	             {(uintptr_t)pinned + 5, CU_MEMORYTYPE_HOST, 0, 0}, {other + 5, CU_MEMORYTYPE_DEVICE, 0, 1},
 	             {(uintptr_t)&type, 0, 0, CU_DEVICE_INVALID}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -256,7 +230,8 @@ static void an_ipc_handle_names_a_whole_allocation_to_other_processes(void **sta
 	assert_memory_equal(&one, &other, sizeof one);
 	assert_int_equal(cuIpcGetMemHandle(&other, pooled), CUDA_ERROR_INVALID_VALUE);
 	assert_int_equal(cuIpcOpenMemHandle(&opened, one, 0), CUDA_ERROR_INVALID_VALUE);
-	assert_int_equal(cuIpcOpenMemHandle(&opened, one, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), CUDA_ERROR_INVALID_CONTEXT);
+	assert_int_equal(cuIpcOpenMemHandle(&opened, one, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+	                 CUDA_ERROR_INVALID_CONTEXT);
 	assert_int_equal(cuIpcCloseMemHandle(device), CUDA_ERROR_INVALID_VALUE);
 	for (int i = 0; i < 2; i++)
 		CU(cuDeviceGetUuid(&uuids[i], i));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Streams and the threads that run them. A place in a stream is a number: how many operations it was given so far; another
- * stream waits for a place by looking at `completed`. That is how the legacy stream and the blocking ones wait for each other.
+ * Streams and the threads that run them. A place in a stream is a number: how many operations it was given so far;
+ * another stream waits for a place by looking at `completed`. That is how the legacy stream and the blocking ones wait
+ * for each other.
  */
 #include "tests/fake_cuda/fake.h"
 
@@ -14,6 +15,73 @@ static _Thread_local CUstream thread_streams[FAKE_MOST_DEVICES];
 
 /* ---- queues ---- */
 
+static void run_work(struct fake_work *work)
+{
+	fake_execute(work->stream->context, &work->operation);
+	atomic_store_explicit(&work->stream->completed, work->position, memory_order_release);
+	free(work);
+}
+
+static void append(struct fake_queue *queue, struct fake_work *work)
+{
+	work->next = NULL;
+	if (queue->first)
+		queue->last->next = work;
+	else
+		queue->first = work;
+	queue->last = work;
+}
+
+static struct fake_work *take(struct fake_queue *queue)
+{
+	struct fake_work *work = queue->first;
+	if (work)
+		queue->first = work->next;
+	return work;
+}
+
+/* What a stream of a shared queue has to do while a kernel waits in it: until nothing is left, then it is in the queue
+ * again. */
+static void *run_aside(void *argument)
+{
+	CUstream stream = argument;
+	for (;;) {
+		pthread_mutex_lock(&stream->own.lock);
+		struct fake_work *work = take(&stream->own);
+		stream->aside = work != NULL;
+		pthread_mutex_unlock(&stream->own.lock);
+		if (!work)
+			return NULL;
+		run_work(work);
+	}
+}
+
+/* A kernel that waits holds no connection, nor does what is behind it in its stream. Whether the work was taken aside.
+ */
+static bool set_aside(struct fake_work *work)
+{
+	const struct fake_operation *operation = &work->operation;
+	CUstream stream = work->stream;
+	pthread_t thread;
+	if (stream->queue == &stream->own)
+		return false;
+	bool spins = operation->kind == FAKE_SPIN ||
+	             (operation->kind == FAKE_GRAPH && fake_launch_spins(operation->launched));
+	pthread_mutex_lock(&stream->own.lock);
+	bool aside = stream->aside || spins;
+	if (aside)
+		append(&stream->own, work);
+	if (aside && !stream->aside) {
+		if (pthread_create(&thread, NULL, run_aside, stream))
+			aside = take(&stream->own) == NULL;
+		else
+			pthread_detach(thread);
+		stream->aside = aside;
+	}
+	pthread_mutex_unlock(&stream->own.lock);
+	return aside;
+}
+
 static void *run_queue(void *argument)
 {
 	struct fake_queue *queue = argument;
@@ -21,15 +89,12 @@ static void *run_queue(void *argument)
 		pthread_mutex_lock(&queue->lock);
 		while (!queue->first && !queue->ends)
 			pthread_cond_wait(&queue->filled, &queue->lock);
-		struct fake_work *work = queue->first;
-		if (work)
-			queue->first = work->next;
+		struct fake_work *work = take(queue);
 		pthread_mutex_unlock(&queue->lock);
 		if (!work)
 			return NULL;
-		fake_execute(work->stream->context, &work->operation);
-		atomic_store_explicit(&work->stream->completed, work->position, memory_order_release);
-		free(work);
+		if (!set_aside(work))
+			run_work(work);
 	}
 }
 
@@ -59,11 +124,7 @@ static CUresult push(CUstream stream, const struct fake_operation *operation)
 	} else {
 		*work = (struct fake_work){.stream = stream, .operation = *operation};
 		work->position = atomic_fetch_add_explicit(&stream->submitted, 1, memory_order_relaxed) + 1;
-		if (queue->first)
-			queue->last->next = work;
-		else
-			queue->first = work;
-		queue->last = work;
+		append(queue, work);
 		pthread_cond_signal(&queue->filled);
 	}
 	pthread_mutex_unlock(&queue->lock);
@@ -114,12 +175,12 @@ static CUstream default_stream(CUcontext context, bool per_thread)
 {
 	CUstream *slot = per_thread ? &thread_streams[context->ordinal] : &context->legacy;
 	pthread_rwlock_rdlock(&fake_lock);
-	CUstream stream = *slot;
+	CUstream stream = *slot && (*slot)->alive ? *slot : NULL;
 	pthread_rwlock_unlock(&fake_lock);
 	if (stream)
 		return stream;
 	pthread_rwlock_wrlock(&fake_lock);
-	if (!*slot && (*slot = make_stream(context, per_thread, 0, false)))
+	if ((!*slot || !(*slot)->alive) && (*slot = make_stream(context, per_thread, 0, false)))
 		(*slot)->legacy = !per_thread;
 	stream = *slot;
 	pthread_rwlock_unlock(&fake_lock);
@@ -140,15 +201,18 @@ CUresult fake_stream_find(CUstream given, CUstream *stream)
 	if (offset >= sizeof fake_streams || offset % sizeof *fake_streams)
 		return CUDA_ERROR_INVALID_HANDLE;
 	pthread_rwlock_rdlock(&fake_lock);
-	bool alive = given->alive && !given->legacy;
+	bool alive = given->alive && !given->legacy, ended = given->ended;
 	pthread_rwlock_unlock(&fake_lock);
 	*stream = given;
+	if (ended) /* the driver crashes */
+		fake_misused();
 	if (!alive)
 		return CUDA_ERROR_INVALID_HANDLE;
 	return (CUresult)atomic_load_explicit(&given->context->error, memory_order_relaxed);
 }
 
-/* What the legacy stream and the blocking streams owe each other, before the next operation. Under the lock, for reading. */
+/* What the legacy stream and the blocking streams owe each other, before the next operation. Under the lock, for
+ * reading. */
 static CUresult push_implicit_waits(CUstream stream)
 {
 	CUresult refused = CUDA_SUCCESS;
@@ -158,7 +222,8 @@ static CUresult push_implicit_waits(CUstream stream)
 		             ((stream->legacy && other->blocking) || (other->legacy && stream->blocking));
 		uint64_t submitted = atomic_load_explicit(&other->submitted, memory_order_relaxed);
 		if (waits && atomic_load_explicit(&other->completed, memory_order_relaxed) < submitted)
-			refused = push(stream, &(struct fake_operation){.kind = FAKE_AWAIT_STREAM, .stream = other, .value = submitted});
+			refused = push(stream, &(struct fake_operation){
+			                               .kind = FAKE_AWAIT_STREAM, .stream = other, .value = submitted});
 	}
 	return refused;
 }
@@ -247,7 +312,32 @@ static bool is_named(CUstream given)
 	return given && given != CU_STREAM_LEGACY && given != CU_STREAM_PER_THREAD;
 }
 
-/* What the stream was given is still done. */
+/* What the stream was given is still done. Under the lock. */
+static void end_stream(CUstream stream)
+{
+	stream->alive = false;
+	if (stream->capture)
+		fake_capture_invalidate(stream->capture);
+	if (stream->queue == &stream->own) {
+		pthread_mutex_lock(&stream->own.lock);
+		stream->own.ends = true;
+		pthread_cond_signal(&stream->own.filled);
+		pthread_mutex_unlock(&stream->own.lock);
+	}
+}
+
+void fake_streams_end(CUcontext context)
+{
+	pthread_rwlock_wrlock(&fake_lock);
+	for (unsigned i = 0; i < fake_stream_count; i++)
+		if (fake_streams[i].context == context && fake_streams[i].alive) {
+			end_stream(&fake_streams[i]);
+			fake_streams[i].ended = true;
+		}
+	context->legacy = NULL;
+	pthread_rwlock_unlock(&fake_lock);
+}
+
 CUresult CUDAAPI cuStreamDestroy(CUstream given)
 {
 	CUstream stream;
@@ -256,19 +346,10 @@ CUresult CUDAAPI cuStreamDestroy(CUstream given)
 		return refused ? refused : CUDA_ERROR_INVALID_HANDLE;
 	pthread_rwlock_wrlock(&fake_lock);
 	bool mine = stream->alive;
-	stream->alive = false;
-	if (stream->capture)
-		fake_capture_invalidate(stream->capture);
+	if (mine)
+		end_stream(stream);
 	pthread_rwlock_unlock(&fake_lock);
-	if (!mine)
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (stream->queue == &stream->own) {
-		pthread_mutex_lock(&stream->own.lock);
-		stream->own.ends = true;
-		pthread_cond_signal(&stream->own.filled);
-		pthread_mutex_unlock(&stream->own.lock);
-	}
-	return CUDA_SUCCESS;
+	return mine ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* Looking at a stream from the host: not while it is captured, nor while this is unsafe for another capture. */
@@ -314,7 +395,8 @@ CUresult CUDAAPI cuStreamQuery(CUstream given)
 	if (refused)
 		return refused;
 	uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
-	return atomic_load_explicit(&stream->completed, memory_order_acquire) < submitted ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+	return atomic_load_explicit(&stream->completed, memory_order_acquire) < submitted ? CUDA_ERROR_NOT_READY
+	                                                                                  : CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream given, CUcontext *context)
