@@ -8,7 +8,7 @@ if(CUDA_INCLUDE_DIR)
   target_link_libraries(cuda-fake PRIVATE ferry_flags Threads::Threads)
   set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
 
-  foreach(suite promises promises_contexts)
+  foreach(suite promises promises_contexts promises_virtual)
     add_executable(fake_cuda_${suite} fake_cuda/${suite}.c)
     target_link_libraries(fake_cuda_${suite} PRIVATE ferry_flags cuda-fake Threads::Threads PkgConfig::CMOCKA)
     add_test(NAME fake_cuda_${suite} COMMAND fake_cuda_${suite})
