@@ -3,12 +3,12 @@
  * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router of the
  * job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
  *
- * Layout: header | rank lines | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
+ * Layout: header | rank lines | export cells | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
  * which its readers copy once and check (ferry_arena_map); nobody uses an offset out of shared memory afterwards.
  *
- * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present, .rank_domain, .finished,
- * .failure: that router. A rank line: its rank alone, in the arena of its own domain. A counter: the one instruction that
- * owns it in the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination.
+ * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present, .rank_domain, .ready,
+ * .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain. An export cell: the rank `used`, the router `mapped`
+ * (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination.
  * Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
@@ -20,6 +20,7 @@
 #define FERRY_IPC_ARENA_H
 
 #include "ipc/descriptor.h"
+#include "ipc/export.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
 #include "ipc/wait.h"
@@ -94,12 +95,14 @@ struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
+	uint64_t rank_lines_at, export_cells_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
 	uint64_t staging;          /* bytes per bank */
 	uint32_t counters;         /* per bank */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
+	_Atomic uint32_t ready;    /* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release;
+	                              futex word */
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	char pad0[64];
@@ -112,6 +115,7 @@ struct ferry_arena_header {
 struct ferry_arena {
 	struct ferry_arena_header *header;
 	struct ferry_rank_line *rank_lines;
+	struct ferry_export_cell *export_cells; /* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
 	struct ferry_pair_line *pair_lines; /* [source * nranks + destination], sources of any domain (their own is used) */
 	struct ferry_counter *counters[FERRY_BANKS];
 	char *staging[FERRY_BANKS];

@@ -4,6 +4,7 @@
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/export.h"
 #include "ipc/plan.h"
 #include "ipc/wait.h"
 
@@ -22,6 +23,32 @@
 #define LOOK_MS 50       /* how often a client looks whether its answer is wanted still */
 #define STATUS_SECONDS 5 /* how long people wait for a status, and who only looks whether a router is there for its taking a connection */
 
+/* What comes along: the payload and the descriptors. */
+static ferryResult_t check_burden(const struct ferry_attach_message *message)
+{
+	bool mapped = message->kind == FERRY_ATTACH_RANK && message->flags == FERRY_ATTACH_MAPPED;
+	bool export = message->kind == FERRY_ATTACH_EXPORT;
+	if (message->flags && !mapped)
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind, message->flags);
+	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != (mapped ? 1 : 0))
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with %u descriptors", message->kind,
+		                  message->descriptors);
+	if (message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes", message->kind,
+		                  (unsigned long long)message->payload);
+	if (export && (message->payload < FERRY_EXPORTED_LEAST || message->payload > sizeof(struct ferry_exported)))
+		return ferry_fail(ferryInvalidArgument, "an export of %llu bytes: %zu to %zu", (unsigned long long)message->payload,
+		                  FERRY_EXPORTED_LEAST, sizeof(struct ferry_exported));
+	if (message->kind == FERRY_ATTACH_FORGET && message->index >= FERRY_MOST_EXPORTS)
+		return ferry_fail(ferryInvalidArgument, "export %u to be forgotten: they go to %u", message->index,
+		                  FERRY_MOST_EXPORTS - 1);
+	if (message->kind == FERRY_ATTACH_PLAN &&
+	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES))
+		return ferry_fail(ferryInvalidArgument, "plan of %llu bytes: they have from %zu to %u",
+		                  (unsigned long long)message->payload, sizeof(struct ferry_plan), FERRY_PLAN_MAX_BYTES);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message)
 {
 	if (length != sizeof *message)
@@ -32,14 +59,9 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 		                  message->magic, message->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
 	if (message->kind < FERRY_ATTACH_RANK || message->kind >= FERRY_ATTACH_KINDS)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u (1 to %d)", message->kind, FERRY_ATTACH_KINDS - 1);
-	if (message->payload && message->kind != FERRY_ATTACH_PLAN)
-		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes", message->kind,
-		                  (unsigned long long)message->payload);
-	if (message->kind == FERRY_ATTACH_PLAN &&
-	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES))
-		return ferry_fail(ferryInvalidArgument, "plan of %llu bytes: they have from %zu to %u",
-		                  (unsigned long long)message->payload, sizeof(struct ferry_plan),
-		                  FERRY_PLAN_MAX_BYTES);
+	ferryResult_t result = check_burden(message);
+	if (result)
+		return result;
 	if (message->kind != FERRY_ATTACH_RANK && message->kind != FERRY_ATTACH_PEER)
 		return ferrySuccess;
 	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
@@ -284,32 +306,84 @@ static bool send_all(int connection, const void *bytes, size_t length, struct pa
 	return true;
 }
 
+/* The message with its descriptors. 0, or the errno of a refusal that leaves the connection as it was; -1: it is broken, or patience over. */
+static int send_head(int connection, const struct ferry_attach_message *message, const int *descriptors, struct patience *patience)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))] = {0};
+	size_t bytes = message->descriptors * sizeof(int);
+	struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
+	struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(bytes)};
+	*CMSG_FIRSTHDR(&head) = (struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	memcpy(CMSG_DATA(CMSG_FIRSTHDR(&head)), descriptors, bytes);
+	ssize_t sent;
+	do
+		sent = sendmsg(connection, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (sent < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLOUT, patience))));
+	if (sent < 0 && (errno == EBADF || errno == ETOOMANYREFS || errno == EINVAL))
+		return errno;
+	if (sent <= 0)
+		return -1;
+	return send_all(connection, (const char *)message + sent, sizeof *message - (size_t)sent, patience) ? 0 : -1;
+}
+
+/* Moves the control data's descriptors into received; what is no descriptor, or too many, truncates. */
+static void take_descriptors(struct msghdr *message, struct ferry_attach_received *received)
+{
+	received->truncated |= (message->msg_flags & MSG_CTRUNC) != 0;
+	for (struct cmsghdr *head = CMSG_FIRSTHDR(message); head; head = CMSG_NXTHDR(message, head)) {
+		if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS)
+			continue;
+		size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (size_t i = 0; i < count; i++) {
+			int descriptor;
+			memcpy(&descriptor, CMSG_DATA(head) + i * sizeof descriptor, sizeof descriptor);
+			descriptor = ferry_descriptor_above(descriptor);
+			if (descriptor >= 0 && received->ndescriptors < FERRY_ATTACH_MOST_DESCRIPTORS) {
+				received->descriptors[received->ndescriptors++] = descriptor;
+				continue;
+			}
+			received->truncated = true;
+			if (descriptor >= 0)
+				close(descriptor);
+		}
+	}
+}
+
+void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry_attach_received *received)
+{
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))];
+	struct iovec part = {into, bytes};
+	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	received->ndescriptors = 0;
+	received->truncated = false;
+	received->bytes = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	if (received->bytes >= 0)
+		take_descriptors(&message, received);
+}
+
 #define LOST (-2) /* a descriptor that came when this process could have no other */
 
 /* A reply, and the descriptor that may ride on its first byte: -1 without one, or LOST. */
 static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor, struct patience *patience)
 {
-	char control[CMSG_SPACE(sizeof(int))];
+	struct ferry_attach_received received;
 	size_t have = 0;
 	*descriptor = -1;
 	while (have < sizeof *reply) {
-		struct iovec part = {(char *)reply + have, sizeof *reply - have};
-		struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-		ssize_t got = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-		if (got < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLIN, patience))))
+		ferry_attach_receive(connection, (char *)reply + have, sizeof *reply - have, &received);
+		if (received.bytes < 0 &&
+		    (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLIN, patience))))
 			continue;
-		if (got <= 0)
+		if (received.bytes <= 0)
 			return false;
-		if (message.msg_flags & MSG_CTRUNC)
+		for (uint32_t i = 0; i < received.ndescriptors; i++)
+			if (*descriptor < 0)
+				*descriptor = received.descriptors[i];
+			else
+				close(received.descriptors[i]);
+		if (received.truncated && *descriptor < 0)
 			*descriptor = LOST;
-		for (struct cmsghdr *head = CMSG_FIRSTHDR(&message); head; head = CMSG_NXTHDR(&message, head))
-			if (head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS && head->cmsg_len == CMSG_LEN(sizeof(int))) {
-				memcpy(descriptor, CMSG_DATA(head), sizeof(int));
-				*descriptor = ferry_descriptor_above(*descriptor);
-				if (*descriptor < 0)
-					*descriptor = LOST;
-			}
-		have += (size_t)got;
+		have += (size_t)received.bytes;
 	}
 	return true;
 }
@@ -319,45 +393,67 @@ ferryResult_t ferry_attach_timeout(long *seconds)
 	return ferry_env_integer("FERRY_ATTACH_TIMEOUT", 1, 86400, 60, seconds);
 }
 
-ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
-                                      const _Atomic uint32_t *given_up)
+/* No reply came: why, and what becomes of the connection. */
+static ferryResult_t say_silent(int connection, const struct patience *patience, const _Atomic uint32_t *given_up)
 {
-	struct ferry_attach_reply reply;
+	if (!patience->over)
+		return ferry_fail(ferryRemoteError, "the router closed the connection");
+	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
+	if (given_up && atomic_load(given_up))
+		return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
+	return ferry_fail(ferrySystemError,
+	                  "the router has not answered for %u s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
+	                  patience->seconds);
+}
+
+static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, int received)
+{
+	reply->message[sizeof reply->message - 1] = '\0';
+	if (reply->magic != FERRY_ATTACH_MAGIC || reply->abi != FERRY_ATTACH_ABI)
+		return ferry_fail(ferryRefused, "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
+		                  reply->magic, reply->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
+	if (reply->result >= ferryNumResults)
+		return ferry_fail(ferryInternalError, "the router answers with result %u", reply->result);
+	if (reply->result)
+		return ferry_fail((ferryResult_t)reply->result, "%s", reply->message);
+	if (wanted && received == LOST)
+		return ferry_fail(ferrySystemError,
+		                  "the router's reply came without its arena: this process has no descriptor left for it%s",
+		                  ferry_descriptors_hint(EMFILE));
+	if (wanted && received < 0)
+		return ferry_fail(ferryInternalError, "the router sent no descriptor with its reply");
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload, const int *sent,
+                                    struct ferry_attach_reply *reply, int *descriptor, const _Atomic uint32_t *given_up)
+{
 	int received = -1;
 	long seconds;
 	ferryResult_t result = ferry_attach_timeout(&seconds);
 	if (result)
 		return result;
+	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
+		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time", message->descriptors,
+		                  FERRY_ATTACH_MOST_DESCRIPTORS);
 	struct patience patience = patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
-	if (send_all(connection, message, sizeof *message, &patience))
+	int refused = message->descriptors ? send_head(connection, message, sent, &patience)
+	              : send_all(connection, message, sizeof *message, &patience) ? 0
+	                                                                          : -1;
+	if (refused > 0)
+		return ferry_fail(ferrySystemError, "sending %u descriptors to the router: %s", message->descriptors,
+		                  strerror(refused));
+	if (!refused)
 		send_all(connection, payload, message->payload, &patience);
 	/* Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while they do. */
-	if (patience.over || !receive_reply(connection, &reply, &received, &patience)) {
+	if (patience.over || !receive_reply(connection, reply, &received, &patience)) {
 		if (received >= 0)
 			close(received);
-		if (!patience.over)
-			return ferry_fail(ferryRemoteError, "the router closed the connection");
-		shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
-		if (given_up && atomic_load(given_up))
-			return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
-		return ferry_fail(ferrySystemError, "the router has not answered for %ld s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
-		                  seconds);
+		return say_silent(connection, &patience, given_up);
 	}
-	reply.message[sizeof reply.message - 1] = '\0';
-	if (reply.magic != FERRY_ATTACH_MAGIC || reply.abi != FERRY_ATTACH_ABI)
-		result = ferry_fail(ferryRefused, "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
-		                    reply.magic, reply.abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
-	else if (reply.result >= ferryNumResults)
-		result = ferry_fail(ferryInternalError, "the router answers with result %u", reply.result);
-	else if (reply.result)
-		result = ferry_fail((ferryResult_t)reply.result, "%s", reply.message);
-	else if (descriptor && received == LOST)
-		result = ferry_fail(ferrySystemError, "the router's reply came without its arena: this process has no descriptor left for it%s",
-		                    ferry_descriptors_hint(EMFILE));
-	else if (descriptor && received < 0)
-		result = ferry_fail(ferryInternalError, "the router sent no descriptor with its reply");
+	result = check_reply(reply, descriptor != NULL, received);
 	if (!result && descriptor)
 		*descriptor = received;
 	else if (received >= 0)
@@ -365,15 +461,22 @@ ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_messag
 	return result;
 }
 
+ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
+                                      const _Atomic uint32_t *given_up)
+{
+	struct ferry_attach_reply reply;
+	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, given_up);
+}
+
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor)
 {
 	return ferry_attach_call_while(connection, message, payload, descriptor, NULL);
 }
 
-ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor)
+ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text, int descriptor)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
-	struct ferry_attach_reply reply = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, (uint32_t)result, 0, ""};
+	struct ferry_attach_reply reply = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, (uint32_t)result, flags, ""};
 	struct iovec part = {&reply, sizeof reply};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	snprintf(reply.message, sizeof reply.message, "%s", text ? text : "");
@@ -391,6 +494,11 @@ ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const cha
 	if (sent != (ssize_t)sizeof reply)
 		return ferry_fail(ferrySystemError, "a reply of %zu bytes: %zd sent: %s", sizeof reply, sent, strerror(errno));
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor)
+{
+	return ferry_attach_answer(connection, result, 0, text, descriptor);
 }
 
 ferryResult_t ferry_attach_check_peer(int connection)

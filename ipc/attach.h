@@ -2,9 +2,10 @@
 /**
  * The attach protocol: how a rank (or another router) meets a router over its unix socket.
  *
- * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each. The reply to
- * ATTACH and PEER carries the arena's descriptor (SCM_RIGHTS). The connection then stays open: closing it without DETACH
- * means that the rank died. The router reads SO_PEERCRED and takes only its own user and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
+ * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each. Descriptors ride on a
+ * message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the arena's (SCM_RIGHTS). The
+ * connection then stays open: closing it without DETACH means that the rank died. The router reads SO_PEERCRED and takes only its
+ * own user and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -13,10 +14,13 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
 #define FERRY_ATTACH_ABI 2u
 #define FERRY_KEY_BYTES 16
+#define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
+#define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
 enum ferry_attach_kind {
 	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
@@ -26,8 +30,12 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
 	FERRY_ATTACH_PEER,     /* another router asks for the arena of job `key` */
 	FERRY_ATTACH_STATUS,   /* anybody: what are you doing; the reply's message is the answer */
+	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
+	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	FERRY_ATTACH_KINDS
 };
+
+#define FERRY_ATTACH_MAPPED 1u /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 
 struct ferry_attach_message {
 	uint32_t magic, abi;
@@ -35,17 +43,20 @@ struct ferry_attach_message {
 	uint32_t rank, nranks;
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
-	uint32_t reserved;
+	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED */
+	uint32_t descriptors; /* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
+	uint32_t index;    /* FORGET */
 	uint64_t hash;     /* DROP */
-	uint64_t payload;  /* PLAN: bytes that follow the message */
+	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default */
 	uint8_t key[FERRY_KEY_BYTES];
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED: the UUID */
 };
 
 struct ferry_attach_reply {
 	uint32_t magic, abi;
 	uint32_t result;   /* ferryResult_t */
-	uint32_t reserved;
+	uint32_t flags;    /* to RANK: FERRY_ATTACH_MAPPED; where it was asked for and is not said, `message` tells why not */
 	char message[496]; /* why not; or the status text */
 };
 
@@ -103,7 +114,25 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
 ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
                                       const _Atomic uint32_t *given_up);
 
+/**
+ * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is copied out where it is
+ * a success. `descriptor`, `given_up`: NULL, or as above. ferryInvalidArgument for too many descriptors, ferrySystemError where they
+ * cannot be sent: the router has then got nothing.
+ */
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload, const int *sent,
+                                    struct ferry_attach_reply *reply, int *descriptor, const _Atomic uint32_t *given_up);
+
+/** The router's side: what `bytes` bytes of a message are read with. Its descriptors are above 2 and closed on exec. */
+struct ferry_attach_received {
+	ssize_t bytes;         /* as recv returns them, with its errno */
+	uint32_t ndescriptors;
+	bool truncated;        /* there were more, or this process could have no more; those that came are here */
+	int descriptors[FERRY_ATTACH_MOST_DESCRIPTORS];
+};
+void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry_attach_received *received);
+
 /** The router's side. descriptor < 0: none. */
+ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text, int descriptor);
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */

@@ -364,40 +364,41 @@ static void list_missing(const struct ferryComm *comm, uint32_t domain, char *te
 			length += (size_t)snprintf(text + length, bytes - length, length ? " %d" : "%d", rank);
 }
 
-static ferryResult_t wait_for_ranks(struct ferryComm *comm, uint32_t domain, uint64_t deadline)
+static ferryResult_t say_missing(const struct ferryComm *comm, uint32_t domain, uint32_t attached)
+{
+	char missing[200];
+	list_missing(comm, domain, missing, sizeof missing);
+	return ferry_fail(ferryRemoteError,
+	                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they are dead "
+	                  "or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
+	                  attached, comm->nranks, domain, missing, comm->rank);
+}
+
+/* Sleeps while the word is less than `enough`: one that the domain's router raises, or leaves when the job fails. */
+static ferryResult_t wait_for_word(struct ferryComm *comm, uint32_t domain, _Atomic uint32_t *word, uint32_t enough, uint64_t deadline)
 {
 	struct ferry_arena_header *header = comm->shared.arenas[domain].header;
 	while (1) {
-		uint32_t attached = atomic_load_explicit(&header->attached, memory_order_acquire);
+		uint32_t value = atomic_load_explicit(word, memory_order_acquire);
 		ferryResult_t result = read_failure(&header->failure);
-		if (result)
+		if (result || value >= enough)
 			return result;
-		if (attached >= (uint32_t)comm->nranks)
-			return ferrySuccess;
 		if (ferry_attach_closed(comm->sockets[domain]))
 			return ferry_fail(ferryRemoteError, "the router of domain %u went away while rank %d waited for the others", domain,
 			                  comm->rank);
-		if (ferry_now_ns() > deadline) {
-			char missing[200];
-			list_missing(comm, domain, missing, sizeof missing);
+		if (ferry_now_ns() > deadline && word == &header->attached)
+			return say_missing(comm, domain, value);
+		if (ferry_now_ns() > deadline)
 			return ferry_fail(ferryRemoteError,
-			                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they are dead "
-			                  "or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
-			                  attached, comm->nranks, domain, missing, comm->rank);
-		}
-		ferry_futex_wait(&header->attached, attached, 100000, true);
+			                  "all %d ranks have attached to domain %u, and its router has not become ready in time; rank %d "
+			                  "waits no longer (FERRY_ATTACH_TIMEOUT sets the seconds)",
+			                  comm->nranks, domain, comm->rank);
+		ferry_futex_wait(word, value, 100000, true);
 	}
 }
 
-static ferryResult_t meet(struct ferryComm *comm)
+static ferryResult_t learn_domains(struct ferryComm *comm)
 {
-	long seconds;
-	ferryResult_t result = ferry_attach_timeout(&seconds);
-	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
-	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
-		result = wait_for_ranks(comm, domain, deadline);
-	if (result)
-		return result;
 	comm->shared.nranks = comm->topology.nranks = (uint32_t)comm->nranks;
 	comm->shared.ndomains = comm->topology.ndomains = comm->ndomains;
 	for (int rank = 0; rank < comm->nranks; rank++) {
@@ -406,10 +407,26 @@ static ferryResult_t meet(struct ferryComm *comm)
 			return ferry_fail(ferryInternalError, "rank %d is in domain %u of %u", rank, domain, comm->ndomains);
 		comm->shared.rank_domain[rank] = comm->topology.rank_domain[rank] = domain;
 	}
+	return ferrySuccess;
+}
+
+/* Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers plans and exports. */
+static ferryResult_t meet(struct ferryComm *comm)
+{
+	long seconds;
+	ferryResult_t result = ferry_attach_timeout(&seconds);
+	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
+	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
+		result = wait_for_word(comm, domain, &comm->shared.arenas[domain].header->attached, (uint32_t)comm->nranks, deadline);
+	if (!result)
+		result = learn_domains(comm);
 	for (uint32_t domain = 0; !result && comm->rank == 0 && domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
 		result = ferry_attach_call(comm->sockets[domain], &message, NULL, NULL);
 	}
+	deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
+	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
+		result = wait_for_word(comm, domain, &comm->shared.arenas[domain].header->ready, 1, deadline);
 	return result;
 }
 

@@ -47,6 +47,15 @@ static ferryResult_t map_peers(struct ferry_job *job)
 	return ferrySuccess;
 }
 
+/* All ranks wait for the header's word before they ask for more (rank-lib/bootstrap.c). */
+static void say_ready(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	atomic_store_explicit(&job->ready, 1, memory_order_release);
+	atomic_store_explicit(&header->ready, 1, memory_order_release);
+	ferry_futex_wake(&header->ready, -1, true);
+}
+
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
@@ -55,7 +64,7 @@ static void answer_ready(struct ferry_job *job)
 	else if (result)
 		ferry_job_fail(job, result, ferry_last_message());
 	else
-		atomic_store_explicit(&job->ready, 1, memory_order_release);
+		say_ready(job);
 	ferry_attach_reply(job->attendant.client, result, result ? ferry_last_message() : "", -1);
 	close(job->attendant.client);
 }

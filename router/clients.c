@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define RETRY_MS 1000 /* how long the listener rests before it is seen whether there is a descriptor again */
@@ -21,13 +22,32 @@ static int spare_descriptor(const struct ferry_clients *clients)
 	return fcntl(clients->event, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 }
 
+/* What came with the client's message and was not taken. */
+static void forget_message(struct ferry_client *client)
+{
+	for (uint32_t i = 0; i < client->ndescriptors; i++)
+		if (client->descriptors[i] >= 0)
+			close(client->descriptors[i]);
+	free(client->descriptors);
+	free(client->payload);
+	client->descriptors = NULL;
+	client->payload = NULL;
+	client->ndescriptors = 0;
+	client->received = 0;
+}
+
+static void client_free(struct ferry_client *client)
+{
+	forget_message(client);
+	close(client->descriptor);
+	free(client);
+}
+
 static void client_close(struct ferry_clients *clients, size_t index)
 {
 	struct ferry_client *client = clients->all[index];
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
-	close(client->descriptor);
-	free(client->payload);
 	if (job) {
 		if (!client->detached && !atomic_load(&job->dead)) {
 			char text[96];
@@ -42,45 +62,95 @@ static void client_close(struct ferry_clients *clients, size_t index)
 		if (!used)
 			ferry_jobs_destroy(clients->jobs, job);
 	}
-	free(client);
+	client_free(client);
+}
+
+/* ---- reading ---- */
+
+/* Memory files, and the driver's. Were it a socket, or held one: the client's own end would keep its connection open
+ * when it has died. */
+static bool holds_memory(int descriptor)
+{
+	struct stat status;
+	return !fstat(descriptor, &status) && (S_ISREG(status.st_mode) || S_ISCHR(status.st_mode));
+}
+
+/* Keeps what rode on the message's bytes. They come with its first one: with the payload, or twice, is not how it is
+ * done. */
+static ferryResult_t keep_descriptors(struct ferry_client *client, const struct ferry_attach_received *received)
+{
+	uint32_t count = received->ndescriptors;
+	ferryResult_t result = ferrySuccess;
+	if (!count && !received->truncated)
+		return ferrySuccess;
+	if (client->received)
+		result = ferry_fail(ferryInvalidArgument, "%u descriptors behind the first byte of a message", count);
+	else if (received->truncated)
+		result = ferry_fail(
+		        ferryRefused,
+		        "more descriptors came with a message than the %u that arrived: at most %u may, and this "
+		        "router must have room for them",
+		        count, FERRY_ATTACH_MOST_DESCRIPTORS);
+	for (uint32_t i = 0; !result && i < count; i++)
+		if (!holds_memory(received->descriptors[i]))
+			result = ferry_fail(ferryInvalidArgument,
+			                    "descriptor %u of a message is of neither memory nor a device", i);
+	if (!result && !(client->descriptors = malloc(count * sizeof(int))))
+		result = ferry_fail(ferrySystemError, "no memory for %u descriptors", count);
+	for (uint32_t i = 0; result && i < count; i++)
+		close(received->descriptors[i]);
+	if (result)
+		return result;
+	memcpy(client->descriptors, received->descriptors, count * sizeof(int));
+	client->ndescriptors = count;
+	return ferrySuccess;
+}
+
+static ferryResult_t begin_message(struct ferry_client *client)
+{
+	struct ferry_attach_message checked;
+	ferryResult_t result = ferry_attach_decode(&client->message, sizeof client->message, &checked);
+	if (!result && checked.descriptors != client->ndescriptors)
+		result = ferry_fail(ferryInvalidArgument,
+		                    "attach message of kind %u with %u descriptors, where it speaks of %u",
+		                    checked.kind, client->ndescriptors, checked.descriptors);
+	if (!result)
+		result = ferry_request_admit(client, &checked);
+	if (!result && checked.payload && !(client->payload = malloc(checked.payload)))
+		result = ferry_fail(ferrySystemError, "no memory for a payload of %llu bytes",
+		                    (unsigned long long)checked.payload);
+	return result;
 }
 
 /* Reads what there is; false once the connection is to be closed. */
 static bool client_read(struct ferry_clients *clients, struct ferry_client *client)
 {
-	size_t head = sizeof client->message;
-	size_t want =
-	        client->received < head ? head - client->received : head + client->message.payload - client->received;
-	char *into = client->received < head ? (char *)&client->message + client->received
-	                                     : client->payload + (client->received - head);
-	ssize_t got = recv(client->descriptor, into, want, MSG_DONTWAIT);
-	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+	struct ferry_attach_received received;
+	size_t head = sizeof client->message, have = client->received;
+	size_t want = have < head ? head - have : head + client->message.payload - have;
+	char *into = have < head ? (char *)&client->message + have : client->payload + (have - head);
+	ferry_attach_receive(client->descriptor, into, want, &received);
+	if (received.bytes < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
-	if (got <= 0)
+	if (received.bytes <= 0)
 		return false;
-	client->received += (size_t)got;
-	if (client->received == head) {
-		struct ferry_attach_message checked;
-		ferryResult_t result = ferry_attach_decode(&client->message, head, &checked);
-		if (!result)
-			result = ferry_request_admit(client, &checked);
-		if (!result && checked.payload && !(client->payload = malloc(checked.payload)))
-			result = ferry_fail(ferrySystemError, "no memory for a plan of %llu bytes",
-			                    (unsigned long long)checked.payload);
-		if (result) {
-			ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
-			ferry_attach_reply(client->descriptor, result, ferry_last_message(), -1);
-			return false;
-		}
+	ferryResult_t result = keep_descriptors(client, &received);
+	client->received += (size_t)received.bytes;
+	if (!result && have < head && client->received == head)
+		result = begin_message(client);
+	if (result) {
+		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
+		ferry_attach_reply(client->descriptor, result, ferry_last_message(), -1);
+		return false;
 	}
 	if (client->received < head || client->received < head + client->message.payload)
 		return true;
 	ferry_request_serve(clients->jobs, client);
-	client->received = 0;
-	free(client->payload);
-	client->payload = NULL;
+	forget_message(client);
 	return true;
 }
+
+/* ---- accepting ---- */
 
 static void refuse_for_want(struct ferry_clients *clients, int error)
 {
@@ -216,11 +286,8 @@ void ferry_clients_wake(struct ferry_clients *clients)
 
 void ferry_clients_close(struct ferry_clients *clients)
 {
-	for (size_t i = 0; i < clients->count; i++) {
-		close(clients->all[i]->descriptor);
-		free(clients->all[i]->payload);
-		free(clients->all[i]);
-	}
+	for (size_t i = 0; i < clients->count; i++)
+		client_free(clients->all[i]);
 	free(clients->all);
 	free(clients->set);
 	close(clients->listener);

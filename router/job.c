@@ -7,6 +7,16 @@
 
 #include <string.h>
 
+void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why)
+{
+	struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	atomic_fetch_or_explicit(&arena->header->present, 1ull << rank, memory_order_relaxed);
+	atomic_fetch_add_explicit(&arena->header->attached, 1, memory_order_release);
+	ferry_futex_wake(&arena->header->attached, -1, true);
+	if (ferry_attach_answer(client, ferrySuccess, flags, why, arena->descriptor))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+}
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
@@ -17,6 +27,7 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	atomic_store_explicit(&header->failed, 1, memory_order_release);
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_futex_wake(&header->attached, -1, true);
+	ferry_futex_wake(&header->ready, -1, true);
 	/* The attendant may be mapping the other domains' arenas: until that is done, ranks that wait there look for themselves. */
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {

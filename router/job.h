@@ -88,11 +88,16 @@ struct ferry_run {
 	_Atomic uint64_t working_ns;            /* that workers have spent on those that have; each adds before it lowers `left` */
 };
 
+struct ferry_imports;
+
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
+	struct ferry_imports *imports[FERRY_MAX_RANKS]; /* of ranks that have asked to be mapped (router/imports.h); connection thread,
+	                                           before the rank is welcomed, and once nobody works for the job any more */
+	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
 	_Atomic uint32_t ready;                 /* 1 once the other domains' arenas are mapped; attendant thread, release */
 	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
@@ -152,6 +157,12 @@ bool ferry_job_expects(struct ferry_job *job);
  * its own have nothing; who has not looked there has not seen all that is ready.
  */
 uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted);
+
+/**
+ * A rank has attached, as far as this router goes: counts it in the arena's header, so that the others may go on, and replies to it with the
+ * arena. flags: FERRY_ATTACH_MAPPED, or 0 and, where it has asked for that, why not. Connection thread, or the mapper's.
+ */
+void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why);
 
 /** Ends the job for all its ranks with this code and message, unless it has failed before. Any thread of the router. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);

@@ -17,9 +17,11 @@ struct ferry_client {
 	size_t received; /* of the message and then of the payload */
 	struct ferry_attach_message message;
 	char *payload;
+	int *descriptors; /* that came with the message; whoever takes one leaves -1 */
+	uint32_t ndescriptors;
 };
 
-/** May this client send what comes behind its message? Errors: ferryInvalidUsage, with what is missing. */
+/** May this client send what comes with and behind its message? Errors: ferryInvalidUsage, with what is missing. */
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message);
 
 /** Does what the client's message asks for and answers it, or leaves the answer to who does it. */

@@ -51,6 +51,7 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	assert_int_equal(first.bytes, second.bytes);
 	assert_int_equal(first.bytes, ferry_arena_bytes(&small));
 	memset(first.rank_lines, 1, sizeof *first.rank_lines * first.nranks);
+	memset(first.export_cells, 21, sizeof *first.export_cells * FERRY_MOST_EXPORTS * first.nranks);
 	memset(first.pair_lines, 2, sizeof *first.pair_lines * 9);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		memset(first.counters[bank], 3 + (int)bank, sizeof(struct ferry_counter) * first.ncounters);
@@ -58,6 +59,8 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	}
 	memset(first.pair_windows, 20, 9 * FERRY_PAIR_SLOTS * (size_t)first.pair_slot_bytes);
 	assert_int_equal(*(char *)&second.rank_lines[2], 1);
+	assert_int_equal(*(char *)&second.export_cells[3 * FERRY_MOST_EXPORTS - 1], 21);
+	assert_int_equal(*(char *)&second.export_cells[0], 21);
 	assert_int_equal(*(char *)&second.pair_lines[8], 2);
 	assert_int_equal(*(char *)&second.counters[0][second.ncounters - 1], 3);
 	assert_int_equal(*(char *)&second.counters[1][0], 4);

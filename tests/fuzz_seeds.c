@@ -5,6 +5,7 @@
  */
 #include "ipc/attach.h"
 #include "ipc/error.h"
+#include "ipc/export.h"
 #include "rank-lib/program/program.h"
 
 #include <stdlib.h>
@@ -73,12 +74,31 @@ static int write_message(const char *directory, uint32_t kind)
 		message.payload = sizeof(struct ferry_plan) + sizeof(struct ferry_instr);
 	if (kind == FERRY_ATTACH_DROP)
 		message.hash = 0x0123456789abcdef;
+	if (kind == FERRY_ATTACH_EXPORT)
+		message.payload = FERRY_EXPORTED_LEAST;
 	if (ferry_attach_decode(&message, sizeof message, &decoded)) {
 		fprintf(stderr, "message of kind %u: %s\n", kind, ferry_last_message());
 		return 1;
 	}
 	snprintf(name, sizeof name, "kind-%u", kind);
 	return write_file(directory, "attach", name, &message, sizeof message);
+}
+
+static int write_export(const char *directory, uint32_t kind)
+{
+	struct ferry_exported exported = {.index = 7, .kind = kind, .generation = 3, .bytes = 6u << 20}, decoded;
+	char name[16];
+	if (kind == FERRY_EXPORTED_VMM) {
+		exported.npieces = 2;
+		exported.lengths[0] = 4u << 20;
+		exported.lengths[1] = 2u << 20;
+	}
+	if (ferry_exported_read(&exported, ferry_exported_size(&exported), exported.npieces, &decoded)) {
+		fprintf(stderr, "export of kind %u: %s\n", kind, ferry_last_message());
+		return 1;
+	}
+	snprintf(name, sizeof name, "export-%u", kind);
+	return write_file(directory, "attach", name, &exported, ferry_exported_size(&exported));
 }
 
 int main(int argc, char **argv)
@@ -96,5 +116,6 @@ int main(int argc, char **argv)
 	}
 	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
 		failed |= write_message(argv[1], kind);
+	failed |= write_export(argv[1], FERRY_EXPORTED_IPC) | write_export(argv[1], FERRY_EXPORTED_VMM);
 	return failed;
 }

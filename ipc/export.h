@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank and its routers say of the rank's device buffers. A rank exports an allocation once, over its socket
+ * (struct ferry_exported), under an index of its choice; from then on it names buffers by {index, generation, offset}.
+ * A generation is what an index names from one export to the next, numbered from 1: the same allocation keeps it, also
+ * when it is exported again.
+ *
+ * An export cell says whether the router still has it mapped. Writers: `used` the rank, `mapped` the router.
+ *   rank,  to use it:    used = number of its submission;  full fence;  mapped == generation? else it exports it again
+ *   router, to forget:   mapped = 0;  full fence;  used > last submission that has ended? then mapped = generation
+ * again One of the two sees the other's store, so nothing is unmapped that a submission names (router/imports.h has the
+ * argument).
+ */
+#ifndef FERRY_IPC_EXPORT_H
+#define FERRY_IPC_EXPORT_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#define FERRY_MOST_EXPORTS 1024u /* indexes of a rank */
+#define FERRY_MOST_PIECES  240u  /* of an export: a descriptor each in one message */
+#define FERRY_EXPORT_PINNED                                                                                            \
+	UINT64_MAX /* `used`: a captured call or ferryCommRegister names it; never forgotten for being idle */
+
+/** A buffer of a rank, as its submissions name it. */
+struct ferry_buffer_name {
+	uint32_t index;
+	uint32_t reserved;
+	uint64_t generation;
+	uint64_t offset; /* bytes from the start of what was exported */
+};
+
+struct ferry_export_cell {
+	_Atomic uint64_t
+	        used; /* rank: number of its last submission that names the index, from 1; or FERRY_EXPORT_PINNED */
+	_Atomic uint64_t mapped; /* router: the generation that it has mapped, 0: none */
+};
+
+enum ferry_exported_kind {
+	FERRY_EXPORTED_IPC = 1, /* a whole allocation of cudaMalloc */
+	FERRY_EXPORTED_VMM,     /* physical pieces mapped one behind another, a descriptor each */
+};
+
+/** EXPORT's payload: up to the last length. */
+struct ferry_exported {
+	uint32_t index;
+	uint32_t kind;
+	uint64_t generation;
+	uint64_t bytes;     /* of the whole */
+	uint8_t gpu[16];    /* the UUID, which no CUDA_VISIBLE_DEVICES changes */
+	uint8_t handle[64]; /* IPC: a CUipcMemHandle */
+	uint32_t npieces;   /* VMM */
+	uint32_t reserved;
+	uint64_t lengths[FERRY_MOST_PIECES]; /* VMM: bytes of each, in the order of addresses; their sum is `bytes` */
+};
+
+#define FERRY_EXPORTED_LEAST offsetof(struct ferry_exported, lengths)
+
+/** What of it is sent. */
+static inline size_t ferry_exported_size(const struct ferry_exported *exported)
+{
+	return FERRY_EXPORTED_LEAST + exported->npieces * sizeof exported->lengths[0];
+}
+
+/**
+ * Reads one out of bytes that nobody vouches for, with so many descriptors beside them. ferryInvalidArgument, with the
+ * values: it is not as long as its pieces say, its index, generation, kind or lengths are out of range, or the
+ * descriptors are not its pieces'.
+ */
+ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t ndescriptors,
+                                  struct ferry_exported *exported);
+
+#endif
