@@ -52,6 +52,8 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	job->shared.ndomains = shape.ndomains;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		job->shared.arenas[domain].descriptor = -1;
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		job->words_descriptor[rank] = -1;
 	ferryResult_t result = ferry_arena_create(&shape, &job->shared.arenas[jobs->domain]);
 	if (result) {
 		free(job);
@@ -108,12 +110,16 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_attendant_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
+	ferry_mapper_leave(&jobs->mapper, job);
 	ferry_job_free_plans(job);
 	jobs->staging_used -= FERRY_BANKS * own->staging_bytes;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		ferry_guard_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		if (job->words_descriptor[rank] >= 0)
+			close(job->words_descriptor[rank]);
 	pthread_mutex_destroy(&job->admit);
 	pthread_mutex_destroy(&job->failing);
 	pthread_mutex_destroy(&job->plans.lock);
@@ -144,9 +150,11 @@ void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
 		working += atomic_load_explicit(&job->working_ns, memory_order_relaxed);
 	}
 	snprintf(text, bytes,
-	         "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u staging=%llu slices=%llu bytes=%llu "
+	         "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u gpus=%u staging=%llu slices=%llu "
+	         "bytes=%llu "
 	         "calls_ms=%.3f working_ms=%.3f",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
-	         jobs->workers.limit, njobs, failed, ranks, (unsigned long long)jobs->staging_used, slices, moved,
-	         (double)calls / 1e6, (double)working / 1e6);
+	         jobs->workers.limit, njobs, failed, ranks,
+	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed),
+	         (unsigned long long)jobs->staging_used, slices, moved, (double)calls / 1e6, (double)working / 1e6);
 }

@@ -3,14 +3,13 @@
 
 #include "ipc/error.h"
 
-#include <string.h>
-
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	const struct ferry_attach_message *message = &client->message;
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
+	bool mapped = message->flags & FERRY_ATTACH_MAPPED;
 	ferryResult_t result = ferry_jobs_join(jobs, message, &job);
 	if (result)
 		return result;
@@ -21,16 +20,44 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		                  message->rank);
 	if (atomic_load(&job->dead))
 		return ferry_job_failure(job);
-	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
+	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
+	if (mapped && (result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor))) {
+		if (!job->attached) /* it was made for this rank */
+			ferry_jobs_destroy(jobs, job);
+		return result;
+	}
 	job->attached |= 1ull << message->rank;
 	client->job = job;
 	client->rank = message->rank;
-	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
-	header->rank_domain[message->rank] = (uint8_t)message->domain;
-	atomic_fetch_or_explicit(&header->present, 1ull << message->rank, memory_order_relaxed);
-	atomic_fetch_add_explicit(&header->attached, 1, memory_order_release);
-	ferry_futex_wake(&header->attached, -1, true);
+	if (mapped) {
+		job->words_descriptor[message->rank] = client->descriptors[0];
+		client->descriptors[0] = -1;
+	} else {
+		ferry_job_welcome(job, message->rank, client->descriptor, 0, "");
+	}
 	return ferrySuccess;
+}
+
+static ferryResult_t map_export(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	struct ferry_exported exported;
+	if (!client->job)
+		return ferry_fail(ferryInvalidUsage, "EXPORT before ATTACH");
+	ferryResult_t result =
+	        ferry_exported_read(client->payload, client->message.payload, client->ndescriptors, &exported);
+	if (result)
+		return result;
+	return ferry_mapper_export(&jobs->mapper, client->job->imports[client->rank], &exported, client->descriptors,
+	                           client->descriptor);
+}
+
+static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	if (!client->job)
+		return ferry_fail(ferryInvalidUsage, "FORGET before ATTACH");
+	return ferry_mapper_forget(&jobs->mapper, client->job->imports[client->rank], client->message.index,
+	                           client->descriptor);
 }
 
 static ferryResult_t make_ready(struct ferry_client *client)
@@ -64,7 +91,10 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message)
 {
-	return message->payload && !client->job ? ferry_fail(ferryInvalidUsage, "PLAN before ATTACH") : ferrySuccess;
+	if (message->payload && !client->job)
+		return ferry_fail(ferryInvalidUsage, "%s before ATTACH",
+		                  message->kind == FERRY_ATTACH_PLAN ? "PLAN" : "EXPORT");
+	return ferrySuccess;
 }
 
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -76,7 +106,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	switch (client->message.kind) {
 	case FERRY_ATTACH_RANK:
 		if (!(result = attach_rank(jobs, client)))
-			descriptor = client->job->shared.arenas[jobs->domain].descriptor;
+			return; /* it is welcomed, or the mapper does that */
 		break;
 	case FERRY_ATTACH_READY:
 		if (!(result = make_ready(client)))
@@ -87,6 +117,14 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		break;
 	case FERRY_ATTACH_DROP:
 		result = drop_plan(jobs, client);
+		break;
+	case FERRY_ATTACH_EXPORT:
+		if (!(result = map_export(jobs, client)))
+			return; /* the mapper answers */
+		break;
+	case FERRY_ATTACH_FORGET:
+		if (!(result = forget_export(jobs, client)))
+			return;
 		break;
 	case FERRY_ATTACH_DETACH:
 		client->detached = true;

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The GPUs of a router: found by UUID, whatever numbers a rank or this process gives them, with one context each (about
+ * 525 MiB of its memory), a copier, and what is mapped of other processes' memory. The driver is opened at the first
+ * use. Built without cuda.h, or where there is no driver, all is refused, with the reason.
+ *
+ * Contexts are made, given up and mapped into by the mapper's thread alone (router/mapper.h): that takes up to a
+ * second. Holding one again and dropping it is anybody's.
+ */
+#ifndef FERRY_ROUTER_GPUS_H
+#define FERRY_ROUTER_GPUS_H
+
+#include "ipc/attach.h"
+#include "ipc/export.h"
+#include "router/copy/copy.h"
+
+#define FERRY_GPU_IDLE_NS 10000000000ull /* a context that nobody holds is given up after so long */
+
+struct ferry_gpu;
+
+struct ferry_gpus {
+	struct ferry_gpu *all;  /* mapper's thread */
+	_Atomic uint32_t count; /* with a context; the same, read anywhere */
+};
+
+/** What a GPU has mapped for this process. */
+struct ferry_mapping {
+	char *address;
+	uint64_t bytes;
+	uint32_t npieces; /* 0: opened by its handle */
+	uint64_t *lengths;
+};
+
+/**
+ * The GPU of that UUID, held for the caller. Errors: ferryInvalidUsage without a driver, or where none of its GPUs has
+ * that UUID; the driver's, where it gives no context (exclusive mode, no memory).
+ */
+ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
+
+/** For one more holder, who then may outlive the first. */
+void ferry_gpu_hold(struct ferry_gpu *gpu);
+void ferry_gpu_drop(struct ferry_gpu *gpu);
+
+/** For lanes: it stays where it is as long as the GPU is held. */
+struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);
+
+/** Gives up the contexts that nobody has held for FERRY_GPU_IDLE_NS, or (all) for any time. Nanoseconds until there may
+ * be another, or -1. */
+int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all);
+
+/**
+ * Maps what a rank exports into the GPU's context. The descriptors stay the caller's and are of no use afterwards: the
+ * mapping alone keeps the memory. Errors: ferryInvalidArgument where there is less than it says, the driver's. Nothing
+ * is then mapped.
+ */
+ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *exported, const int *descriptors,
+                            struct ferry_mapping *mapping);
+void ferry_gpu_unmap(struct ferry_gpu *gpu, struct ferry_mapping *mapping);
+
+#endif

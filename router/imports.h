@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A mapped rank's exports as its router has them: a table from index to {generation, address, bytes}. A lane takes what
+ * a submission names, copies, and releases it; that never maps and never waits. The mapper's thread (router/mapper.h)
+ * maps and forgets, and the connection thread makes the table with the rank's attaching and abandons it with the job.
+ * `lock` guards the table and what is in it; nothing is mapped or unmapped under it.
+ *
+ * Forgotten is what the rank says is to be (FORGET), what another generation has replaced, and what nobody has used for
+ * a second: a buffer that its owner has freed gives nothing back as long as it is mapped here. None of this while a
+ * lane holds it, or while a submission names it that has not ended, though no lane may have seen that yet:
+ *
+ *   rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
+ *   router:  mapped = 0;  fence;  u = used;    unmap, if u <= ended; else mapped = generation again
+ *
+ * If the router's load does not see n, then its fence is before the rank's, which therefore sees mapped = 0: the rank
+ * exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
+ * generation, so that submissions that named it before find it as well). If the load sees n, then n > ended until the
+ * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
+ * number is under way, so unmapping comes after those. What another generation has replaced waits so too: for the last
+ * submission that `used` told of when it was replaced.
+ */
+#ifndef FERRY_ROUTER_IMPORTS_H
+#define FERRY_ROUTER_IMPORTS_H
+
+#include "ipc/arena.h"
+#include "router/gpus.h"
+
+#include <pthread.h>
+
+#define FERRY_IMPORT_IDLE_NS 1000000000ull
+
+/** One mapped export. Lanes see no more of it than its name; its generation and mapping do not change. */
+struct ferry_import {
+	struct ferry_imports *owner;
+	uint32_t index;
+	uint64_t generation;
+	struct ferry_mapping mapping;
+	uint32_t users;      /* under the lock */
+	uint32_t takes;      /* since it was mapped, modulo 2^32; under the lock */
+	uint32_t seen_takes; /* mapper, from here on: at its last look */
+	uint64_t seen_used;
+	uint64_t busy_ns;          /* when it was last seen to be used */
+	uint64_t last;             /* retired: the last submission that may name it */
+	struct ferry_import *next; /* retired, or about to be unmapped */
+};
+
+struct ferry_imports {
+	pthread_mutex_t lock;
+	uint32_t rank;
+	uint8_t uuid[FERRY_GPU_BYTES];   /* of the rank's GPU */
+	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet); mapper, release */
+	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
+	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* under the lock */
+	struct ferry_import *retired; /* replaced or to be forgotten, with users or submissions left; under the lock */
+	uint32_t nretired;
+	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
+};
+
+/** For a rank that attaches with that GPU. The cells stay until it is abandoned. NULL: no memory. */
+struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
+
+/** Finds the GPU. Mapper's thread. Errors as ferry_gpus_hold: the rank is then not mapped. */
+ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus);
+
+/** The rank's GPU, or NULL where the rank moves its data itself. Once the rank has had the reply to its attaching it
+ * does not change. */
+static inline struct ferry_gpu *ferry_imports_gpu(const struct ferry_imports *imports)
+{
+	return atomic_load_explicit(&imports->gpu, memory_order_acquire);
+}
+
+/**
+ * `bytes` bytes from where the name points, mapped until the import is released. Any thread; never waits for a mapping.
+ * ferryInvalidUsage, with the values: no such index, another generation, or it reaches beyond what was exported.
+ */
+ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 char **address, struct ferry_import **held);
+
+/** No copy of it is under way any more. */
+void ferry_imports_release(struct ferry_import *held);
+
+/** The rank's submissions up to this number have ended, and released what they held. One thread at a time; never less
+ * than before. */
+static inline void ferry_imports_ended(struct ferry_imports *imports, uint64_t submission)
+{
+	atomic_store_explicit(&imports->ended, submission, memory_order_release);
+}
+
+/**
+ * Maps what the rank exports, in the place of an older generation of that index; the same generation again only says
+ * that it is mapped. Mapper's thread. Errors: ferryInvalidArgument (an older generation, another GPU, the same
+ * generation with other bytes), ferryRefused (too many replaced ones are still in use), those of ferry_gpu_map. The
+ * index then names what it named before.
+ */
+ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported,
+                                const int *descriptors);
+
+/** Forgets what the index names, as soon as nobody uses it. Mapper's thread. Nothing happens where it names nothing. */
+void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
+
+/**
+ * Unmaps what is not used any more, idle ones too. Mapper's thread. Nanoseconds until it should be called again, -1:
+ * not before something is mapped.
+ */
+int64_t ferry_imports_sweep(struct ferry_imports *imports);
+
+/** The arena goes, and no lane takes any more: from now on the cells are not touched. What users hold stays mapped
+ * until they release it. */
+void ferry_imports_abandon(struct ferry_imports *imports);
+
+/** Abandoned: unmaps everything and frees; false while there are users. Mapper's thread. */
+bool ferry_imports_free(struct ferry_imports *imports);
+
+#endif

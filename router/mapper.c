@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/mapper.h"
+
+#include "ipc/error.h"
+#include "ipc/wait.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LEFT_NS 10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
+
+enum request_kind { NOTHING, JOIN, EXPORT, FORGET };
+
+/* A rank, and what it asks for: under the mapper's lock, but that the mapper alone may touch a request that it works
+ * on. */
+struct ferry_mapped_rank {
+	struct ferry_imports *imports;
+	enum request_kind kind;
+	int client; /* where the answer goes: a copy */
+	uint32_t index;
+	struct ferry_exported exported;
+	int descriptors[FERRY_MOST_PIECES]; /* exported.npieces many */
+	pthread_mutex_t welcoming;          /* held while the job welcomes it, and by who takes the job away */
+	struct ferry_job *job;              /* NULL once that has ended; under `welcoming` */
+	bool left;                          /* under the lock */
+	struct ferry_mapped_rank *next;
+};
+
+/* ---- the mapper's thread ---- */
+
+static void serve_join(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	ferryResult_t result = ferry_imports_open(rank->imports, &mapper->gpus);
+	if (result)
+		ferry_log(FERRY_LOG_INFO, "rank %u moves its data itself: %s", rank->imports->rank,
+		          ferry_last_message());
+	const char *why = result ? ferry_last_message() : "";
+	pthread_mutex_lock(&rank->welcoming);
+	if (rank->job)
+		ferry_job_welcome(rank->job, rank->imports->rank, rank->client, result ? 0 : FERRY_ATTACH_MAPPED, why);
+	pthread_mutex_unlock(&rank->welcoming);
+}
+
+static void serve_export(struct ferry_mapped_rank *rank)
+{
+	ferryResult_t result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	for (uint32_t i = 0; i < rank->exported.npieces; i++)
+		close(rank->descriptors[i]);
+	ferry_attach_reply(rank->client, result, result ? ferry_last_message() : "", -1);
+}
+
+static void serve_forget(struct ferry_mapped_rank *rank)
+{
+	ferry_imports_forget(rank->imports, rank->index);
+	ferry_attach_reply(rank->client, ferrySuccess, "", -1);
+}
+
+static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	switch (rank->kind) {
+	case JOIN:
+		serve_join(mapper, rank);
+		break;
+	case EXPORT:
+		serve_export(rank);
+		break;
+	case FORGET:
+		serve_forget(rank);
+		break;
+	case NOTHING:
+		return;
+	}
+	close(rank->client);
+}
+
+/* Under the lock. */
+static struct ferry_mapped_rank *next_request(struct ferry_mapper *mapper)
+{
+	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next)
+		if (rank->kind != NOTHING)
+			return rank;
+	return NULL;
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+	return a < 0 ? b : b < 0 || a < b ? a : b;
+}
+
+/* Under the lock, which it lets go of: the ranks stay in the list meanwhile, as the mapper alone takes them out. */
+static int64_t look_after_ranks(struct ferry_mapper *mapper)
+{
+	int64_t next = -1;
+	for (struct ferry_mapped_rank **link = &mapper->ranks; *link;) {
+		struct ferry_mapped_rank *rank = *link;
+		bool left = rank->left;
+		pthread_mutex_unlock(&mapper->lock);
+		bool gone = left && ferry_imports_free(rank->imports);
+		int64_t due = gone ? -1 : left ? LEFT_NS : ferry_imports_sweep(rank->imports);
+		pthread_mutex_lock(&mapper->lock);
+		next = sooner(next, due);
+		if (!gone) {
+			link = &rank->next;
+			continue;
+		}
+		/* New ones are put in at the head, so the link to this one may have moved. */
+		for (link = &mapper->ranks; *link != rank;)
+			link = &(*link)->next;
+		*link = rank->next;
+		pthread_mutex_destroy(&rank->welcoming);
+		free(rank);
+	}
+	return next;
+}
+
+static void wait_until_asked(struct ferry_mapper *mapper, int64_t nanoseconds)
+{
+	if (nanoseconds < 0) {
+		pthread_cond_wait(&mapper->asked, &mapper->lock);
+		return;
+	}
+	struct timespec until;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	uint64_t total = (uint64_t)until.tv_nsec + (uint64_t)nanoseconds;
+	until.tv_sec += (time_t)(total / 1000000000u);
+	until.tv_nsec = (long)(total % 1000000000u);
+	pthread_cond_timedwait(&mapper->asked, &mapper->lock, &until);
+}
+
+/* Under the lock, which it lets go of meanwhile. Until when there is nothing to be done unasked; UINT64_MAX: for ever.
+ */
+static uint64_t look_after(struct ferry_mapper *mapper)
+{
+	uint64_t now = ferry_now_ns();
+	mapper->changed = false;
+	int64_t next = look_after_ranks(mapper);
+	pthread_mutex_unlock(&mapper->lock);
+	next = sooner(next, ferry_gpus_rest(&mapper->gpus, false));
+	pthread_mutex_lock(&mapper->lock);
+	return next < 0 ? UINT64_MAX : now + (uint64_t)next;
+}
+
+static void *mapper_main(void *argument)
+{
+	struct ferry_mapper *mapper = argument;
+	uint64_t due = 0;
+	pthread_mutex_lock(&mapper->lock);
+	while (!mapper->stopping || mapper->ranks) {
+		struct ferry_mapped_rank *rank = next_request(mapper);
+		if (rank) {
+			pthread_mutex_unlock(&mapper->lock);
+			serve(mapper, rank);
+			pthread_mutex_lock(&mapper->lock);
+			rank->kind = NOTHING;
+			due = 0;
+			continue;
+		}
+		uint64_t now = ferry_now_ns();
+		if (mapper->changed || now >= due)
+			due = look_after(mapper);
+		else
+			wait_until_asked(mapper, due == UINT64_MAX ? -1 : (int64_t)(due - now));
+	}
+	pthread_mutex_unlock(&mapper->lock);
+	ferry_gpus_rest(&mapper->gpus, true);
+	return NULL;
+}
+
+/* ---- the connection thread ---- */
+
+void ferry_mapper_init(struct ferry_mapper *mapper)
+{
+	pthread_condattr_t monotonic;
+	*mapper = (struct ferry_mapper){.running = false};
+	pthread_mutex_init(&mapper->lock, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&mapper->asked, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
+void ferry_mapper_stop(struct ferry_mapper *mapper)
+{
+	if (mapper->running) {
+		pthread_mutex_lock(&mapper->lock);
+		mapper->stopping = true;
+		pthread_cond_signal(&mapper->asked);
+		pthread_mutex_unlock(&mapper->lock);
+		pthread_join(mapper->thread, NULL);
+	}
+	pthread_cond_destroy(&mapper->asked);
+	pthread_mutex_destroy(&mapper->lock);
+}
+
+static ferryResult_t start(struct ferry_mapper *mapper)
+{
+	if (mapper->running)
+		return ferrySuccess;
+	int refused = pthread_create(&mapper->thread, NULL, mapper_main, mapper);
+	if (refused)
+		return ferry_fail(ferrySystemError, "a thread that maps ranks' buffers: %s", strerror(refused));
+	mapper->running = true;
+	return ferrySuccess;
+}
+
+static ferryResult_t copy_client(int client, int *copy)
+{
+	*copy = fcntl(client, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	return *copy >= 0 ? ferrySuccess
+	                  : ferry_fail(ferrySystemError, "a descriptor to answer a rank with: %s", strerror(errno));
+}
+
+static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct ferry_attach_message *message, int client)
+{
+	struct ferry_mapped_rank *rank = calloc(1, sizeof *rank);
+	struct ferry_export_cell *cells =
+	        job->shared.arenas[job->domain].export_cells + (size_t)message->rank * FERRY_MOST_EXPORTS;
+	if (rank)
+		rank->imports = ferry_imports_new(message->rank, message->gpu, cells);
+	if (!rank || !rank->imports) {
+		free(rank);
+		return NULL;
+	}
+	rank->kind = JOIN;
+	rank->client = client;
+	rank->job = job;
+	pthread_mutex_init(&rank->welcoming, NULL);
+	return rank;
+}
+
+ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
+                                const struct ferry_attach_message *message, int client)
+{
+	int copy;
+	ferryResult_t result = start(mapper);
+	if (!result)
+		result = copy_client(client, &copy);
+	if (result)
+		return result;
+	struct ferry_mapped_rank *rank = rank_new(job, message, copy);
+	if (!rank) {
+		close(copy);
+		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
+	}
+	job->imports[message->rank] = rank->imports;
+	pthread_mutex_lock(&mapper->lock);
+	rank->next = mapper->ranks;
+	mapper->ranks = rank;
+	pthread_cond_signal(&mapper->asked);
+	pthread_mutex_unlock(&mapper->lock);
+	return ferrySuccess;
+}
+
+/* Under the lock. */
+static ferryResult_t find_free(struct ferry_mapper *mapper, const struct ferry_imports *imports,
+                               struct ferry_mapped_rank **found)
+{
+	struct ferry_mapped_rank *rank = imports ? mapper->ranks : NULL;
+	while (rank && rank->imports != imports)
+		rank = rank->next;
+	if (rank && rank->kind != NOTHING)
+		return ferry_fail(ferryInvalidUsage, "rank %u asks for more before it is answered", imports->rank);
+	if (!rank || !ferry_imports_gpu(imports))
+		return ferry_fail(ferryInvalidUsage, "EXPORT or FORGET of a rank that has not attached as mapped");
+	*found = rank;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_imports *imports,
+                                  const struct ferry_exported *exported, int *descriptors, int client)
+{
+	struct ferry_mapped_rank *rank = NULL;
+	int copy;
+	ferryResult_t result = copy_client(client, &copy);
+	if (result)
+		return result;
+	pthread_mutex_lock(&mapper->lock);
+	if (!(result = find_free(mapper, imports, &rank))) {
+		rank->exported = *exported;
+		for (uint32_t i = 0; i < exported->npieces; i++) {
+			rank->descriptors[i] = descriptors[i];
+			descriptors[i] = -1;
+		}
+		rank->client = copy;
+		rank->kind = EXPORT;
+		pthread_cond_signal(&mapper->asked);
+	}
+	pthread_mutex_unlock(&mapper->lock);
+	if (result)
+		close(copy);
+	return result;
+}
+
+ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
+                                  int client)
+{
+	struct ferry_mapped_rank *rank = NULL;
+	int copy;
+	ferryResult_t result = copy_client(client, &copy);
+	if (result)
+		return result;
+	pthread_mutex_lock(&mapper->lock);
+	if (!(result = find_free(mapper, imports, &rank))) {
+		rank->index = index;
+		rank->client = copy;
+		rank->kind = FORGET;
+		pthread_cond_signal(&mapper->asked);
+	}
+	pthread_mutex_unlock(&mapper->lock);
+	if (result)
+		close(copy);
+	return result;
+}
+
+static void leave(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	pthread_mutex_lock(&rank->welcoming);
+	rank->job = NULL;
+	pthread_mutex_unlock(&rank->welcoming);
+	ferry_imports_abandon(rank->imports);
+	pthread_mutex_lock(&mapper->lock);
+	rank->left = true; /* last: from here on the mapper may free it */
+	mapper->changed = true;
+	pthread_cond_signal(&mapper->asked);
+	pthread_mutex_unlock(&mapper->lock);
+}
+
+void ferry_mapper_leave(struct ferry_mapper *mapper, struct ferry_job *job)
+{
+	for (uint32_t number = 0; number < job->shared.nranks; number++) {
+		struct ferry_imports *imports = job->imports[number];
+		job->imports[number] = NULL;
+		if (!imports)
+			continue;
+		pthread_mutex_lock(&mapper->lock);
+		struct ferry_mapped_rank *rank = mapper->ranks;
+		while (rank->imports != imports) /* it is there: who has not left is not removed */
+			rank = rank->next;
+		pthread_mutex_unlock(&mapper->lock);
+		leave(mapper, rank);
+	}
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The mapper: a router's thread that makes contexts on GPUs, maps what ranks export, and forgets it: that takes from a
+ * fifth of a millisecond to a second, for which neither the connection thread nor a lane may wait. Started with the
+ * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time, and are answered
+ * by the mapper itself.
+ *
+ * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
+ */
+#ifndef FERRY_ROUTER_MAPPER_H
+#define FERRY_ROUTER_MAPPER_H
+
+#include "router/imports.h"
+#include "router/job.h"
+
+struct ferry_mapped_rank;
+
+struct ferry_mapper {
+	pthread_mutex_t lock;
+	pthread_cond_t asked;
+	pthread_t thread;
+	bool running;                    /* connection thread */
+	bool stopping, changed;          /* under the lock; changed: a rank has left */
+	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
+	struct ferry_gpus gpus;          /* mapper */
+};
+
+void ferry_mapper_init(struct ferry_mapper *mapper);
+
+/** All jobs are gone, and who held imports has released them: unmaps everything, joins. */
+void ferry_mapper_stop(struct ferry_mapper *mapper);
+
+/**
+ * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`
+ * (router/job.h). The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread.
+ * ferrySystemError: nothing has happened.
+ */
+ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
+                                const struct ferry_attach_message *message, int client);
+
+/**
+ * EXPORT, of what ferry_exported_read has read, with its descriptors, which are the mapper's from then on (and -1
+ * here), and FORGET. Answered on a copy of `client`. Connection thread. Errors, to be answered by the caller:
+ * ferryInvalidUsage while the rank's request before this one is not answered, or if it is not mapped; ferrySystemError.
+ */
+ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_imports *imports,
+                                  const struct ferry_exported *exported, int *descriptors, int client);
+ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
+                                  int client);
+
+/**
+ * The job ends: it and its arena are not touched from here on, its tables are the mapper's, which unmaps and frees them
+ * in its own time. No lane takes from them any more. Connection thread.
+ */
+void ferry_mapper_leave(struct ferry_mapper *mapper, struct ferry_job *job);
+
+#endif
