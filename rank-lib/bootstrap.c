@@ -169,6 +169,22 @@ static bool router_command(char *path, size_t bytes)
 	return false;
 }
 
+/* A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business. NULL: no memory. */
+static char **router_environment(void)
+{
+	static const char hidden[] = "CUDA_VISIBLE_DEVICES=";
+	size_t count = 0, kept = 0;
+	while (environ[count])
+		count++;
+	char **copy = malloc((count + 1) * sizeof *copy);
+	for (size_t i = 0; copy && i < count; i++)
+		if (strncmp(environ[i], hidden, sizeof hidden - 1))
+			copy[kept++] = environ[i];
+	if (copy)
+		copy[kept] = NULL;
+	return copy;
+}
+
 static ferryResult_t spawn_router(const struct ferryComm *comm, const char *command, uint32_t domain)
 {
 	char number[16];
@@ -182,8 +198,10 @@ static ferryResult_t spawn_router(const struct ferryComm *comm, const char *comm
 	posix_spawnattr_init(&attributes);
 	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
 	posix_spawnattr_setsigmask(&attributes, &none);
-	int refused = posix_spawn(&child, command, NULL, &attributes, argv, environ);
+	char **environment = router_environment();
+	int refused = environment ? posix_spawn(&child, command, NULL, &attributes, argv, environment) : ENOMEM;
 	posix_spawnattr_destroy(&attributes);
+	free(environment);
 	if (refused)
 		return ferry_fail(ferrySystemError, "starting %s: %s", command, strerror(refused));
 	/* It returns once its daemon listens (0), or found another that does (2). Where SIGCHLD is ignored there is no status. */
