@@ -31,4 +31,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(cuda_export SOURCES ${device}/device.c ${device}/host.c ${device}/host_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+
+  ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
+  target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()
