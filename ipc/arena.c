@@ -54,8 +54,9 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->pair_slot_bytes = pair_slot_bytes_for(shape);
 	header->rank_lines_at = up_to(sizeof *header, PAGE);
 	header->export_cells_at = up_to(header->rank_lines_at + shape->nranks * sizeof(struct ferry_rank_line), PAGE);
-	header->pair_lines_at = up_to(
+	header->rings_at = up_to(
 		header->export_cells_at + (uint64_t)shape->nranks * FERRY_MOST_EXPORTS * sizeof(struct ferry_export_cell), PAGE);
+	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
 	header->counters_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
 	header->staging_at = up_to(
 		header->counters_at + (uint64_t)FERRY_BANKS * header->counters * sizeof(struct ferry_counter), PAGE);
@@ -75,6 +76,7 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	char *bytes = base;
 	arena->header = base;
 	arena->rank_lines = (struct ferry_rank_line *)(bytes + header->rank_lines_at);
+	arena->rings = (struct ferry_ring *)(bytes + header->rings_at);
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
@@ -223,7 +225,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains || expected.counters != header.counters ||
 	    expected.staging_at != header.staging_at || expected.counters_at != header.counters_at ||
 	    expected.pair_lines_at != header.pair_lines_at || expected.rank_lines_at != header.rank_lines_at ||
-	    expected.export_cells_at != header.export_cells_at ||
+	    expected.export_cells_at != header.export_cells_at || expected.rings_at != header.rings_at ||
 	    expected.pair_windows_at != header.pair_windows_at || header.pair_slot_bytes < PAIR_SLOT_LEAST ||
 	    header.pair_windows_at + (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slot_bytes >
 		    header.bytes) {

@@ -3,7 +3,7 @@
  * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router of the
  * job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
  *
- * Layout: header | rank lines | export cells | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
+ * Layout: header | rank lines | export cells | rings | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
  * which its readers copy once and check (ferry_arena_map); nobody uses an offset out of shared memory afterwards.
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present, .rank_domain, .ready,
@@ -23,10 +23,11 @@
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
+#include "ipc/submission.h"
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 5u
+#define FERRY_ARENA_ABI 6u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -95,7 +96,7 @@ struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, export_cells_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
+	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
 	uint64_t staging;          /* bytes per bank */
 	uint32_t counters;         /* per bank */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
@@ -115,6 +116,7 @@ struct ferry_arena_header {
 struct ferry_arena {
 	struct ferry_arena_header *header;
 	struct ferry_rank_line *rank_lines;
+	struct ferry_ring *rings;                 /* by rank: the submissions of those whose data this domain's router moves */
 	struct ferry_export_cell *export_cells; /* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
 	struct ferry_pair_line *pair_lines; /* [source * nranks + destination], sources of any domain (their own is used) */
 	struct ferry_counter *counters[FERRY_BANKS];

@@ -25,6 +25,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_DEVICE", "", "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1", "The CUDA driver to open. Where it is set it must open, unless FERRY_DEVICE is host."},
+	{"FERRY_LANES", "router", "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router could."},
 	{"FERRY_LAZY_MODULES", "", "0 or 1. 1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
 	{"CUDA_MODULE_LOADING", "", "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
 	{"CUDA_DEVICE_MAX_CONNECTIONS", "", "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},

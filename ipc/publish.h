@@ -21,6 +21,11 @@ static inline struct ferry_rank_line *ferry_rank_line(const struct ferry_job_are
 	return &job->arenas[job->rank_domain[rank]].rank_lines[rank];
 }
 
+static inline struct ferry_ring *ferry_rank_ring(const struct ferry_job_arenas *job, uint32_t rank)
+{
+	return &job->arenas[job->rank_domain[rank]].rings[rank];
+}
+
 /* An edge with its counter found. */
 struct ferry_gate {
 	struct ferry_counter *counter;

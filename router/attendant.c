@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "router/guard.h"
+#include "router/intake.h"
 #include "router/workers.h"
 
 #include <errno.h>
@@ -59,6 +60,8 @@ static void say_ready(struct ferry_job *job)
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
+	if (!result)
+		result = ferry_intakes_open(job);
 	if (atomic_load_explicit(&job->dead, memory_order_acquire))
 		result = ferry_job_failure(job); /* then that is why the arenas could not be mapped, too */
 	else if (result)

@@ -13,6 +13,7 @@
 #include "ipc/publish.h"
 #include "router/attendant.h"
 #include "router/reduce/reduce.h"
+#include "router/steps.h"
 
 #include <pthread.h>
 
@@ -60,6 +61,9 @@ struct ferry_job_plan {
 	uint32_t nworks;                        /* of this domain */
 	struct ferry_work *works[FERRY_BANKS];
 	void *memory;                           /* that the arrays lie in */
+	struct ferry_steps *steps[FERRY_MAX_RANKS]; /* of ranks whose data this router moves, and that hold it; connection thread, before the rank
+	                                           hears that it is kept */
+	_Atomic uint32_t calls;                 /* of those ranks, under way: who takes one adds, under the table's lock, who ends it takes away */
 	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
 	struct ferry_job_plan *next;            /* in its bucket: under the table's lock; or among the retired */
 };
@@ -74,7 +78,7 @@ struct ferry_job_plans {
 	pthread_mutex_t lock;
 	struct ferry_job_plan **buckets;        /* nbuckets, a power of two; NULL: none yet */
 	uint32_t nbuckets, count;
-	struct ferry_job_plan *retired;         /* without holders; connection thread; freed when no worker is inside */
+	struct ferry_job_plan *retired;         /* without holders; connection thread; freed when no worker is inside and no call uses it */
 };
 
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
@@ -88,13 +92,20 @@ struct ferry_run {
 	_Atomic uint64_t working_ns;            /* that workers have spent on those that have; each adds before it lowers `left` */
 };
 
+struct ferry_gpu;
+struct ferry_gpu_lanes;
 struct ferry_imports;
+struct ferry_intake;
 
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
+	struct ferry_intake *intakes[FERRY_MAX_RANKS];  /* of those that are mapped; attendant thread, once the job is ready */
+	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
+	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
+	bool registered[FERRY_MAX_DOMAINS];
 	struct ferry_imports *imports[FERRY_MAX_RANKS]; /* of ranks that have asked to be mapped (router/imports.h); connection thread,
 	                                           before the rank is welcomed, and once nobody works for the job any more */
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
@@ -133,6 +144,13 @@ ferryResult_t ferry_job_drop_plan(struct ferry_job *job, uint32_t rank, uint64_t
 
 /** The plan of that hash, or NULL. It stays for as long as the caller is inside the job. Takes the table's lock. */
 struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash);
+
+/**
+ * The same for a call of a rank whose data this router moves: it stays until it is released. *steps: the rank's. NULL: the rank does not hold it.
+ * Any thread.
+ */
+struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank, struct ferry_steps **steps);
+void ferry_job_release_plan(struct ferry_job_plan *plan);
 
 /** Frees retired plans that no run uses. Only while no worker is inside. Connection thread. */
 void ferry_job_free_retired(struct ferry_job *job);

@@ -15,6 +15,11 @@
 
 static void plan_free(struct ferry_job_plan *entry)
 {
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		if (entry->steps[rank]) {
+			ferry_steps_free(entry->steps[rank]);
+			free(entry->steps[rank]);
+		}
 	free(entry->plan);
 	free(entry->memory);
 	free(entry);
@@ -38,6 +43,26 @@ struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash)
 	struct ferry_job_plan *entry = plans->nbuckets ? *place_of(plans, hash) : NULL;
 	pthread_mutex_unlock(&plans->lock);
 	return entry;
+}
+
+struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank, struct ferry_steps **steps)
+{
+	struct ferry_job_plans *plans = &job->plans;
+	pthread_mutex_lock(&plans->lock);
+	struct ferry_job_plan *entry = plans->nbuckets ? *place_of(plans, hash) : NULL;
+	if (entry && !entry->steps[rank])
+		entry = NULL;
+	if (entry) {
+		*steps = entry->steps[rank];
+		atomic_fetch_add_explicit(&entry->calls, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&plans->lock);
+	return entry;
+}
+
+void ferry_job_release_plan(struct ferry_job_plan *plan)
+{
+	atomic_fetch_sub_explicit(&plan->calls, 1, memory_order_release);
 }
 
 /* Room for one more, at most as many as there are buckets. Those who look see the old array or the new one, whole. */
@@ -88,7 +113,7 @@ void ferry_job_free_retired(struct ferry_job *job)
 	struct ferry_job_plan **link = &job->plans.retired;
 	while (*link) {
 		struct ferry_job_plan *entry = *link;
-		bool running = false;
+		bool running = atomic_load_explicit(&entry->calls, memory_order_acquire);
 		for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 			running |= atomic_load(&job->runs[bank].seq) && atomic_load(&job->runs[bank].plan) == entry;
 		if (running) {
@@ -242,6 +267,25 @@ static bool is_same(const struct ferry_plan *plan, const void *blob, uint64_t by
 	return plan->bytes == bytes && !memcmp(plan, blob, bytes);
 }
 
+/* A rank whose data this router moves needs its steps. */
+static ferryResult_t find_steps(struct ferry_job *job, struct ferry_job_plan *entry, uint32_t rank)
+{
+	if (!job->intakes[rank] || entry->steps[rank])
+		return ferrySuccess;
+	struct ferry_steps *steps = malloc(sizeof *steps);
+	if (!steps)
+		return ferry_fail(ferrySystemError, "no memory for the steps of a plan");
+	ferryResult_t result = ferry_steps_find(steps, entry->plan, &job->shared, rank);
+	if (result) {
+		free(steps);
+		return result;
+	}
+	pthread_mutex_lock(&job->plans.lock);
+	entry->steps[rank] = steps;
+	pthread_mutex_unlock(&job->plans.lock);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
 {
 	struct ferry_job_plans *plans = &job->plans;
@@ -250,8 +294,10 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const voi
 	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
 		return ferry_fail(ferryInvalidUsage, "plan %016" PRIx64 " before the job was ready", hash);
 	if (there && is_same(there->plan, blob, bytes)) {
-		there->holders |= 1ull << rank;
-		return ferrySuccess;
+		ferryResult_t result = find_steps(job, there, rank);
+		if (!result)
+			there->holders |= 1ull << rank;
+		return result;
 	}
 	if (plans->count >= FERRY_MAX_PLANS)
 		return ferry_fail(ferryRefused,
@@ -266,6 +312,8 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const voi
 		                    hash, there->plan->bytes, bytes);
 	else if (!grow(plans))
 		result = ferry_fail(ferrySystemError, "no memory for a table of plans");
+	else
+		result = find_steps(job, entry, rank);
 	if (result) {
 		plan_free(entry);
 		return result;

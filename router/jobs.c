@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "router/intake.h"
 #include "router/guard.h"
 
 #include <stdlib.h>
@@ -65,6 +66,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->workers = jobs->workers.limit;
+	job->gpu_lanes = &jobs->gpu_lanes;
 	pthread_mutex_init(&job->admit, NULL);
 	pthread_mutex_init(&job->failing, NULL);
 	pthread_mutex_init(&job->plans.lock, NULL);
@@ -110,6 +112,7 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_attendant_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
+	ferry_intakes_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
 	ferry_job_free_plans(job);
 	jobs->staging_used -= FERRY_BANKS * own->staging_bytes;

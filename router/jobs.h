@@ -9,12 +9,14 @@
 #ifndef FERRY_ROUTER_JOBS_H
 #define FERRY_ROUTER_JOBS_H
 
+#include "router/gpu_lanes.h"
 #include "router/mapper.h"
 #include "router/workers.h"
 
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
+	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */

@@ -32,49 +32,50 @@ struct ferry_mapped_rank {
 
 /* ---- the mapper's thread ---- */
 
-static void serve_join(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+static ferryResult_t map_export(struct ferry_mapped_rank *rank)
 {
-	ferryResult_t result = ferry_imports_open(rank->imports, &mapper->gpus);
+	ferryResult_t result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	for (uint32_t i = 0; i < rank->exported.npieces; i++)
+		close(rank->descriptors[i]);
+	return result;
+}
+
+static ferryResult_t do_request(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	if (rank->kind == EXPORT)
+		return map_export(rank);
+	if (rank->kind == JOIN)
+		return ferry_imports_open(rank->imports, &mapper->gpus);
+	ferry_imports_forget(rank->imports, rank->index);
+	return ferrySuccess;
+}
+
+static void welcome(struct ferry_mapped_rank *rank, int client, ferryResult_t result)
+{
 	if (result)
 		ferry_log(FERRY_LOG_INFO, "rank %u moves its data itself: %s", rank->imports->rank,
 		          ferry_last_message());
 	const char *why = result ? ferry_last_message() : "";
 	pthread_mutex_lock(&rank->welcoming);
 	if (rank->job)
-		ferry_job_welcome(rank->job, rank->imports->rank, rank->client, result ? 0 : FERRY_ATTACH_MAPPED, why);
+		ferry_job_welcome(rank->job, rank->imports->rank, client, result ? 0 : FERRY_ATTACH_MAPPED, why);
 	pthread_mutex_unlock(&rank->welcoming);
 }
 
-static void serve_export(struct ferry_mapped_rank *rank)
-{
-	ferryResult_t result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
-	for (uint32_t i = 0; i < rank->exported.npieces; i++)
-		close(rank->descriptors[i]);
-	ferry_attach_reply(rank->client, result, result ? ferry_last_message() : "", -1);
-}
-
-static void serve_forget(struct ferry_mapped_rank *rank)
-{
-	ferry_imports_forget(rank->imports, rank->index);
-	ferry_attach_reply(rank->client, ferrySuccess, "", -1);
-}
-
+/* Who has the answer may ask for the next thing at once: the request is over before it is given. */
 static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
-	switch (rank->kind) {
-	case JOIN:
-		serve_join(mapper, rank);
-		break;
-	case EXPORT:
-		serve_export(rank);
-		break;
-	case FORGET:
-		serve_forget(rank);
-		break;
-	case NOTHING:
-		return;
-	}
-	close(rank->client);
+	bool joins = rank->kind == JOIN;
+	int client = rank->client;
+	ferryResult_t result = do_request(mapper, rank);
+	pthread_mutex_lock(&mapper->lock);
+	rank->kind = NOTHING;
+	pthread_mutex_unlock(&mapper->lock);
+	if (joins)
+		welcome(rank, client, result);
+	else
+		ferry_attach_reply(client, result, result ? ferry_last_message() : "", -1);
+	close(client);
 }
 
 /* Under the lock. */
@@ -155,7 +156,6 @@ static void *mapper_main(void *argument)
 			pthread_mutex_unlock(&mapper->lock);
 			serve(mapper, rank);
 			pthread_mutex_lock(&mapper->lock);
-			rank->kind = NOTHING;
 			due = 0;
 			continue;
 		}

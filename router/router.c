@@ -97,6 +97,8 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 		                         &staging);
 	if (!result)
 		result = ferry_reduce_check();
+	if (!result)
+		result = ferry_gpu_lanes_init(&router->jobs.gpu_lanes);
 	if (result)
 		return result;
 	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))

@@ -22,7 +22,8 @@
 	F(MemFreeHost) F(MemHostRegister) F(MemHostUnregister) F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) \
 	F(MemcpyDtoDAsync) F(MemsetD8Async) F(MemGetAddressRange) F(MemAddressReserve) F(MemAddressFree) F(MemMap) \
 	F(MemUnmap) F(MemSetAccess) F(MemRelease) F(MemRetainAllocationHandle) F(MemExportToShareableHandle) \
-	F(MemImportFromShareableHandle) F(PointerGetAttributes) F(IpcGetMemHandle) F(IpcOpenMemHandle) \
+	F(MemGetAllocationPropertiesFromHandle) F(MemImportFromShareableHandle) F(PointerGetAttributes) \
+	F(IpcGetMemHandle) F(IpcOpenMemHandle) \
 	F(IpcCloseMemHandle) F(EventCreate) F(EventRecord) F(EventQuery) F(EventElapsedTime) F(EventDestroy)
 
 struct ferry_cuda_driver {

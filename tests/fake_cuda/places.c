@@ -33,7 +33,7 @@ void fake_is_the_driver(void)
 {
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	setenv("FERRY_DEVICE", "cuda", 1);
-	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_ROUTER", getenv("FERRY_TEST_ROUTER") ? getenv("FERRY_TEST_ROUTER") : "embedded", 1);
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	if (cuInit(0))

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Submissions: how a rank whose router moves the data tells that router of its calls. A ring of records in shared memory, written by the
+ * rank's application threads, one at a time, and taken by its D2H lane in the router. A record holds all that a call needs but the plan,
+ * which the router has by its hash, and the buffers' memory, which it has mapped (ipc/export.h). The router copies a record before it looks at
+ * it, and believes nothing in it.
+ */
+#ifndef FERRY_IPC_SUBMISSION_H
+#define FERRY_IPC_SUBMISSION_H
+
+#include "ipc/export.h"
+
+#include <stdbool.h>
+
+#define FERRY_RING_BYTES (64u << 10)
+#define FERRY_SUBMISSION_MOST (8u << 10) /* bytes of a record: an alltoallv of 64 ranks has a quarter of that */
+#define FERRY_SUBMISSION_MESSAGES 100u   /* in a record; a group of more takes several */
+
+enum ferry_submission_kind {
+	FERRY_SUBMIT_NOTHING = 1, /* the rest of the ring: the next record is at its start */
+	FERRY_SUBMIT_COLLECTIVE,
+	FERRY_SUBMIT_MESSAGES,    /* sends and receives that progress together */
+};
+
+/* ferry_submission.flags */
+#define FERRY_SUBMIT_CAPTURED 1u    /* in a graph: its word is its own */
+#define FERRY_SUBMIT_SCALAR 2u      /* premulsum: the factor is in the word when the stream reaches the call */
+#define FERRY_SUBMIT_MORE 4u        /* messages: the next record goes on with the same call */
+#define FERRY_SUBMIT_FIXED_ALONE 8u /* ferry_order.fixed_alone */
+
+/* What follows the head of an alltoallv: for each peer, in bytes. */
+struct ferry_submitted_part {
+	uint64_t send_length, send_offset, receive_length, receive_offset;
+};
+
+/* What follows the head of sends and receives. */
+struct ferry_submitted_message {
+	struct ferry_buffer_name buffer;
+	uint64_t bytes;
+	uint64_t message;  /* its number between these two ranks in this direction, from 1 */
+	uint32_t peer;
+	uint8_t type, direction; /* ferryDataType_t, enum ferry_direction */
+	uint16_t reserved;
+};
+
+struct ferry_submission {
+	uint32_t bytes;  /* of the record; a multiple of 64 */
+	uint16_t kind, flags;
+	uint64_t number; /* of the rank's submissions, from 1 */
+	uint32_t word, turn;
+	uint64_t seq, name, after; /* as in struct ferry_call */
+	uint64_t fixed;            /* ferry_order.fixed when it was made */
+	uint64_t plan_hash, count, scalar;
+	uint32_t shape, root;
+	struct ferry_buffer_name send, receive; /* generation 0: none */
+	uint32_t nparts, reserved;
+};
+
+/* One rank's, in the arena of its domain. */
+struct ferry_ring {
+	_Alignas(128) _Atomic uint64_t written; /* bytes of all time; rank, release after the record */
+	_Alignas(128) _Atomic uint64_t taken;   /* bytes of all time; router, release after it has copied them */
+	_Atomic uint64_t ended;                 /* calls, captured ones apart, that are over; the router's lanes, by fetch-add */
+	_Alignas(128) char records[FERRY_RING_BYTES];
+};
+
+/** A record of a head and `more` bytes behind it, all copied in; false if there is no room for it now. Rank. */
+bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more);
+
+/** Whether there is a record. Router, or who looks. */
+static inline bool ferry_ring_any(const struct ferry_ring *ring)
+{
+	return atomic_load_explicit(&ring->written, memory_order_acquire) != atomic_load_explicit(&ring->taken, memory_order_relaxed);
+}
+
+/**
+ * Takes the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: whether there was one. Router, which keeps
+ * *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be.
+ */
+ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *record, bool *any);
+
+#endif

@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/intake.h"
+
+#include "ipc/collective.h"
+#include "ipc/error.h"
+#include "router/pair.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
+#define MOST_MESSAGES 65536u /* in one group */
+
+struct mapped_call {
+	struct ferry_call call; /* first */
+	struct ferry_intake *intake;
+	struct ferry_job_plan *plan; /* held; NULL: point to point */
+	struct ferry_word *word;
+	uint32_t turn, nimports;
+	struct ferry_import *imports[]; /* held */
+};
+
+static struct ferry_intake *intake_of(struct ferry_member *member)
+{
+	return (struct ferry_intake *)((char *)member - offsetof(struct ferry_intake, member));
+}
+
+/* ---- the member ---- */
+
+static void member_fail(struct ferry_member *member, ferryResult_t code, const char *message)
+{
+	ferry_job_fail(intake_of(member)->job, code, message);
+}
+
+/* Also what another domain's router, or a rank, has found. */
+static bool member_failed(struct ferry_member *member)
+{
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
+		if (atomic_load_explicit(&member->shared->arenas[domain].header->failed, memory_order_acquire))
+			return true;
+	return atomic_load_explicit(&intake_of(member)->job->dead, memory_order_acquire);
+}
+
+/* The rank finds out itself. */
+static ferryResult_t member_error(struct ferry_member *member, const char **message)
+{
+	(void)member;
+	*message = "the job has failed";
+	return ferryRemoteError;
+}
+
+static void member_check(struct ferry_member *member)
+{
+	(void)member; /* the connection thread sees who dies */
+}
+
+static void member_begun(struct ferry_member *member)
+{
+	(void)member;
+}
+
+static void member_ended(struct ferry_member *member, const struct ferry_call *call)
+{
+	if (call->captured)
+		return;
+	atomic_fetch_add_explicit(&intake_of(member)->ring->ended, 1, memory_order_release);
+	ferry_doorbell_ring(&ferry_member_line(member)->app);
+}
+
+/* ---- the calls ---- */
+
+static const struct mapped_call *mapped_of(const struct ferry_call *call)
+{
+	return (const struct mapped_call *)call;
+}
+
+static bool started(const struct ferry_call *call)
+{
+	const struct mapped_call *mapped = mapped_of(call);
+	return call->captured ? atomic_load_explicit(&mapped->word->word, memory_order_acquire) == 1
+	                      : ferry_word_reached(mapped->word, mapped->turn);
+}
+
+static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
+{
+	const struct mapped_call *mapped = mapped_of(call);
+	(void)result, (void)message; /* the rank asks its communicator */
+	ferry_word_pass(mapped->word, mapped->turn);
+}
+
+static bool forgotten(const struct ferry_call *call)
+{
+	return atomic_load_explicit(&mapped_of(call)->word->forgotten, memory_order_acquire);
+}
+
+static void call_free(struct mapped_call *mapped)
+{
+	for (uint32_t i = 0; i < mapped->nimports; i++)
+		ferry_imports_release(mapped->imports[i]);
+	if (mapped->plan)
+		ferry_job_release_plan(mapped->plan);
+	ferry_call_unprepare(&mapped->call);
+	free(mapped);
+}
+
+static void release(struct ferry_call *call)
+{
+	struct mapped_call *mapped = (struct mapped_call *)call;
+	struct ferry_word *word = call->captured ? mapped->word : NULL;
+	uint32_t one = 1;
+	call_free(mapped);
+	if (word) /* last: the rank may use it again */
+		atomic_compare_exchange_strong_explicit(&word->forgotten, &one, 2, memory_order_acq_rel, memory_order_relaxed);
+}
+
+static const struct ferry_call_ops call_ops = {.started = started, .finish = finish, .forgotten = forgotten, .release = release};
+
+static struct mapped_call *call_new(struct ferry_intake *intake, const struct ferry_submission *head, uint32_t imports, uint32_t ups,
+                                    uint32_t downs, uint32_t banks)
+{
+	size_t bytes = sizeof(struct mapped_call) + imports * sizeof(struct ferry_import *), unit = _Alignof(struct mapped_call);
+	struct mapped_call *mapped = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+	if (!mapped)
+		return NULL;
+	memset(mapped, 0, bytes);
+	mapped->intake = intake;
+	mapped->word = &intake->words[head->word];
+	mapped->turn = head->turn;
+	mapped->call.ops = &call_ops;
+	mapped->call.member = &intake->member;
+	mapped->call.captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	if (!ferry_call_prepare(&mapped->call, ups, downs, banks)) {
+		free(mapped);
+		return NULL;
+	}
+	return mapped;
+}
+
+static ferryResult_t no_memory(void)
+{
+	return ferry_fail(ferrySystemError, "no memory for a call");
+}
+
+/* ---- collectives ---- */
+
+static ferryResult_t take_buffer(struct mapped_call *mapped, const struct ferry_buffer_name *name, uint64_t bytes, char **address)
+{
+	*address = NULL;
+	if (!bytes)
+		return ferrySuccess;
+	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, address, &mapped->imports[mapped->nimports]);
+	mapped->nimports += !result;
+	return result;
+}
+
+struct parts {
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS], receive_offsets[FERRY_MAX_RANKS];
+};
+
+/* Copies the parts of an alltoallv, and finds how far they reach. */
+static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, struct parts *parts, uint64_t reach[2])
+{
+	const struct ferry_submitted_part *from = behind;
+	reach[FERRY_UP] = reach[FERRY_DOWN] = 0;
+	for (uint32_t peer = 0; peer < head->nparts; peer++) {
+		uint64_t send_end, receive_end;
+		if (__builtin_add_overflow(from[peer].send_length, from[peer].send_offset, &send_end) ||
+		    __builtin_add_overflow(from[peer].receive_length, from[peer].receive_offset, &receive_end) || send_end >> 56 || receive_end >> 56)
+			return ferry_fail(ferryInvalidUsage, "an alltoallv's part for rank %u: %llu bytes from %llu, %llu bytes to %llu", peer,
+			                  (unsigned long long)from[peer].send_length, (unsigned long long)from[peer].send_offset,
+			                  (unsigned long long)from[peer].receive_length, (unsigned long long)from[peer].receive_offset);
+		parts->send_lengths[peer] = from[peer].send_length;
+		parts->send_offsets[peer] = from[peer].send_offset;
+		parts->receive_lengths[peer] = from[peer].receive_length;
+		parts->receive_offsets[peer] = from[peer].receive_offset;
+		if (from[peer].send_length && send_end > reach[FERRY_UP])
+			reach[FERRY_UP] = send_end;
+		if (from[peer].receive_length && receive_end > reach[FERRY_DOWN])
+			reach[FERRY_DOWN] = receive_end;
+	}
+	return ferrySuccess;
+}
+
+/* Everything is taken that can fail, before the lanes see the call. */
+static ferryResult_t fill_collective(struct mapped_call *mapped, const struct ferry_submission *head, const void *behind)
+{
+	struct ferry_call *call = &mapped->call;
+	struct ferry_steps *steps = call->steps;
+	struct ferry_call_buffers buffers = {.stream_copies = true};
+	struct parts parts;
+	uint64_t reach[2] = {steps->reach[FERRY_UP], steps->reach[FERRY_DOWN]};
+	if (steps->plan->flags & FERRY_PLAN_VARIABLE) {
+		if (head->nparts != steps->plan->nranks)
+			return ferry_fail(ferryInvalidUsage, "an alltoallv among %u ranks with %u parts", steps->plan->nranks, head->nparts);
+		ferryResult_t result = read_parts(head, behind, &parts, reach);
+		if (result)
+			return result;
+		buffers.send_lengths = parts.send_lengths;
+		buffers.send_offsets = parts.send_offsets;
+		buffers.receive_lengths = parts.receive_lengths;
+		buffers.receive_offsets = parts.receive_offsets;
+	}
+	ferryResult_t result = take_buffer(mapped, &head->send, reach[FERRY_UP], &buffers.send);
+	if (!result)
+		result = take_buffer(mapped, &head->receive, reach[FERRY_DOWN], &buffers.receive);
+	if (result)
+		return result;
+	ferry_call_fill(call, &buffers);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_collective(const struct ferry_intake *intake, const struct ferry_submission *head, const struct ferry_plan *plan)
+{
+	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	if (!head->seq == !head->name || (captured && !head->name) || head->after >= (head->seq ? head->seq : 1))
+		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu, after %llu%s", (unsigned long long)head->seq,
+		                  (unsigned long long)head->name, (unsigned long long)head->after, captured ? ", captured" : "");
+	if ((head->shape & 0xff) != plan->collective || (head->shape >> 8 & 0xff) != plan->type || head->root != plan->root ||
+	    head->count != plan->count)
+		return ferry_fail(ferryInvalidUsage, "rank %u submits %s of %llu with the plan of %s of %llu", intake->member.rank,
+		                  ferry_collective_name(head->shape & 0xff) ? ferry_collective_name(head->shape & 0xff) : "no collective",
+		                  (unsigned long long)head->count, ferry_collective_name(plan->collective), (unsigned long long)plan->count);
+	return ferrySuccess;
+}
+
+static void place(struct ferry_intake *intake, const struct ferry_submission *head, struct ferry_call *call)
+{
+	struct ferry_order *order = &intake->member.order;
+	if (head->fixed != atomic_load_explicit(&order->fixed, memory_order_relaxed)) {
+		order->fixed_alone = head->flags & FERRY_SUBMIT_FIXED_ALONE;
+		atomic_store_explicit(&order->fixed, head->fixed, memory_order_release);
+	}
+	call->name = head->name;
+	call->after = head->after;
+	if (!head->seq)
+		return;
+	ferry_call_arm(call, head->seq % FERRY_BANKS);
+	atomic_store_explicit(&call->seq, head->seq, memory_order_relaxed);
+	atomic_store_explicit(&call->steps->last_seq, head->seq, memory_order_relaxed);
+}
+
+static ferryResult_t take_collective(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
+{
+	struct ferry_steps *steps;
+	struct ferry_job_plan *plan = ferry_job_hold_plan(intake->job, head->plan_hash, intake->member.rank, &steps);
+	if (!plan)
+		return ferry_fail(ferryInvalidUsage, "rank %u submits a call with plan %016llx, which it has not given", intake->member.rank,
+		                  (unsigned long long)head->plan_hash);
+	ferryResult_t result = check_collective(intake, head, steps->plan);
+	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
+	struct mapped_call *mapped =
+		result ? NULL : call_new(intake, head, 2, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
+	if (!mapped) {
+		ferry_job_release_plan(plan);
+		return result ? result : no_memory();
+	}
+	struct ferry_call *call = &mapped->call;
+	mapped->plan = plan;
+	call->steps = steps;
+	call->count = head->count;
+	call->root = head->root;
+	call->shape = head->shape;
+	call->scalar = head->scalar;
+	if (head->flags & FERRY_SUBMIT_SCALAR)
+		call->device_scalar = (const void *)&mapped->word->scalar;
+	if ((result = fill_collective(mapped, head, behind))) {
+		call_free(mapped);
+		return result;
+	}
+	place(intake, head, call);
+	atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, call);
+	return ferrySuccess;
+}
+
+/* ---- sends and receives ---- */
+
+static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_call *mapped, const struct ferry_submitted_message *message)
+{
+	const struct ferry_job_arenas *shared = intake->member.shared;
+	struct ferry_half *half = &mapped->call.halves[message->direction];
+	struct ferry_transfer *transfer = &half->prepared[0][half->ntransfers];
+	uint32_t source = message->direction == FERRY_UP ? intake->member.rank : message->peer;
+	ferryResult_t result = take_buffer(mapped, &message->buffer, message->bytes, &transfer->user);
+	if (result)
+		return result;
+	transfer->peer = message->peer;
+	transfer->length = message->bytes;
+	transfer->type = message->type;
+	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes, message->bytes);
+	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
+	if (!transfer->nslices)
+		transfer->nslices = 1; /* an empty message is a message too */
+	transfer->message = message->message;
+	half->ntransfers++;
+	half->all++;
+	return ferrySuccess;
+}
+
+static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	struct mapped_call *mapped = call_new(intake, head, intake->nmessages, intake->nmessages, intake->nmessages, 1);
+	if (!mapped)
+		return no_memory();
+	for (uint32_t i = 0; i < intake->nmessages; i++) {
+		ferryResult_t result = fill_message(intake, mapped, &intake->messages[i]);
+		if (result) {
+			call_free(mapped);
+			return result;
+		}
+	}
+	ferry_call_arm(&mapped->call, 0);
+	atomic_store_explicit(&mapped->call.lanes, 1 + ferry_call_descends(&mapped->call), memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, &mapped->call);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
+{
+	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN && !(message->bytes >> 56) &&
+	    ferry_type_size(message->type))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
+	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer, intake->member.shared->nranks);
+}
+
+static ferryResult_t take_messages(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
+{
+	const struct ferry_submitted_message *messages = behind;
+	if (!head->nparts || (head->flags & FERRY_SUBMIT_CAPTURED) || intake->nmessages + head->nparts > MOST_MESSAGES)
+		return ferry_fail(ferryInvalidUsage, "a group of %u messages, %u at most%s", intake->nmessages + head->nparts, MOST_MESSAGES,
+		                  head->flags & FERRY_SUBMIT_CAPTURED ? ", and captured" : "");
+	for (uint32_t i = 0; i < head->nparts; i++) {
+		ferryResult_t result = check_message(intake, &messages[i]);
+		if (result)
+			return result;
+	}
+	void *grown = realloc(intake->messages, (intake->nmessages + head->nparts) * sizeof *messages);
+	if (!grown)
+		return no_memory();
+	intake->messages = grown;
+	memcpy(intake->messages + intake->nmessages, messages, head->nparts * sizeof *messages);
+	intake->nmessages += head->nparts;
+	if (head->flags & FERRY_SUBMIT_MORE)
+		return ferrySuccess;
+	ferryResult_t result = make_messages(intake, head);
+	intake->nmessages = 0;
+	return result;
+}
+
+/* ---- the ring ---- */
+
+static ferryResult_t take_record(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	bool messages = head->kind == FERRY_SUBMIT_MESSAGES;
+	size_t part = messages ? sizeof(struct ferry_submitted_message) : sizeof(struct ferry_submitted_part);
+	if (head->word >= FERRY_WORDS || head->number != intake->number + 1 || head->kind < FERRY_SUBMIT_COLLECTIVE ||
+	    head->kind > FERRY_SUBMIT_MESSAGES || head->nparts > (head->bytes - sizeof *head) / part ||
+	    (!messages && (intake->nmessages || head->nparts > FERRY_MAX_RANKS)))
+		return ferry_fail(ferryInvalidUsage, "submission %llu after %llu: kind %u, word %u, %u parts in %u bytes",
+		                  (unsigned long long)head->number, (unsigned long long)intake->number, head->kind, head->word, head->nparts,
+		                  head->bytes);
+	intake->number = head->number;
+	return messages ? take_messages(intake, head, head + 1) : take_collective(intake, head, head + 1);
+}
+
+/* D2H lane. What the calls name is held from here on: the mapper need not look after these submissions any more. */
+static bool take(struct ferry_member *member)
+{
+	struct ferry_intake *intake = intake_of(member);
+	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
+	bool found = false, any = true;
+	ferryResult_t result = ferrySuccess;
+	if (intake->broken || !ferry_ring_any(intake->ring))
+		return false;
+	while (!result && any) {
+		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
+		if (!result && any)
+			result = take_record(intake, (const struct ferry_submission *)record);
+		found |= any;
+	}
+	ferry_imports_ended(intake->imports, intake->number);
+	ferry_doorbell_ring(&ferry_member_line(member)->app); /* it may wait for room in the ring */
+	if (result) {
+		intake->broken = true;
+		ferry_job_fail(intake->job, result, ferry_last_message());
+	}
+	return found;
+}
+
+static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .failed = member_failed,
+                                                   .error = member_error,
+                                                   .check = member_check,
+                                                   .take = take,
+                                                   .begun = member_begun,
+                                                   .ended = member_ended};
+
+/* ---- open, close ---- */
+
+static ferryResult_t map_words(int descriptor, struct ferry_word **words)
+{
+	struct stat status;
+	int seals = fcntl(descriptor, F_GET_SEALS);
+	if (fstat(descriptor, &status) || (uint64_t)status.st_size != WORDS_BYTES || seals < 0 || !(seals & F_SEAL_SHRINK))
+		return ferry_fail(ferryRefused, "the rank's words are %lld bytes of memory that %s shrink; %zu that cannot are wanted",
+		                  (long long)status.st_size, seals >= 0 && (seals & F_SEAL_SHRINK) ? "cannot" : "can", WORDS_BYTES);
+	void *memory = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+	if (memory == MAP_FAILED)
+		return ferry_fail(ferrySystemError, "mmap of a rank's words: %s", strerror(errno));
+	*words = memory;
+	return ferrySuccess;
+}
+
+static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct ferry_lanes *lanes)
+{
+	struct ferry_intake *intake = aligned_alloc(_Alignof(struct ferry_intake), sizeof *intake);
+	if (!intake)
+		return ferry_fail(ferrySystemError, "no memory for a rank");
+	memset(intake, 0, sizeof *intake);
+	ferryResult_t result = map_words(job->words_descriptor[rank], &intake->words);
+	if (result) {
+		free(intake);
+		return result;
+	}
+	intake->job = job;
+	intake->imports = job->imports[rank];
+	intake->ring = ferry_rank_ring(&job->shared, rank);
+	intake->member.ops = &member_ops;
+	intake->member.shared = &job->shared;
+	intake->member.rank = rank;
+	intake->member.stall_ns = lanes->stall_ns;
+	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	ferry_lanes_join(lanes, &intake->member);
+	job->intakes[rank] = intake;
+	return ferrySuccess;
+}
+
+/* By one GPU for all: registration is portable. */
+static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gpu)
+{
+	struct ferry_copier *copier = ferry_gpu_copier(gpu);
+	if (job->registrar)
+		return ferrySuccess;
+	job->registrar = gpu;
+	ferry_gpu_hold(gpu);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		struct ferry_arena *arena = &job->shared.arenas[domain];
+		ferryResult_t result = copier->ops->register_memory(copier, arena->header, arena->bytes);
+		if (result)
+			return result;
+		job->registered[domain] = true;
+	}
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_intakes_open(struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
+		struct ferry_lanes *lanes;
+		if (!gpu)
+			continue;
+		ferryResult_t result = register_arenas(job, gpu);
+		if (!result)
+			result = ferry_gpu_lanes_use(job->gpu_lanes, gpu, &lanes);
+		if (!result && (result = intake_open(job, rank, lanes)))
+			ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
+		if (result)
+			return ferry_fail_context(result, "moving the data of rank %u", rank);
+	}
+	return ferrySuccess;
+}
+
+static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
+{
+	struct ferry_lanes *lanes = intake->member.lanes;
+	ferry_lanes_leave(&intake->member);
+	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
+	munmap(intake->words, WORDS_BYTES);
+	free(intake->messages);
+	free(intake);
+}
+
+void ferry_intakes_close(struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->intakes[rank]) {
+			intake_close(job, job->intakes[rank]);
+			job->intakes[rank] = NULL;
+		}
+	if (!job->registrar)
+		return;
+	struct ferry_copier *copier = ferry_gpu_copier(job->registrar);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++)
+		if (job->registered[domain])
+			copier->ops->unregister_memory(copier, job->shared.arenas[domain].header);
+	ferry_gpu_drop(job->registrar);
+}
