@@ -30,7 +30,7 @@ struct peer {
 	struct nccl_library nccl;
 	ncclComm_t comm;
 	CUstream stream;
-	struct ferry_import send, receive;
+	struct ferry_imported send, receive;
 	int rank, nranks;
 	ncclRedOp_t scaled; /* premulsum, once made */
 	bool has_scaled;
@@ -131,7 +131,7 @@ static bool join(struct peer *peer, const struct nccl_order *order, struct nccl_
 
 static char *place_of(const struct peer *peer, const struct nccl_place *place)
 {
-	const struct ferry_import *buffer = place->buffer == NCCL_SEND_BUFFER ? &peer->send : &peer->receive;
+	const struct ferry_imported *buffer = place->buffer == NCCL_SEND_BUFFER ? &peer->send : &peer->receive;
 	return place->buffer == NCCL_NO_BUFFER ? NULL : (char *)buffer->address + place->offset;
 }
 

@@ -8,6 +8,7 @@
 #include "ipc/environment.h"
 #include "rank-lib/device/host.h"
 #include "rank-lib/keeper.h"
+#include "rank-lib/mapped.h"
 #include "router/router.h"
 
 #include <dlfcn.h>
@@ -341,13 +342,18 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 	                                       .ndomains = comm->ndomains,
 	                                       .staging = comm->staging};
 	struct ferry_arena *arena = &comm->shared.arenas[domain];
+	struct ferry_attach_reply reply = {0};
 	ferryResult_t result = ferrySuccess;
-	int descriptor = -1;
+	int descriptor = -1, words = -1;
 	memcpy(message.key, comm->key, sizeof message.key);
+	if (domain == comm->domain && ferry_mapped_wants(comm, message.gpu, &words)) {
+		message.flags = FERRY_ATTACH_MAPPED;
+		message.descriptors = 1;
+	}
 	for (int attempt = 0; attempt < 4; attempt++) {
 		if ((result = connect_router(comm, layout, domain, &comm->sockets[domain])))
 			return result;
-		result = ferry_attach_call(comm->sockets[domain], &message, NULL, &descriptor);
+		result = ferry_attach_exchange(comm->sockets[domain], &message, NULL, &words, &reply, &descriptor, NULL);
 		if (!result)
 			break;
 		disconnect(&comm->sockets[domain]);
@@ -356,6 +362,9 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 	}
 	if (result)
 		return ferry_fail_context(result, "rank %d of %d attaches to domain %u", comm->rank, comm->nranks, domain);
+	if (message.flags && !(reply.flags & FERRY_ATTACH_MAPPED))
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", comm->rank, (int)sizeof reply.message, reply.message);
+	comm->may_map |= (reply.flags & FERRY_ATTACH_MAPPED) != 0;
 	if ((result = ferry_arena_map(descriptor, arena)))
 		return result;
 	if (arena->nranks != (uint32_t)comm->nranks || arena->ndomains != comm->ndomains || arena->domain != domain)

@@ -4,6 +4,7 @@
 
 #include "rank-lib/bootstrap.h"
 #include "rank-lib/direct.h"
+#include "rank-lib/mapped.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,7 @@ void ferry_comm_drop(struct ferryComm *comm)
 		return;
 	ferry_comm_free_plans(comm);
 	ferry_user_programs_free(&comm->programs);
+	ferry_comm_free_registrations(comm);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		ferry_arena_unmap(&comm->shared.arenas[domain]);
 	ferry_device_close(comm->device);
@@ -184,8 +186,25 @@ ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
 
 /* ---- the end ---- */
 
+static void wait_for_router(struct ferryComm *comm)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (ferry_mapped_is_idle(comm) || ferry_comm_failed(comm)) {
+			ferry_doorbell_cancel(bell);
+			return;
+		}
+		ferry_doorbell_wait(bell, ticket, 100000);
+	}
+}
+
 void ferry_comm_wait(struct ferryComm *comm)
 {
+	if (comm->mapped) {
+		wait_for_router(comm);
+		return;
+	}
 	uint32_t inflight;
 	bool words = comm->device->ops->enqueue_word; /* a call with a word ends when its stream has come to it */
 	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0 && !(words && ferry_comm_failed(comm)))
@@ -206,11 +225,18 @@ ferryResult_t ferryCommFinalize(ferryComm_t comm)
 	return ferrySuccess;
 }
 
+void ferry_comm_close_data(struct ferryComm *comm)
+{
+	if (comm->mapped)
+		ferry_mapped_close(comm);
+	else
+		ferry_direct_close(comm);
+}
+
 static void end(struct ferryComm *comm, bool abort)
 {
 	ferry_comm_wait(comm);
-	ferry_direct_close(comm);
-	ferry_direct_close_device(comm);
+	ferry_comm_close_data(comm);
 	ferry_comm_detach(comm, abort);
 	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
 	ferry_comm_drop(comm);

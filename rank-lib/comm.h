@@ -13,6 +13,7 @@
 #include "ipc/error.h"
 #include "ipc/publish.h"
 #include "rank-lib/device/device.h"
+#include "rank-lib/keeper.h"
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/program/program.h"
 #include "rank-lib/user_programs.h"
@@ -29,6 +30,14 @@ struct ferry_redop {
 };
 
 #define FERRY_MAX_REDOPS 64
+
+/* A router that the keeper watches. */
+struct ferry_watched {
+	struct ferry_kept kept; /* first */
+	struct ferryComm *comm;
+	uint32_t domain;
+	bool added;
+};
 
 struct ferryComm {
 	uint64_t magic;
@@ -49,6 +58,9 @@ struct ferryComm {
 	struct ferry_lanes lanes;       /* of its own */
 	struct ferry_member member;     /* its seats on them; `order.fixed` is for all */
 	struct ferry_word_table words;
+	bool may_map;                   /* its router has said that it could */
+	bool mapped;                    /* its router moves its data */
+	struct ferry_watched watched[FERRY_MAX_DOMAINS]; /* mapped: by the keeper */
 
 	pthread_mutex_t lock;
 	uint64_t made;                      /* calls */
@@ -57,6 +69,12 @@ struct ferryComm {
 	uint64_t splits;
 	struct ferry_plan_cache plans;
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* numbers given out, by direction and peer */
+	struct ferry_exports *exports;      /* what its router maps for it; NULL: nothing, its lanes are here */
+	struct ferry_ring *ring;            /* mapped: where it submits */
+	uint64_t submissions, calls;        /* mapped: records written, and calls in them but for captured ones */
+	struct ferry_capture *captures;     /* mapped: calls that graphs have */
+	uint32_t forgets_seen;
+	struct ferry_registration *registrations;
 	struct ferry_redop redops[FERRY_MAX_REDOPS];
 	struct ferry_user_programs programs;
 	uint64_t slice, window;             /* overrides; 0: chosen */
@@ -103,7 +121,13 @@ void ferry_comm_detach(struct ferryComm *comm, bool abort);
 ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **entry);
 void ferry_comm_free_plans(struct ferryComm *comm);
 
+/** registration.c: forgets the registrations that are left, and what was exported. */
+void ferry_comm_free_registrations(struct ferryComm *comm);
+
 /** Returns when no call is under way. Where the communicator has failed, calls that their streams have not reached count only where they end by that. */
 void ferry_comm_wait(struct ferryComm *comm);
+
+/** No more calls: its lanes end, or its router is not watched any more. While the caller still is an ordinary thread of the application. */
+void ferry_comm_close_data(struct ferryComm *comm);
 
 #endif

@@ -7,6 +7,7 @@
 #include "ipc/layout.h"
 #include "rank-lib/bootstrap.h"
 #include "rank-lib/direct.h"
+#include "rank-lib/mapped.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -115,6 +116,18 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	return result;
 }
 
+/* Where it has turned out that the router cannot reach the rank's buffers after all, the rank has lanes of its own. */
+static ferryResult_t open_data(struct ferryComm *comm)
+{
+	ferryResult_t result = comm->may_map ? ferry_mapped_open(comm) : ferryInvalidUsage;
+	if (result != ferryInvalidUsage)
+		return result;
+	if (comm->may_map)
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank, ferry_last_message());
+	ferry_forget_message();
+	return ferry_direct_open(comm);
+}
+
 static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
                           const struct ferryComm *parent)
 {
@@ -154,11 +167,10 @@ static ferryResult_t init(ferryComm_t *made, int nranks, const uint8_t *key, int
 	if (!result && !(result = ferry_comm_attach(comm))) {
 		result = ferry_user_programs_load(&comm->programs, &comm->topology);
 		if (!result)
-			result = ferry_direct_open(comm);
+			result = open_data(comm);
 		if (result) {
 			ferry_comm_fail(comm, result, ferry_last_message());
-			ferry_direct_close(comm);
-			ferry_direct_close_device(comm);
+			ferry_comm_close_data(comm);
 			ferry_comm_detach(comm, true);
 			ferry_fail(result, "%s", comm->error_message);
 		}

@@ -101,13 +101,6 @@ ferryResult_t ferry_direct_open(struct ferryComm *comm)
 	return ferrySuccess;
 }
 
-void ferry_direct_close(struct ferryComm *comm)
-{
-	if (comm->member.lanes)
-		ferry_lanes_leave(&comm->member);
-	ferry_lanes_close(&comm->lanes);
-}
-
 /*
  * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other communicators
  * need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the caller does next.
@@ -121,9 +114,12 @@ static void wait_for_other_calls(struct ferry_device *device)
 		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
 
-void ferry_direct_close_device(struct ferryComm *comm)
+void ferry_direct_close(struct ferryComm *comm)
 {
 	struct ferry_copier *copier = comm->device->copier;
+	if (comm->member.lanes)
+		ferry_lanes_leave(&comm->member);
+	ferry_lanes_close(&comm->lanes);
 	wait_for_other_calls(comm->device);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (comm->registered[domain])

@@ -14,9 +14,6 @@ ferryResult_t ferry_direct_open(struct ferryComm *comm);
 /** The lanes end. Calls that are left (the communicator has failed) are let go of. */
 void ferry_direct_close(struct ferryComm *comm);
 
-/** Of the device: while the caller still is an ordinary thread. After ferry_direct_close. */
-void ferry_direct_close_device(struct ferryComm *comm);
-
 ferryResult_t ferry_direct_collective(const struct ferry_collective_call *collective);
 ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests, const struct ferry_stream_state *stream);
 

@@ -2,6 +2,7 @@
 #include "rank-lib/launch.h"
 
 #include "rank-lib/direct.h"
+#include "rank-lib/mapped.h"
 
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
@@ -55,8 +56,12 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	const struct ferry_plan_key *key = &call.entry->key;
 	call.shape = (uint32_t)key->collective | (uint32_t)request->type << 8 | (uint32_t)key->redop << 16;
 	call.factor = request->kept ? request->factor : ferry_request_factor(request, true);
+	if (comm->mapped && (result = ferry_mapped_name(&call))) {
+		ferry_plan_cache_give_back(&comm->plans, call.entry);
+		return ferry_fail_context(result, "%s", ferry_collective_name(key->collective));
+	}
 	place(comm, &call);
-	return ferry_direct_collective(&call);
+	return comm->mapped ? ferry_mapped_collective(&call) : ferry_direct_collective(&call);
 }
 
 ferryResult_t ferry_launch(const struct ferry_request *request)
@@ -76,7 +81,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	pthread_mutex_lock(&comm->lock);
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
 	if (!result)
-		result = ferry_direct_pairs(requests, nrequests, &stream);
+		result = comm->mapped ? ferry_mapped_pairs(requests, nrequests, &stream) : ferry_direct_pairs(requests, nrequests, &stream);
 	pthread_mutex_unlock(&comm->lock);
 	return result;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plans a communicator keeps: found by what was asked, else synthesized or replaced, compiled, and given to the routers. */
 #include "rank-lib/comm.h"
+#include "rank-lib/mapped.h"
 
 #include <stdlib.h>
 
@@ -54,11 +55,17 @@ static ferryResult_t validate(struct ferryComm *comm, const struct ferry_plan *p
 	return ferry_plan_validate(plan, plan->bytes, &limits);
 }
 
+/* Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. */
+static uint32_t keepers_of(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
+{
+	return (comm->rank == 0 ? entry->steps.domains : 0) | (comm->mapped ? 1u << comm->domain : 0);
+}
+
 static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
-		if (!(entry->steps.domains >> domain & 1))
+		if (!(keepers_of(comm, entry) >> domain & 1))
 			continue;
 		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, entry->plan, NULL);
 		if (result)
@@ -71,7 +78,7 @@ static ferryResult_t drop(struct ferryComm *comm, const struct ferry_plan_entry 
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
-		if (!(entry->steps.domains >> domain & 1))
+		if (!(keepers_of(comm, entry) >> domain & 1))
 			continue;
 		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, NULL, NULL);
 		if (result)
@@ -101,6 +108,11 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 
 static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
 {
+	if (comm->mapped && !ferry_mapped_is_taken(comm))
+		return false;
+	/* Who moves the data numbers calls once some were captured: then all must be over. */
+	if (comm->mapped && atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed) != UINT64_MAX && !ferry_mapped_is_idle(comm))
+		return false;
 	uint64_t last = atomic_load_explicit(&entry->steps.last_seq, memory_order_relaxed);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (entry->steps.domains >> domain & 1 &&
@@ -121,18 +133,18 @@ static ferryResult_t forget(struct ferryComm *comm)
 		if (!entry || !routers_finished(comm, entry))
 			return ferrySuccess;
 		ferry_plan_cache_remove(&comm->plans, entry);
-		if (comm->rank == 0 && !ferry_plan_cache_has(&comm->plans, entry->plan->hash))
+		if (!ferry_plan_cache_has(&comm->plans, entry->plan->hash))
 			result = drop(comm, entry);
 		entry_free(entry);
 	}
 	return result;
 }
 
-/* Rank 0 gives it to the routers. What goes wrong there goes wrong for all ranks, which would wait for this one. */
+/* Gives it to the routers. What goes wrong there goes wrong for all ranks, which would wait for this one. */
 static ferryResult_t keep(struct ferryComm *comm, struct ferry_plan_entry *entry)
 {
 	ferryResult_t result = forget(comm);
-	if (!result && comm->rank == 0)
+	if (!result)
 		result = upload(comm, entry);
 	if (result)
 		ferry_comm_fail(comm, result, ferry_last_message());

@@ -30,6 +30,7 @@ struct ferry_collective_call {
 	uint64_t seq, name, after;      /* as in struct ferry_call */
 	struct ferry_redop factor;      /* premulsum */
 	struct ferry_stream_state stream;
+	struct ferry_buffer_name names[2]; /* mapped: of the send and the receive buffer; generation 0: none is needed */
 };
 
 /** Where an alltoallv's parts are, in bytes. */

@@ -54,6 +54,8 @@ static void no_function_takes_a_null_or_foreign_communicator(void **state)
 		REFUSED(ferryInvalidArgument, ferryRecv(buffer, 1, ferryFloat, 0, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryRunProgram("", buffer, other, 1, ferryFloat, ferrySum, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryCommSplit(comm, 0, 0, &made, NULL), text);
+		REFUSED(ferryInvalidArgument, ferryCommRegister(comm, buffer, 1, &(void *){NULL}), text);
+		REFUSED(ferryInvalidArgument, ferryCommDeregister(comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryCommFinalize(comm), text);
 		REFUSED(ferryInvalidArgument, ferryCommDestroy(comm), text);
 		REFUSED(ferryInvalidArgument, ferryCommAbort(comm), text);
@@ -410,6 +412,25 @@ static void a_split_without_a_place_to_put_it_is_refused(void **state)
 	close_comms(comms, 1);
 }
 
+/* Host devices have nothing to tell a router of. */
+static void registrations_are_checked_and_end_once(void **state)
+{
+	(void)state;
+	ferryComm_t comms[2];
+	void *first, *second;
+	open_comms(comms, 2, "1");
+	REFUSED(ferryInvalidArgument, ferryCommRegister(comms[0], NULL, 8, &first), "8 bytes");
+	REFUSED(ferryInvalidArgument, ferryCommRegister(comms[0], buffer, 0, &first), "0 bytes");
+	REFUSED(ferryInvalidArgument, ferryCommRegister(comms[0], buffer, 8, NULL), "handle");
+	assert_int_equal(ferryCommRegister(comms[0], buffer, sizeof buffer, &first), ferrySuccess);
+	assert_int_equal(ferryCommRegister(comms[0], buffer, sizeof buffer, &second), ferrySuccess);
+	REFUSED(ferryInvalidArgument, ferryCommDeregister(comms[1], first), "registration");
+	assert_int_equal(ferryCommDeregister(comms[0], first), ferrySuccess);
+	REFUSED(ferryInvalidArgument, ferryCommDeregister(comms[0], first), "registration");
+	REFUSED(ferryInvalidArgument, ferryCommDeregister(comms[0], NULL), "registration");
+	close_comms(comms, 2); /* and with it the second */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,6 +446,7 @@ int main(void)
 	        cmocka_unit_test(waiting_ranks_end_when_one_aborts),
 	        cmocka_unit_test(a_finalized_communicator_takes_no_calls),
 	        cmocka_unit_test(a_program_that_fails_the_check_is_refused_with_line_and_reason),
+	        cmocka_unit_test(registrations_are_checked_and_end_once),
 	        cmocka_unit_test(a_split_without_a_place_to_put_it_is_refused),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);

@@ -52,7 +52,7 @@ struct answer {
 
 static struct opened {
 	struct ferry_device *device;
-	struct ferry_import buffer;
+	struct ferry_imported buffer;
 	bool crosses; /* to the host in one copy: it is on the device itself */
 } opened[SLOTS];
 
@@ -378,7 +378,7 @@ static void the_process_that_exported_is_told_to_use_its_own_address(void **stat
 	(void)state;
 	struct owned owned = own(0);
 	struct ferry_export handle = export_of(&owned, 100, 300);
-	struct ferry_import imported = {&owned, &owned};
+	struct ferry_imported imported = {&owned, &owned};
 	REFUSED(ferryInvalidUsage, "itself", ferry_device_import(owned.device, &handle, 300, &imported));
 	assert_null(imported.address);
 	assert_null(imported.mapping);
@@ -425,7 +425,7 @@ static void each_damaged_byte_of_a_handle_is_noticed(void **state)
 	(void)state;
 	struct owned owned = own(0);
 	struct ferry_export handle = export_of(&owned, 100, 300);
-	struct ferry_import imported;
+	struct ferry_imported imported;
 	for (size_t i = 0; i < sizeof handle; i++)
 		for (int bit = 0; bit < 8; bit++) {
 			struct ferry_export damaged = handle;
@@ -454,7 +454,7 @@ static void forged_handles_are_refused_and_harm_nobody(void **state)
 	struct owned owned = own(0);
 	struct ferry_export good = export_of(&owned, 100, 300), bad = good;
 	struct importer importer = start(NULL);
-	struct ferry_import imported;
+	struct ferry_imported imported;
 	struct ferry_device *host;
 	refuses(&importer, good, 301, ferryInvalidArgument, "301 bytes of an exported buffer are wanted; its handle is of 300");
 	memcpy(bad.kind, "host", 5);

@@ -34,4 +34,7 @@ if(CUDA_INCLUDE_DIR)
 
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  ferry_test(exports SOURCES ../rank-lib/exports.c ${device}/device.c ${device}/host.c ${device}/host_stream.c
+    LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
+  target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()

@@ -130,6 +130,7 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .export_buffer = ferry_cuda_export,
                                                  .import_buffer = ferry_cuda_import,
                                                  .import_close = ferry_cuda_import_close,
+                                                 .pieces = &ferry_cuda_pieces,
                                                  .node = ferry_cuda_node,
                                                  .close = close_device};
 

@@ -34,10 +34,13 @@ static inline ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, s
 ferryResult_t ferry_cuda_check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
 int ferry_cuda_node(struct ferry_device *device);
 
+/* cuda_pieces.c */
+extern const struct ferry_pieces_ops ferry_cuda_pieces;
+
 /* cuda_export.c */
 ferryResult_t ferry_cuda_export(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
-ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle, struct ferry_import *imported);
-void ferry_cuda_import_close(struct ferry_device *device, struct ferry_import *imported);
+ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle, struct ferry_imported *imported);
+void ferry_cuda_import_close(struct ferry_device *device, struct ferry_imported *imported);
 /** A GPU's 16 bytes as nvidia-smi -L writes them and CUDA_VISIBLE_DEVICES takes them. */
 void ferry_cuda_write_uuid(const unsigned char *uuid, char text[48]);
 

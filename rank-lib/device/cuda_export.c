@@ -157,7 +157,7 @@ static ferryResult_t open_failed(const struct ferry_cuda_driver *driver, CUresul
 }
 
 static ferryResult_t open_mapping(const struct ferry_cuda_driver *driver, const struct ferry_export *handle,
-                                  struct ferry_import *imported)
+                                  struct ferry_imported *imported)
 {
 	CUipcMemHandle name;
 	CUdeviceptr mapping;
@@ -174,11 +174,11 @@ static ferryResult_t open_mapping(const struct ferry_cuda_driver *driver, const 
 		                  (unsigned long long)handle->bytes, (unsigned long long)handle->offset, (long long)handle->process,
 		                  range.bytes);
 	}
-	*imported = (struct ferry_import){.address = (char *)(uintptr_t)mapping + handle->offset, .mapping = (void *)(uintptr_t)mapping};
+	*imported = (struct ferry_imported){.address = (char *)(uintptr_t)mapping + handle->offset, .mapping = (void *)(uintptr_t)mapping};
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_export *handle, struct ferry_import *imported)
+ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_export *handle, struct ferry_imported *imported)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
@@ -195,7 +195,7 @@ ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_ex
 	return result;
 }
 
-void ferry_cuda_import_close(struct ferry_device *base, struct ferry_import *imported)
+void ferry_cuda_import_close(struct ferry_device *base, struct ferry_imported *imported)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;

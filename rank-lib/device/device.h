@@ -10,8 +10,9 @@
 #define FERRY_DEVICE_DEVICE_H
 
 #include "ferry.h"
-#include "rank-lib/device/export.h"
 #include "ipc/words.h"
+#include "rank-lib/device/export.h"
+#include "rank-lib/device/pieces.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>
@@ -80,8 +81,10 @@ struct ferry_device_ops {
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
 	/** Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its process. */
 	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
-	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle, struct ferry_import *imported);
-	void (*import_close)(struct ferry_device *device, struct ferry_import *imported);
+	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle, struct ferry_imported *imported);
+	void (*import_close)(struct ferry_device *device, struct ferry_imported *imported);
+	/** What its memory is made of, for who exports it to a router; NULL: it stays in its process. */
+	const struct ferry_pieces_ops *pieces;
 	/** The NUMA node that the device hangs on, -1 if unknown. */
 	int (*node)(struct ferry_device *device);
 	void (*close)(struct ferry_device *device);

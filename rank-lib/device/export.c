@@ -49,10 +49,10 @@ ferryResult_t ferry_device_export(struct ferry_device *device, const void *buffe
 }
 
 ferryResult_t ferry_device_import(struct ferry_device *device, const struct ferry_export *given, size_t bytes,
-                                  struct ferry_import *imported)
+                                  struct ferry_imported *imported)
 {
 	struct ferry_export handle = *given; /* checked and used as one: whoever sent it may still reach it */
-	*imported = (struct ferry_import){0};
+	*imported = (struct ferry_imported){0};
 	ferryResult_t result = ferry_export_check(&handle, device->ops->kind);
 	if (result)
 		return result;
@@ -64,9 +64,9 @@ ferryResult_t ferry_device_import(struct ferry_device *device, const struct ferr
 	return device->ops->import_buffer(device, &handle, imported);
 }
 
-void ferry_device_import_close(struct ferry_device *device, struct ferry_import *imported)
+void ferry_device_import_close(struct ferry_device *device, struct ferry_imported *imported)
 {
 	if (imported->mapping)
 		device->ops->import_close(device, imported);
-	*imported = (struct ferry_import){0};
+	*imported = (struct ferry_imported){0};
 }

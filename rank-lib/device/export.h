@@ -28,7 +28,7 @@ struct ferry_export {
 };
 
 /** An exported buffer in this process. */
-struct ferry_import {
+struct ferry_imported {
 	void *address; /* of the buffer */
 	void *mapping; /* of the allocation: the backend's */
 };
@@ -48,10 +48,10 @@ ferryResult_t ferry_device_export(struct ferry_device *device, const void *buffe
  * buffer (CUDA opens it only in others); the driver's refusal as ferryUnhandledDeviceError. Nothing is then open.
  */
 ferryResult_t ferry_device_import(struct ferry_device *device, const struct ferry_export *handle, size_t bytes,
-                                  struct ferry_import *imported);
+                                  struct ferry_imported *imported);
 
 /** Copies that name the buffer have finished. Nothing happens where nothing is open. */
-void ferry_device_import_close(struct ferry_device *device, struct ferry_import *imported);
+void ferry_device_import_close(struct ferry_device *device, struct ferry_imported *imported);
 
 /** Fills in handle->check; for backends. */
 void ferry_export_seal(struct ferry_export *handle);

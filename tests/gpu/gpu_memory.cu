@@ -329,7 +329,7 @@ struct neighbour {
 	struct ferry_device *device;
 	uint32_t *blocks[SHARED]; /* this rank's own */
 	struct ferry_export handles[SHARED]; /* the neighbour's */
-	struct ferry_import opened[SHARED];
+	struct ferry_imported opened[SHARED];
 	bool apart; /* no peer access to its GPU */
 };
 
@@ -390,7 +390,7 @@ static int judge_import(const struct neighbour *neighbour, int b, uint32_t *own,
 static int use_imports(struct neighbour *neighbour)
 {
 	uint32_t *own, *host = (uint32_t *)malloc(shared_counts[SHARED - 1] * 4), mark = SHARED_MARK;
-	struct ferry_import again;
+	struct ferry_imported again;
 	REQUIRE(host, "no memory for a copy");
 	CUDA(cudaMalloc((void **)&own, shared_counts[SHARED - 1] * 4));
 	for (int b = 0; b < SHARED; b++) {
@@ -462,7 +462,7 @@ static int memory_that_cuda_ipc_cannot_open_is_not_exported(void)
 {
 	struct ferry_device *device;
 	struct ferry_export handle;
-	struct ferry_import imported;
+	struct ferry_imported imported;
 	struct gang gang;
 	struct place places[GANG_MOST];
 	TRY(gang_open(&gang, "cuda"));

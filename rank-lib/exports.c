@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/exports.h"
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "ipc/wait.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HINTS 256 /* a power of 2 */
+#define TRIES 8   /* the router forgets between its answer and our next look only after a second: once is rare */
+#define NONE  UINT32_MAX
+
+struct entry {
+	uint64_t start, end; /* addresses; 0: free */
+	enum ferry_exported_kind kind;
+	uint32_t npieces;
+	struct ferry_piece *pieces;
+	uint64_t generation; /* stays when it is free */
+	uint64_t last;       /* submission */
+	uint32_t pins;
+	uint64_t turn; /* when it was last named */
+};
+
+struct ferry_exports {
+	struct ferry_device *device;
+	const int *connection;
+	struct ferry_export_cell *cells;
+	uint64_t turns;
+	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
+	struct entry entries[FERRY_MOST_EXPORTS];
+	struct ferry_pieces found; /* while one is looked for */
+};
+
+ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, struct ferry_export_cell *cells,
+                                 struct ferry_exports **opened)
+{
+	if (!device->ops->pieces)
+		return ferry_fail(ferryInvalidUsage, "%s devices export nothing", device->ops->kind);
+	struct ferry_exports *exports = calloc(1, sizeof *exports);
+	if (!exports)
+		return ferry_fail(ferrySystemError, "no memory for exports");
+	exports->device = device;
+	exports->connection = connection;
+	exports->cells = cells;
+	*opened = exports;
+	return ferrySuccess;
+}
+
+void ferry_exports_close(struct ferry_exports *exports)
+{
+	if (!exports)
+		return;
+	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++)
+		free(exports->entries[index].pieces);
+	free(exports);
+}
+
+/* ---- looking for what is there ---- */
+
+static uint32_t *hint_of(struct ferry_exports *exports, uint64_t start)
+{
+	return &exports->hints[(start >> 9 ^ start >> 21) & (HINTS - 1)];
+}
+
+static bool holds(const struct entry *entry, uint64_t start, uint64_t end)
+{
+	return entry->end && entry->start <= start && end <= entry->end;
+}
+
+static bool is_there(struct ferry_exports *exports, const struct entry *entry)
+{
+	return exports->device->ops->pieces->are_there(exports->device, entry->pieces, entry->npieces);
+}
+
+static void clear(struct entry *entry)
+{
+	free(entry->pieces);
+	entry->pieces = NULL;
+	entry->start = entry->end = 0;
+	entry->npieces = 0;
+}
+
+/*
+ * The index of what holds the range and is still there. What is not any more is freed on the way: its index takes
+ * another generation with the next export, and until then the router forgets it for being idle. `used` tells of the
+ * last submission, no longer of a pin.
+ */
+static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64_t end)
+{
+	uint32_t *hint = hint_of(exports, start);
+	if (holds(&exports->entries[*hint], start, end) && is_there(exports, &exports->entries[*hint]))
+		return *hint;
+	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+		struct entry *entry = &exports->entries[index];
+		if (!holds(entry, start, end))
+			continue;
+		if (is_there(exports, entry))
+			return *hint = index;
+		entry->pins = 0;
+		atomic_store_explicit(&exports->cells[index].used, entry->last, memory_order_release);
+		clear(entry);
+	}
+	return NONE;
+}
+
+/* A free index, or that of what was named longest ago: the router keeps that for submissions which have not ended. */
+static uint32_t find_place(const struct ferry_exports *exports)
+{
+	uint32_t oldest = NONE;
+	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+		const struct entry *entry = &exports->entries[index];
+		if (!entry->end)
+			return index;
+		if (!entry->pins && (oldest == NONE || entry->turn < exports->entries[oldest].turn))
+			oldest = index;
+	}
+	return oldest;
+}
+
+/* ---- telling the router ---- */
+
+static ferryResult_t ask(const struct ferry_exports *exports, struct ferry_attach_message *message, const void *payload,
+                         const int *descriptors)
+{
+	struct ferry_attach_reply reply;
+	if (*exports->connection < 0)
+		return ferry_fail(ferryRemoteError, "there is no connection to the router");
+	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL, NULL);
+}
+
+static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
+{
+	struct entry *entry = &exports->entries[index];
+	struct ferry_exported exported = {.index = index, .generation = entry->generation};
+	int descriptors[FERRY_MOST_PIECES];
+	exports->found.kind = entry->kind;
+	exports->found.count = entry->npieces;
+	memcpy(exports->found.all, entry->pieces, entry->npieces * sizeof *entry->pieces);
+	ferryResult_t result =
+	        exports->device->ops->pieces->name(exports->device, &exports->found, &exported, descriptors);
+	if (result)
+		return result;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT,
+	                                       .descriptors = exported.npieces,
+	                                       .payload = ferry_exported_size(&exported)};
+	result = ask(exports, &message, &exported, descriptors);
+	for (uint32_t i = 0; i < exported.npieces; i++)
+		close(descriptors[i]);
+	/* That memory cannot be exported is said where it is found: here the router, or its driver, has refused it. */
+	return result == ferryInvalidUsage ? ferryInternalError : result;
+}
+
+/* Memory that the table has not got. */
+static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint32_t *index)
+{
+	struct ferry_pieces *found = &exports->found;
+	ferryResult_t result = exports->device->ops->pieces->find(exports->device, buffer, bytes, found);
+	if (result)
+		return result;
+	uint32_t place = find_place(exports);
+	if (place == NONE)
+		return ferry_fail(ferryRefused,
+		                  "all %u exports of this rank are held by captured or registered buffers",
+		                  FERRY_MOST_EXPORTS);
+	struct ferry_piece *pieces = malloc(found->count * sizeof *pieces);
+	if (!pieces)
+		return ferry_fail(ferrySystemError, "no memory for an export of %u pieces", found->count);
+	struct entry *entry = &exports->entries[place];
+	clear(entry);
+	memcpy(pieces, found->all, found->count * sizeof *pieces);
+	entry->pieces = pieces;
+	entry->npieces = found->count;
+	entry->kind = found->kind;
+	entry->start = pieces[0].start;
+	entry->end = pieces[found->count - 1].start + pieces[found->count - 1].bytes;
+	entry->generation++;
+	entry->pins = 0;
+	if ((result = send_export(exports, place))) {
+		clear(entry);
+		return result;
+	}
+	*hint_of(exports, (uint64_t)(uintptr_t)buffer) = *index = place;
+	return ferrySuccess;
+}
+
+/* The rank's half of the cell's protocol (ipc/export.h). True: the router has it, and keeps it for what `used` says. */
+static bool use(struct ferry_exports *exports, uint32_t index)
+{
+	const struct entry *entry = &exports->entries[index];
+	struct ferry_export_cell *cell = &exports->cells[index];
+	atomic_store_explicit(&cell->used, entry->pins ? FERRY_EXPORT_PINNED : entry->last, memory_order_release);
+	ferry_full_fence();
+	return atomic_load_explicit(&cell->mapped, memory_order_acquire) == entry->generation;
+}
+
+ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
+                                 struct ferry_buffer_name *name)
+{
+	uint64_t start = (uint64_t)(uintptr_t)buffer;
+	ferryResult_t result = ferrySuccess;
+	if (!bytes || start + bytes < start)
+		return ferry_fail(ferryInvalidArgument, "buffer %p of %llu bytes", buffer, (unsigned long long)bytes);
+	uint32_t index = find_known(exports, start, start + bytes);
+	if (index == NONE && (result = add(exports, buffer, bytes, &index)))
+		return result;
+	struct entry *entry = &exports->entries[index];
+	if (submission == FERRY_EXPORT_PINNED)
+		entry->pins++;
+	else if (submission > entry->last)
+		entry->last = submission;
+	entry->turn = ++exports->turns;
+	for (int attempt = 0; !use(exports, index); attempt++) {
+		result = attempt < TRIES ? send_export(exports, index)
+		                         : ferry_fail(ferryInternalError,
+		                                      "the router has not mapped export %u, and says it has", index);
+		if (!result)
+			continue;
+		if (submission == FERRY_EXPORT_PINNED)
+			entry->pins--;
+		return result;
+	}
+	*name = (struct ferry_buffer_name){
+	        .index = index, .generation = entry->generation, .offset = start - entry->start};
+	return ferrySuccess;
+}
+
+static struct entry *entry_of(struct ferry_exports *exports, const struct ferry_buffer_name *name)
+{
+	struct entry *entry = &exports->entries[name->index];
+	return entry->end && entry->generation == name->generation ? entry : NULL;
+}
+
+void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name)
+{
+	struct entry *entry = entry_of(exports, name);
+	if (!entry || !entry->pins || --entry->pins)
+		return;
+	atomic_store_explicit(&exports->cells[name->index].used, entry->last, memory_order_release);
+}
+
+ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name)
+{
+	struct entry *entry = entry_of(exports, name);
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_FORGET, .index = name->index};
+	if (!entry || entry->pins)
+		return ferrySuccess;
+	clear(entry);
+	return ask(exports, &message, NULL, NULL);
+}

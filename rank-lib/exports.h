@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank has exported to its domain's router, and the names of its buffers there. A table of FERRY_MOST_EXPORTS,
+ * by index: the range of addresses, the pieces that it lies in, with their ids, and the generation. Everything is under
+ * the communicator's lock. The router's half is router/imports.h, which also has the argument of why nothing is
+ * forgotten that a submission names.
+ */
+#ifndef FERRY_RANK_LIB_EXPORTS_H
+#define FERRY_RANK_LIB_EXPORTS_H
+
+#include "rank-lib/device/device.h"
+
+struct ferry_exports;
+
+/**
+ * For a rank that its router has taken as mapped. connection: the router's socket, where it is found each time (a child
+ * that the rank forks has none); cells: the rank's, in that router's arena. ferryInvalidUsage: this kind of device
+ * exports nothing.
+ */
+ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, struct ferry_export_cell *cells,
+                                 struct ferry_exports **exports);
+
+void ferry_exports_close(struct ferry_exports *exports);
+
+/**
+ * Names bytes for submission number `submission` (from 1, growing), or, with FERRY_EXPORT_PINNED, for as long as until
+ * ferry_exports_unpin: the router keeps what it names until then. Where the router has not got it, or not any more, or
+ * where other memory has come in its place, it is exported here and now, which takes up to 10 ms; else 0.1 us and as
+ * much per piece. Errors: ferryInvalidUsage, and that for nothing else: memory that cannot be exported, which has to go
+ * another way. ferryInvalidArgument: no memory of the device; ferryRefused: all indexes are pinned; ferryRemoteError,
+ * ferrySystemError: the router does not answer; what it, or the driver, says.
+ */
+ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
+                                 struct ferry_buffer_name *name);
+
+/** Takes back one FERRY_EXPORT_PINNED. Nothing happens if the name's memory has gone. */
+void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name);
+
+/** Has the router unmap it as soon as no submission uses it, unless it is pinned. Its index is free. Errors: the
+ * router's. */
+ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name);
+
+#endif

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/mapped.h"
+
+#include "ipc/environment.h"
+#include "rank-lib/exports.h"
+#include "rank-lib/own_copies.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SAMPLE_BYTES 4096
+
+/* A captured call that a graph may still have. */
+struct ferry_capture {
+	uint32_t word;
+	struct ferry_plan_entry *entry;        /* with a reference */
+	struct ferry_buffer_name names[2];     /* pinned; generation 0: none */
+	struct ferry_capture *next;
+};
+
+static _Atomic uint32_t forgets; /* captured calls that no graph has any more, of all communicators; from any thread */
+
+/* ---- open ---- */
+
+bool ferry_mapped_wants(struct ferryComm *comm, uint8_t uuid[FERRY_GPU_BYTES], int *words)
+{
+	const char *lanes = ferry_env("FERRY_LANES");
+	const struct ferry_device_ops *ops = comm->device->ops;
+	if (comm->embedded || !ops->pieces || !ops->enqueue_word || (lanes && !strcmp(lanes, "rank")))
+		return false;
+	ferryResult_t result = ops->pieces->identify(comm->device, uuid);
+	if (!result)
+		result = ferry_words_open(comm->device, words);
+	if (result)
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank, ferry_last_message());
+	return !result;
+}
+
+static void on_router_lost(struct ferry_kept *kept)
+{
+	struct ferry_watched *watched = (struct ferry_watched *)kept;
+	struct ferryComm *comm = watched->comm;
+	char text[96];
+	snprintf(text, sizeof text, "the router of domain %u died", watched->domain);
+	ferry_comm_fail(comm, ferryRemoteError, text);
+	if (watched->domain == comm->domain)
+		ferry_keeper_look(kept);
+}
+
+/* Nobody else lets this rank's streams go on, whether they are at a call already or come to one later. */
+static bool release_streams(struct ferry_kept *kept)
+{
+	ferry_word_table_release(&((struct ferry_watched *)kept)->comm->words);
+	return true;
+}
+
+static ferryResult_t watch_routers(struct ferryComm *comm)
+{
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+		struct ferry_watched *watched = &comm->watched[domain];
+		*watched = (struct ferry_watched){.kept = {.descriptor = comm->sockets[domain], .closed = on_router_lost, .look = release_streams},
+		                                  .comm = comm,
+		                                  .domain = domain};
+		ferryResult_t result = ferry_keeper_add(&watched->kept);
+		if (result)
+			return result;
+		watched->added = true;
+	}
+	return ferrySuccess;
+}
+
+/* In a container of its own, say, the router can have the same GPU and not open its memory. */
+static ferryResult_t attempt(struct ferryComm *comm)
+{
+	const struct ferry_pieces_ops *pieces = comm->device->ops->pieces;
+	struct ferry_buffer_name name;
+	void *sample;
+	ferryResult_t result = pieces->allocate(comm->device, SAMPLE_BYTES, &sample);
+	if (result)
+		return result;
+	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, 1, &name)))
+		result = ferry_exports_forget(comm->exports, &name);
+	pieces->release(comm->device, sample);
+	return result;
+}
+
+ferryResult_t ferry_mapped_open(struct ferryComm *comm)
+{
+	struct ferry_arena *arena = &comm->shared.arenas[comm->domain];
+	struct ferry_export_cell *cells = arena->export_cells + (size_t)comm->rank * FERRY_MOST_EXPORTS;
+	ferryResult_t result = ferry_exports_open(comm->device, &comm->sockets[comm->domain], cells, &comm->exports);
+	if (!result)
+		result = attempt(comm);
+	if (result) {
+		ferry_exports_close(comm->exports);
+		comm->exports = NULL;
+		return ferry_fail(ferryInvalidUsage, "%s", ferry_last_message());
+	}
+	comm->mapped = true;
+	comm->ring = ferry_rank_ring(&comm->shared, (uint32_t)comm->rank);
+	return watch_routers(comm);
+}
+
+/* ---- captured calls ---- */
+
+static void forget(void *word)
+{
+	ferry_word_forget((uint32_t)(uintptr_t)word);
+	atomic_fetch_add_explicit(&forgets, 1, memory_order_release);
+}
+
+static void capture_free(struct ferryComm *comm, struct ferry_capture *capture)
+{
+	for (int i = 0; i < 2; i++)
+		if (capture->names[i].generation)
+			ferry_exports_unpin(comm->exports, &capture->names[i]);
+	ferry_plan_cache_give_back(&comm->plans, capture->entry);
+	free(capture);
+}
+
+/* Lets go of what only graphs that are gone have needed. */
+static void sweep_captures(struct ferryComm *comm)
+{
+	uint32_t seen = atomic_load_explicit(&forgets, memory_order_acquire);
+	if (seen == comm->forgets_seen)
+		return;
+	comm->forgets_seen = seen;
+	for (struct ferry_capture **link = &comm->captures; *link;) {
+		struct ferry_capture *capture = *link;
+		if (!atomic_load_explicit(&ferry_word_at(capture->word)->forgotten, memory_order_acquire)) {
+			link = &capture->next;
+			continue;
+		}
+		*link = capture->next;
+		capture_free(comm, capture);
+	}
+}
+
+/* ---- the ring ---- */
+
+bool ferry_mapped_is_idle(const struct ferryComm *comm)
+{
+	return atomic_load_explicit(&comm->ring->ended, memory_order_acquire) == comm->calls;
+}
+
+bool ferry_mapped_is_taken(const struct ferryComm *comm)
+{
+	return atomic_load_explicit(&comm->ring->taken, memory_order_acquire) == atomic_load_explicit(&comm->ring->written, memory_order_relaxed);
+}
+
+/* The router takes submissions whether their streams have come to them or not, so room comes soon. */
+static ferryResult_t submit(struct ferryComm *comm, struct ferry_submission *head, const void *behind, size_t more)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
+	head->number = comm->submissions + 1;
+	head->fixed = atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed);
+	if (comm->member.order.fixed_alone)
+		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
+	while (!ferry_ring_write(comm->ring, head, behind, more)) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (ferry_comm_failed(comm)) {
+			ferry_doorbell_cancel(bell);
+			return ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
+		}
+		if (ferry_mapped_is_taken(comm))
+			ferry_doorbell_cancel(bell);
+		else
+			ferry_doorbell_wait(bell, ticket, 100000);
+	}
+	comm->submissions++;
+	return ferrySuccess;
+}
+
+/* The lanes and workers that the call will need take about as long to wake up as the call to get into the stream. */
+static void wake_router(struct ferryComm *comm, uint32_t domains)
+{
+	if (domains)
+		atomic_store_explicit(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->announced, comm->made, memory_order_release);
+	ferry_wake(&comm->shared, 1ull << comm->rank, 0, domains);
+}
+
+/* The router has the call, or the other ranks wait for it: there is no way back. */
+static ferryResult_t enqueue(struct ferryComm *comm, ferryStream_t stream, const struct ferry_stream_call *in_stream)
+{
+	ferryResult_t result = comm->device->ops->enqueue_word(comm->device, stream, in_stream);
+	if (result)
+		ferry_comm_fail(comm, result, ferry_last_message());
+	return result;
+}
+
+/* ---- collectives ---- */
+
+/* How far the call reaches into each buffer. */
+static void find_reach(const struct ferry_collective_call *collective, const struct ferry_request_parts *parts, uint64_t reach[2])
+{
+	const struct ferry_request *request = collective->request;
+	const struct ferry_steps *steps = &collective->entry->steps;
+	reach[FERRY_UP] = steps->reach[FERRY_UP];
+	reach[FERRY_DOWN] = steps->reach[FERRY_DOWN];
+	if (request->collective != FERRY_ALLTOALLV)
+		return;
+	for (int peer = 0; peer < request->comm->nranks; peer++) {
+		uint64_t sent = parts->send_offsets[peer] + parts->send_lengths[peer];
+		uint64_t received = parts->receive_offsets[peer] + parts->receive_lengths[peer];
+		if (parts->send_lengths[peer] && sent > reach[FERRY_UP])
+			reach[FERRY_UP] = sent;
+		if (parts->receive_lengths[peer] && received > reach[FERRY_DOWN])
+			reach[FERRY_DOWN] = received;
+	}
+}
+
+ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective)
+{
+	const struct ferry_request *request = collective->request;
+	struct ferryComm *comm = request->comm;
+	struct ferry_request_parts parts;
+	struct ferry_call_buffers buffers;
+	uint64_t reach[2], submission = collective->stream.captures ? FERRY_EXPORT_PINNED : comm->submissions + 1;
+	const void *starts[2] = {request->send, request->receive};
+	ferryResult_t result = ferrySuccess;
+	sweep_captures(comm);
+	ferry_request_buffers(request, &parts, &buffers);
+	find_reach(collective, &parts, reach);
+	collective->names[0] = collective->names[1] = (struct ferry_buffer_name){0};
+	for (int i = 0; i < 2 && !result; i++)
+		if (reach[i])
+			result = ferry_exports_name(comm->exports, starts[i], reach[i], submission, &collective->names[i]);
+	if (result && collective->stream.captures && collective->names[0].generation)
+		ferry_exports_unpin(comm->exports, &collective->names[0]);
+	return result;
+}
+
+static void fill_head(const struct ferry_collective_call *collective, struct ferry_submission *head)
+{
+	const struct ferry_plan_entry *entry = collective->entry;
+	*head = (struct ferry_submission){.kind = FERRY_SUBMIT_COLLECTIVE,
+	                                  .flags = collective->stream.captures ? FERRY_SUBMIT_CAPTURED : 0,
+	                                  .seq = collective->seq,
+	                                  .name = collective->name,
+	                                  .after = collective->after,
+	                                  .plan_hash = entry->plan->hash,
+	                                  .count = entry->key.count,
+	                                  .scalar = collective->factor.scalar,
+	                                  .shape = collective->shape,
+	                                  .root = entry->key.root,
+	                                  .send = collective->names[FERRY_UP],
+	                                  .receive = collective->names[FERRY_DOWN]};
+	if (collective->factor.device_scalar)
+		head->flags |= FERRY_SUBMIT_SCALAR;
+}
+
+/* Its word, and who keeps what it needs. */
+static ferryResult_t take_word(const struct ferry_collective_call *collective, struct ferry_submission *head, struct ferry_stream_call *in_stream)
+{
+	struct ferryComm *comm = collective->request->comm;
+	if (!collective->stream.captures)
+		return ferry_word_for_stream(&comm->words, collective->stream.id, &head->word, &head->turn);
+	struct ferry_capture *capture = calloc(1, sizeof *capture);
+	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word) : ferry_fail(ferrySystemError, "no memory for a call");
+	if (result) {
+		free(capture);
+		return result;
+	}
+	*capture = (struct ferry_capture){.word = head->word, .entry = collective->entry, .next = comm->captures};
+	memcpy(capture->names, collective->names, sizeof capture->names);
+	comm->captures = capture;
+	in_stream->forget = forget;
+	in_stream->argument = (void *)(uintptr_t)head->word;
+	return ferrySuccess;
+}
+
+static ferryResult_t submit_collective(const struct ferry_collective_call *collective, struct ferry_submission *head,
+                                       const struct ferry_request_parts *parts)
+{
+	struct ferryComm *comm = collective->request->comm;
+	struct ferry_submitted_part behind[FERRY_MAX_RANKS];
+	if (collective->request->collective != FERRY_ALLTOALLV)
+		return submit(comm, head, NULL, 0);
+	head->nparts = (uint32_t)comm->nranks;
+	for (uint32_t peer = 0; peer < head->nparts; peer++)
+		behind[peer] = (struct ferry_submitted_part){parts->send_lengths[peer], parts->send_offsets[peer], parts->receive_lengths[peer],
+		                                             parts->receive_offsets[peer]};
+	return submit(comm, head, behind, head->nparts * sizeof *behind);
+}
+
+ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collective)
+{
+	const struct ferry_request *request = collective->request;
+	struct ferryComm *comm = request->comm;
+	struct ferry_steps *steps = &collective->entry->steps;
+	struct ferry_request_parts parts;
+	struct ferry_call_buffers buffers;
+	struct ferry_submission head;
+	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar, .scalar_bytes = ferry_type_size(request->type)};
+	ferry_request_buffers(request, &parts, &buffers);
+	fill_head(collective, &head);
+	if (collective->seq)
+		atomic_store_explicit(&steps->last_seq, collective->seq, memory_order_relaxed);
+	ferryResult_t result = ferry_own_copies(steps, &buffers, &in_stream);
+	if (!result)
+		result = take_word(collective, &head, &in_stream);
+	if (!result) {
+		in_stream.word = ferry_word_at(head.word);
+		result = submit_collective(collective, &head, &parts);
+	}
+	if (!collective->stream.captures)
+		ferry_plan_cache_give_back(&comm->plans, collective->entry); /* the router has it as long as it needs it */
+	if (result) {
+		ferry_comm_fail(comm, result, ferry_last_message()); /* it has its place among the calls */
+	} else {
+		comm->calls += !collective->stream.captures;
+		wake_router(comm, steps->domains);
+		result = enqueue(comm, request->stream, &in_stream);
+	}
+	free(in_stream.copies);
+	return result;
+}
+
+/* ---- sends and receives ---- */
+
+static ferryResult_t name_message(struct ferryComm *comm, const struct ferry_request *request, uint64_t submission,
+                                  struct ferry_submitted_message *message)
+{
+	bool up = request->direction == FERRY_UP;
+	*message = (struct ferry_submitted_message){.bytes = request->count * ferry_type_size(request->type),
+	                                            .peer = (uint32_t)request->root,
+	                                            .type = (uint8_t)request->type,
+	                                            .direction = (uint8_t)request->direction};
+	if (!message->bytes)
+		return ferrySuccess;
+	return ferry_exports_name(comm->exports, up ? request->send : request->receive, message->bytes, submission, &message->buffer);
+}
+
+/* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
+static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submission *head, const struct ferry_submitted_message *messages,
+                                     uint32_t count)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t sent = 0; sent < count && !result; sent += head->nparts) {
+		uint32_t left = count - sent;
+		bool more = left > FERRY_SUBMISSION_MESSAGES;
+		head->nparts = more ? FERRY_SUBMISSION_MESSAGES : left;
+		head->flags = more ? FERRY_SUBMIT_MORE : 0;
+		result = submit(comm, head, messages + sent, head->nparts * sizeof *messages);
+	}
+	return result;
+}
+
+ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests, const struct ferry_stream_state *stream)
+{
+	struct ferryComm *comm = requests[0].comm;
+	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES};
+	uint64_t last = comm->submissions + (nrequests + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
+	struct ferry_submitted_message *messages = calloc(nrequests, sizeof *messages);
+	ferryResult_t result = messages ? ferrySuccess : ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
+	for (uint32_t i = 0; i < nrequests && !result; i++)
+		result = name_message(comm, &requests[i], last, &messages[i]);
+	if (!result)
+		result = ferry_word_for_stream(&comm->words, stream->id, &head.word, &head.turn);
+	if (result) {
+		free(messages);
+		return result;
+	}
+	for (uint32_t i = 0; i < nrequests; i++)
+		messages[i].message = ++comm->messages[requests[i].direction][messages[i].peer];
+	struct ferry_stream_call in_stream = {.word = ferry_word_at(head.word)};
+	if ((result = submit_messages(comm, &head, messages, nrequests))) {
+		ferry_comm_fail(comm, result, ferry_last_message());
+	} else {
+		comm->calls++;
+		wake_router(comm, 0);
+		result = enqueue(comm, requests[0].stream, &in_stream);
+	}
+	free(messages);
+	return result;
+}
+
+/* ---- close ---- */
+
+void ferry_mapped_close(struct ferryComm *comm)
+{
+	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+		if (comm->watched[domain].added)
+			ferry_keeper_remove(&comm->watched[domain].kept);
+	while (comm->captures) {
+		struct ferry_capture *capture = comm->captures;
+		comm->captures = capture->next;
+		ferry_plan_cache_give_back(&comm->plans, capture->entry);
+		free(capture);
+	}
+}
