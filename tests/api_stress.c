@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random sequences of calls with one-slot windows and many more threads than cores, several calls in flight at a time, every
- * result judged (bench/trial.h). `api_stress [SEED]` runs ranks in threads of this process; under ferryrun each process is a
+ * result judged (bench/trial/trial.h). `api_stress [SEED]` runs ranks in threads of this process; under ferryrun each process is a
  * rank, and all draw the same sequence. The seed is printed, and gives the same sequence again.
  */
 #include <setjmp.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective, type and operation beside MPI, one rank per process under ferryrun. Where arithmetic is exact (data that
- * is only moved, integers, min and max) Ferry's result must be MPI's to the bit, on the same data; float sums and products
- * have the reference and bound of bench/trial.h instead, since MPI may order them as it likes. MPI has no 16- and 8-bit
- * floats: moved, they travel as bytes; reduced, the reference alone judges.
+ * Every collective, type and operation beside MPI, one rank per process under ferryrun. Where arithmetic is exact (data
+ * that is only moved, integers, min and max) Ferry's result must be MPI's to the bit, on the same data; float sums and
+ * products have the reference and bound of bench/trial/trial.h instead, since MPI may order them as it likes. MPI has
+ * no 16- and 8-bit floats: moved, they travel as bytes; reduced, the reference alone judges.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "bench/element.h"
-#include "bench/perf.h"
+#include "bench/trial/element.h"
+#include "bench/peers/peer.h"
 #include "tests/trial_run.h"
 
 #include <mpi.h>
@@ -23,7 +23,7 @@
 #define SLICE 4096 /* FERRY_SLICE, set in main */
 #define TEXT  256
 
-extern const struct perf_peer ferry_perf_peer; /* bench/perf_mpi.c */
+extern const struct mpi_peer ferry_mpi_peer; /* bench/peers/mpi.c */
 
 static ferryComm_t comm;
 static int rank, nranks, ndomains;
@@ -59,17 +59,14 @@ static void look_for_signed_comparison(void)
 	static const ferryDataType_t types[] = {ferryUint8, ferryUint32, ferryUint64};
 	for (int i = 0; i < 3; i++) {
 		uint64_t mine = rank ? UINT64_MAX : 1, least = 0, one = 1;
-		ferry_perf_peer.run(&(struct perf_call){.collective = FERRY_ALLREDUCE,
-		                                        .send = &mine,
-		                                        .receive = &least,
-		                                        .count = 1,
-		                                        .type = types[i],
-		                                        .op = ferryMin,
-		                                        .rank = rank,
-		                                        .nranks = nranks});
+		struct ferry_trial_call call = {.rank = rank, .send = (char *)&mine, .receive = (char *)&least};
+		call.trial = (struct ferry_trial){
+			.collective = FERRY_ALLREDUCE, .count = 1, .type = types[i], .op = ferryMin, .nranks = nranks};
+		ferry_mpi_peer.run(&call);
 		signed_only[types[i]] = memcmp(&least, &one, ferry_type_size(types[i])) != 0;
 		if (signed_only[types[i]] && !rank)
-			printf("this MPI compares %s as signed: its min and max are left out\n", ferry_type_name(types[i]));
+			printf("this MPI compares %s as signed: its min and max are left out\n",
+			       ferry_type_name(types[i]));
 	}
 }
 
@@ -89,26 +86,15 @@ static void compare(struct ferry_trial *trial, const struct trial_buffers *mine,
 {
 	struct ferry_trial apart = *trial; /* MPI gets buffers of its own, so it needs no in-place form */
 	struct trial_buffers theirs;
-	struct ferry_trial_counts counts;
 	apart.in_place = false;
 	if (!trial_buffers_open(&apart, rank, 0, &theirs)) {
 		note(findings, trial, "no memory", "");
 	} else {
-		ferry_trial_counts(trial, rank, &counts);
+		struct ferry_trial_call call = {
+		        .trial = *trial, .rank = rank, .send = theirs.send, .receive = theirs.receive};
+		ferry_trial_counts(trial, rank, &call.counts);
 		meet();
-		ferry_perf_peer.run(&(struct perf_call){.collective = trial->collective,
-		                                        .send = theirs.send,
-		                                        .receive = theirs.receive,
-		                                        .count = trial->count,
-		                                        .sendcounts = counts.sendcounts,
-		                                        .senddispls = counts.senddispls,
-		                                        .recvcounts = counts.recvcounts,
-		                                        .recvdispls = counts.recvdispls,
-		                                        .type = trial->type,
-		                                        .op = trial->op,
-		                                        .root = trial->root,
-		                                        .rank = rank,
-		                                        .nranks = nranks});
+		ferry_mpi_peer.run(&call);
 		size_t bytes = ferry_trial_receives(trial, rank) * ferry_type_size(trial->type);
 		/* MPI_Bcast has one buffer, the root's input. */
 		bool bcast_root = trial->collective == FERRY_BROADCAST && rank == trial->root;
@@ -155,7 +141,8 @@ static size_t count_of(const struct ferry_trial *trial, unsigned which)
 
 #define COUNTS 8
 
-/* Counts and places of one collective, type and operation. MPI is compared with on some, in turn: its waiting is dear. */
+/* Counts and places of one collective, type and operation. MPI is compared with on some, in turn: its waiting is dear.
+ */
 static void run_kind(struct ferry_trial *trial, unsigned *turn, struct findings *findings)
 {
 	unsigned places = ferry_trial_can_be_in_place(trial->collective) ? 2 : 1;
@@ -227,7 +214,8 @@ static void a_mebibyte_per_rank_is_right(void **state)
 	(void)state;
 	struct findings findings = {0};
 	for (int collective = 0; collective < FERRY_NUM_COLLECTIVES; collective++)
-		for (unsigned place = 0; place <= ferry_trial_can_be_in_place((enum ferry_collective)collective); place++) {
+		for (unsigned place = 0; place <= ferry_trial_can_be_in_place((enum ferry_collective)collective);
+		     place++) {
 			struct ferry_trial trial = {.collective = (enum ferry_collective)collective,
 			                            .type = place ? ferryInt32 : ferryFloat32,
 			                            .op = ferrySum,
@@ -253,8 +241,9 @@ int main(void)
 	};
 	int mpi_rank, mpi_size, domain;
 	setenv("FERRY_SLICE", "4096", 1);
-	if (ferry_perf_peer.open(&mpi_rank, &mpi_size) || ferryCommInitEnv(&comm, NULL) || ferryCommUserRank(comm, &rank) ||
-	    ferryCommCount(comm, &nranks) || ferryCommDomain(comm, &domain, &ndomains)) {
+	if (ferry_mpi_peer.open(&mpi_rank, &mpi_size) || ferryCommInitEnv(&comm, NULL) ||
+	    ferryCommUserRank(comm, &rank) || ferryCommCount(comm, &nranks) ||
+	    ferryCommDomain(comm, &domain, &ndomains)) {
 		fprintf(stderr, "mpi_collectives: start it as `ferryrun -n 4 -- mpi_collectives`: %s\n",
 		        ferryGetLastError(NULL));
 		return 1;
@@ -264,10 +253,11 @@ int main(void)
 		return 1;
 	}
 	look_for_signed_comparison();
-	if (rank && (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout))) /* cmocka reports once */
+	if (rank &&
+	    (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout))) /* cmocka reports once */
 		return 1;
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	failed += ferryCommDestroy(comm) != ferrySuccess;
-	ferry_perf_peer.close();
+	ferry_mpi_peer.close();
 	return failed;
 }

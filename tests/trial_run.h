@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Runs trials (bench/trial.h) with buffers that show every stray byte: guards on both sides, an offset that leaves only the
+ * Runs trials (bench/trial/trial.h) with buffers that show every stray byte: guards on both sides, an offset that leaves only the
  * element's own alignment, and a copy of the input. Used by the suites over the public API; single-threaded.
  */
 #ifndef FERRY_TESTS_TRIAL_RUN_H
 #define FERRY_TESTS_TRIAL_RUN_H
 
-#include "bench/trial.h"
+#include "bench/trial/trial.h"
 
 struct trial_buffers {
 	char *memory[2]; /* send, receive */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Suites over the public API. Those that run trials (bench/trial.h) judge collectives by an independent reference.
-add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial.c ${PROJECT_SOURCE_DIR}/bench/element.c)
+# Suites over the public API. Those that run trials (bench/trial/trial.h) judge collectives by an independent reference.
+add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c ${PROJECT_SOURCE_DIR}/bench/trial/element.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
@@ -12,39 +12,8 @@ set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
 
 # Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to itself.
 if(MPI_C_FOUND)
-  add_executable(mpi_collectives mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/perf_mpi.c)
+  add_executable(mpi_collectives mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/peers/mpi.c)
   target_link_libraries(mpi_collectives PRIVATE ferry_flags trial_run MPI::MPI_C PkgConfig::CMOCKA)
   add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
   set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
-endif()
-
-# The commands of bench/: the benchmark, and the demo, which compares its own weights.
-ferry_test(perf_command LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
-target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>" FERRYRUN="$<TARGET_FILE:ferryrun>"
-  FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3" $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
-add_dependencies(perf_command ferry-perf ferryrun ferry-router)
-ferry_test(plot_command LABELS api)
-target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/ferry-plot"
-  FERRY_VERSION="${PROJECT_VERSION}")
-add_test(NAME weights_of_four_ranks_are_those_of_one COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
-set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
-
-# ferry-perf's NCCL child, against the double of the CUDA driver and a fake NCCL.
-if(TARGET ferry-perf-nccl)
-  add_library(fake_nccl MODULE fake_nccl.c)
-  target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR})
-  target_include_directories(fake_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
-  target_link_libraries(fake_nccl PRIVATE cuda-fake)
-  set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
-  ferry_test(perf_nccl_child LIBRARIES ferry_device cuda-fake LABELS api)
-  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
-    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
-  add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
-
-  # The whole of it, from the parent's buffers to NCCL's calls on them; the double copies from pinned memory alone: -c 0.
-  add_test(NAME perf_compares_with_nccl_on_its_own_buffers
-    COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda
-      -c 0 -n 2 -w 1 --nccl-sweep none)
-  set_tests_properties(perf_compares_with_nccl_on_its_own_buffers PROPERTIES TIMEOUT 60 LABELS api
-    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")
 endif()

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ferry-digits: a 64-32-10 network learns handwritten digits, data-parallel, its gradients summed by Ferry. At the end rank 0
- * trains alone on the same data and compares the weights bit by bit (bench/digits/README.md says why they are equal).
+ * ferry-digits: a 64-32-10 network learns handwritten digits, data-parallel, its gradients summed by Ferry. At the end
+ * rank 0 trains alone on the same data and compares the weights bit by bit (bench/digits/README.md says why they are
+ * equal).
  */
 #include "ferry.h"
 
@@ -145,7 +146,8 @@ static bool sum_over_ranks(struct trainer *trainer)
 	double start = now();
 	if (!trainer->comm)
 		return true;
-	ferryResult_t result = ferryAllReduce(trainer->gradient, trainer->gradient, WEIGHTS + 1, ferryInt64, ferrySum, trainer->comm, NULL);
+	ferryResult_t result = ferryAllReduce(trainer->gradient, trainer->gradient, WEIGHTS + 1, ferryInt64, ferrySum,
+	                                      trainer->comm, NULL);
 	if (!result)
 		result = ferryStreamSynchronize(NULL);
 	trainer->ferry_s += now() - start;
@@ -177,7 +179,8 @@ static double accuracy(const struct trainer *trainer)
 	double hidden[HIDDEN], probability[DIGITS];
 	int right = 0;
 	for (int i = TRAINED; i < SAMPLES; i++)
-		right += forward(trainer->weights, &trainer->samples[i], hidden, probability) == trainer->samples[i].digit;
+		right += forward(trainer->weights, &trainer->samples[i], hidden, probability) ==
+		         trainer->samples[i].digit;
 	return 100.0 * right / (SAMPLES - TRAINED);
 }
 
@@ -189,8 +192,8 @@ static bool train(struct trainer *trainer, const struct options *options, bool s
 		if (!train_epoch(trainer, options, &loss))
 			return false;
 		if (show && (epoch <= 5 || epoch % 5 == 0))
-			printf("epoch %3d  loss %.4f  test accuracy %5.2f%%  compute %7.1f ms  Ferry %6.1f ms\n", epoch, loss, accuracy(trainer),
-			       trainer->compute_s * 1e3, trainer->ferry_s * 1e3);
+			printf("epoch %3d  loss %.4f  test accuracy %5.2f%%  compute %7.1f ms  Ferry %6.1f ms\n", epoch,
+			       loss, accuracy(trainer), trainer->compute_s * 1e3, trainer->ferry_s * 1e3);
 		fflush(stdout);
 	}
 	return true;
@@ -255,9 +258,6 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (*end || !(options->rate > 0 && options->rate <= 1000))
 			argp_error(state, "--rate: \"%s\" is not a number over 0 and up to 1000", value);
 		return 0;
-	case ARGP_KEY_ARG:
-		argp_error(state, "unexpected argument \"%s\"", value);
-		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
@@ -268,12 +268,14 @@ static int run(const struct options *options, struct trainer *trainer)
 	bool fine = train(trainer, options, trainer->rank == 0);
 	if (fine && trainer->rank == 0) {
 		show_digits(trainer);
-		printf("%d ranks: %.1f ms computing, %.1f ms in Ferry (waiting for slower ranks included) for %d AllReduces of %zu bytes\n",
-		       trainer->nranks, trainer->compute_s * 1e3, trainer->ferry_s * 1e3, options->epochs * (TRAINED / BATCH),
-		       sizeof trainer->gradient);
+		printf("%d ranks: %.1f ms computing, %.1f ms in Ferry (waiting for slower ranks included) for %d "
+		       "AllReduces of %zu bytes\n",
+		       trainer->nranks, trainer->compute_s * 1e3, trainer->ferry_s * 1e3,
+		       options->epochs * (TRAINED / BATCH), sizeof trainer->gradient);
 		fine = compare_with_one_rank(trainer, options);
 		if (accuracy(trainer) < LEAST_ACCURACY) {
-			printf("FAIL: %.2f%% of the test digits recognized, fewer than %d%%\n", accuracy(trainer), LEAST_ACCURACY);
+			printf("FAIL: %.2f%% of the test digits recognized, fewer than %d%%\n", accuracy(trainer),
+			       LEAST_ACCURACY);
 			fine = false;
 		}
 	}
@@ -282,15 +284,18 @@ static int run(const struct options *options, struct trainer *trainer)
 
 int main(int argc, char **argv)
 {
-	static const struct argp_option list[] = {{"epochs", 'e', "N", 0, "Passes over the training digits (default 30)", 0},
-	                                          {"rate", 'r', "RATE", 0, "Learning rate (default 1.0)", 0},
-	                                          {"data", 'd', "FILE", 0, "The digits (default: those of the source tree)", 0},
-	                                          {0}};
-	static const struct argp argp = {list, parse, NULL,
-	                                 "Trains a small network on 1,500 handwritten digits, data-parallel, and tests it on 297.\v"
-	                                 "ferryrun -n 4 --domains 2 -- ferry-digits\n"
-	                                 "Exit code 1 if the weights differ from one rank's or fewer than 80% of the test digits are recognized.",
-	                                 NULL, NULL, NULL};
+	static const struct argp_option list[] = {
+		{"epochs", 'e', "N", 0, "Passes over the training digits (default 30)", 0},
+		{"rate", 'r', "RATE", 0, "Learning rate (default 1.0)", 0},
+		{"data", 'd', "FILE", 0, "The digits (default: those of the source tree)", 0},
+		{0}};
+	static const struct argp argp = {
+	        .options = list,
+	        .parser = parse,
+	        .doc = "Trains a small network on 1,500 handwritten digits, data-parallel, and tests it on 297.\v"
+	               "ferryrun -n 4 --domains 2 -- ferry-digits\n"
+	               "Exit code 1 if the weights differ from one rank's or fewer than 80% of the test digits are "
+	               "recognized."};
 	static struct sample samples[SAMPLES];
 	static struct trainer trainer = {.samples = samples, .nranks = 1};
 	struct options options = {FERRY_DIGITS_DATA, 30, 1.0};

@@ -17,6 +17,7 @@ int main(void)
 	if (ferryStreamSynchronize(NULL))
 		return fprintf(stderr, "%s\n", ferryGetLastError(NULL)), 1;
 	for (int rank = 0; rank < 2; rank++)
-		printf("rank %d: %g %g %g\n", rank, (double)data[rank][0], (double)data[rank][1], (double)data[rank][2]);
+		printf("rank %d: %g %g %g\n", rank, (double)data[rank][0], (double)data[rank][1],
+		       (double)data[rank][2]);
 	return ferryCommDestroy(comm[0]) != ferrySuccess || ferryCommDestroy(comm[1]) != ferrySuccess;
 }

@@ -6,6 +6,8 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +18,192 @@
 /* Four H200 on PCIe Gen5 x16: docs/performance.md. */
 #define TYPICAL_ISSUE_NS 4000
 #define TYPICAL_LINK 50
-/* Until the end of a slice is seen and told, which the file has no figure of: the best slices of that machine (4000) less the rest. */
+/* Until the end of a slice is seen and told, of which the file has no figure: that machine's best slices (4000) less
+ * the rest. */
 #define HANDOVER_NS 1800
+
+/* ---- the schema ---- */
+
+enum form { TEXT, WHOLE, REAL, FLAG };
+
+/*
+ * A value of the file: its name, "object.name" where it lies in an object of its own. One that is optional is left out
+ * where it is 0 or "", unless it is a REAL whose object has got others already.
+ */
+struct field {
+	const char *name;
+	enum form form;
+	bool optional;
+	size_t offset, bytes;
+};
+
+#define FIELD(of, name, form, optional, member) \
+	{name, form, optional, offsetof(struct of, member), sizeof((struct of *)0)->member}
+#define RATES(of, prefix, optional, member) \
+	FIELD(of, prefix "d2h", REAL, optional, member.d2h), FIELD(of, prefix "h2d", REAL, optional, member.h2d)
+
+static const struct field values[] = {
+	FIELD(ferry_limits, "about.command", TEXT, false, command),
+	FIELD(ferry_limits, "about.date", TEXT, false, date),
+	FIELD(ferry_limits, "about.units", TEXT, false, units),
+	FIELD(ferry_limits, "about.quick", FLAG, false, quick),
+	FIELD(ferry_limits, "about.seconds", REAL, false, seconds),
+	FIELD(ferry_limits, "about.cpu", TEXT, false, cpu),
+	FIELD(ferry_limits, "about.cores", WHOLE, false, cores),
+	FIELD(ferry_limits, "about.cpus", WHOLE, false, cpus),
+	FIELD(ferry_limits, "about.numa_nodes", WHOLE, false, numa_nodes),
+	FIELD(ferry_limits, "about.cuda_driver", WHOLE, true, cuda_driver),
+	FIELD(ferry_limits, "about.no_gpu", TEXT, true, no_gpu),
+	RATES(ferry_limits, "copy.", true, copy),
+	FIELD(ferry_limits, "copy.d2h_overhead_us", REAL, true, copy.d2h_overhead_us),
+	FIELD(ferry_limits, "copy.h2d_overhead_us", REAL, true, copy.h2d_overhead_us),
+	FIELD(ferry_limits, "copy.enqueue_us", REAL, true, copy.enqueue_us),
+	FIELD(ferry_limits, "flags.round_trip_us", REAL, true, flags.round_trip_us),
+	FIELD(ferry_limits, "flags.enqueue_us", REAL, true, flags.enqueue_us),
+	{0}};
+static const struct field of_domain[] = {
+	FIELD(ferry_limits_domain, "cpus", WHOLE, false, cpus),
+	FIELD(ferry_limits_domain, "numa_node", WHOLE, false, numa_node),
+	FIELD(ferry_limits_domain, "l2_bytes", WHOLE, false, l2_bytes),
+	FIELD(ferry_limits_domain, "llc_bytes", WHOLE, false, llc_bytes),
+	{0}};
+static const struct field of_gpu[] = {
+	FIELD(ferry_limits_gpu, "name", TEXT, false, name),
+	FIELD(ferry_limits_gpu, "pci", TEXT, false, pci),
+	FIELD(ferry_limits_gpu, "numa_node", WHOLE, false, numa_node),
+	RATES(ferry_limits_gpu, "", false, alone),
+	RATES(ferry_limits_gpu, "both.", false, both),
+	{0}};
+static const struct field of_window[] = {
+	FIELD(ferry_limits_window, "gpus", WHOLE, false, gpus),
+	FIELD(ferry_limits_window, "bytes", WHOLE, false, bytes),
+	FIELD(ferry_limits_window, "copy_bytes", WHOLE, false, copy_bytes),
+	RATES(ferry_limits_window, "", false, alone),
+	RATES(ferry_limits_window, "both.", false, both),
+	RATES(ferry_limits_window, "gather.", true, gather),
+	{0}};
+static const struct field of_size[] = {
+	FIELD(ferry_limits_size, "bytes", WHOLE, false, bytes),
+	FIELD(ferry_limits_size, "streams", WHOLE, false, streams),
+	FIELD(ferry_limits_size, "d2h_us", REAL, false, d2h_us),
+	FIELD(ferry_limits_size, "h2d_us", REAL, false, h2d_us),
+	{0}};
+static const struct field of_pass[] = {
+	FIELD(ferry_limits_pass, "work", TEXT, false, work),
+	FIELD(ferry_limits_pass, "store", TEXT, true, store),
+	FIELD(ferry_limits_pass, "threads", WHOLE, false, threads),
+	FIELD(ferry_limits_pass, "cached", FLAG, false, cached),
+	FIELD(ferry_limits_pass, "working_set", WHOLE, false, working_set),
+	FIELD(ferry_limits_pass, "gbps", REAL, false, gbps),
+	{0}};
+
+#define MEMBER(name) ((struct ferry_limits *)0)->name
+#define ROWS(name, fields) \
+	{#name, fields, offsetof(struct ferry_limits, name), offsetof(struct ferry_limits, n##name), \
+	 sizeof *MEMBER(name), sizeof MEMBER(name) / sizeof *MEMBER(name)}
+
+static const struct rows {
+	const char *name;
+	const struct field *fields;
+	size_t offset, count, each, most; /* count: where it is, an int */
+} arrays[] = {ROWS(domains, of_domain), ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(sizes, of_size),
+              ROWS(passes, of_pass)};
+
+#define NARRAYS (sizeof arrays / sizeof *arrays)
+
+/* A field's own name; the object's that it lies in goes to outer, "" if it lies in none. */
+static const char *split(const char *name, char outer[16])
+{
+	const char *dot = strchr(name, '.');
+	snprintf(outer, 16, "%.*s", dot ? (int)(dot - name) : 0, name);
+	return dot ? dot + 1 : name;
+}
+
+/* ---- writing ---- */
+
+static void write_fields(cJSON *object, const struct field *field, const char *from)
+{
+	for (; field->name; field++) {
+		char outer[16];
+		const char *name = split(field->name, outer), *at = from + field->offset;
+		cJSON *into = *outer ? cJSON_GetObjectItem(object, outer) : object;
+		double value = field->form == REAL ? *(const double *)at
+		               : field->form != WHOLE ? 0
+		               : field->bytes == sizeof(int) ? *(const int *)at : (double)*(const uint64_t *)at;
+		bool alone = field->form != REAL || !*outer || !into;
+		if (field->optional && alone && (field->form == TEXT ? !*at : value == 0))
+			continue;
+		if (!into)
+			into = cJSON_AddObjectToObject(object, outer);
+		if (field->form == TEXT)
+			cJSON_AddStringToObject(into, name, at);
+		else if (field->form == FLAG)
+			cJSON_AddBoolToObject(into, name, *(const bool *)at);
+		else if (field->form == WHOLE)
+			cJSON_AddNumberToObject(into, name, value);
+		else /* to a hundredth of a GB/s or microsecond: more digits would be noise */
+			cJSON_AddNumberToObject(into, name, floor(value * 100 + 0.5) / 100);
+	}
+}
+
+struct cJSON *ferry_limits_json(const struct ferry_limits *limits)
+{
+	const char *from = (const char *)limits;
+	cJSON *root = cJSON_CreateObject();
+	write_fields(root, values, from);
+	for (size_t i = 0; i < NARRAYS; i++) {
+		cJSON *array = cJSON_AddArrayToObject(root, arrays[i].name);
+		for (int k = 0; k < *(const int *)(from + arrays[i].count); k++) {
+			cJSON *row = cJSON_CreateObject();
+			write_fields(row, arrays[i].fields, from + arrays[i].offset + (size_t)k * arrays[i].each);
+			cJSON_AddItemToArray(array, row);
+		}
+	}
+	return root;
+}
+
+/* ---- reading ---- */
+
+static void read_fields(const cJSON *object, const struct field *field, char *to)
+{
+	for (; field->name; field++) {
+		char outer[16], *at = to + field->offset;
+		const char *name = split(field->name, outer), *text;
+		const cJSON *item = cJSON_GetObjectItem(*outer ? cJSON_GetObjectItem(object, outer) : object, name);
+		double value = cJSON_IsNumber(item) && fabs(item->valuedouble) < 1e15 ? item->valuedouble : 0;
+		if (field->form == TEXT && (text = cJSON_GetStringValue(item)))
+			snprintf(at, field->bytes, "%s", text);
+		else if (field->form == FLAG)
+			*(bool *)at = cJSON_IsTrue(item);
+		else if (field->form == REAL)
+			*(double *)at = value > 0 ? value : 0;
+		else if (field->form == WHOLE && field->bytes == sizeof(int))
+			*(int *)at = fabs(value) < 1e9 ? (int)value : 0;
+		else if (field->form == WHOLE)
+			*(uint64_t *)at = value > 0 ? (uint64_t)value : 0;
+	}
+}
+
+static bool read_limits(const cJSON *root, struct ferry_limits *limits)
+{
+	char *to = (char *)limits;
+	if (!cJSON_IsArray(cJSON_GetObjectItem(root, "windows")) || !cJSON_IsArray(cJSON_GetObjectItem(root, "gpus")))
+		return false;
+	read_fields(root, values, to);
+	for (size_t i = 0; i < NARRAYS; i++) {
+		int *count = (int *)(to + arrays[i].count);
+		const cJSON *row;
+		cJSON_ArrayForEach(row, cJSON_GetObjectItem(root, arrays[i].name))
+		{
+			if ((size_t)*count == arrays[i].most)
+				break;
+			read_fields(row, arrays[i].fields, to + arrays[i].offset + (size_t)(*count)++ * arrays[i].each);
+		}
+	}
+	return true;
+}
+
+/* ---- the file ---- */
 
 ferryResult_t ferry_limits_path(char *path, size_t bytes)
 {
@@ -30,17 +216,23 @@ ferryResult_t ferry_limits_path(char *path, size_t bytes)
 	else if (home)
 		length = snprintf(path, bytes, "%s/.cache/ferry/limits.json", home);
 	if (!length)
-		return ferry_fail(ferryInvalidArgument, "no place for the file of limits: FERRY_LIMITS, XDG_CACHE_HOME and HOME are unset");
+		return ferry_fail(ferryInvalidArgument,
+		                  "no place for the file of limits: FERRY_LIMITS, XDG_CACHE_HOME and HOME are unset");
 	if (length < 0 || (size_t)length >= bytes)
-		return ferry_fail(ferryInvalidArgument, "the file of limits, by %s, has a name of %d bytes: at most %zu",
-		                  file ? "FERRY_LIMITS" : cache ? "XDG_CACHE_HOME" : "HOME", length, bytes - 1);
+		return ferry_fail(ferryInvalidArgument,
+		                  "the file of limits, by %s, has a name of %d bytes: at most %zu",
+		                  file    ? "FERRY_LIMITS"
+		                  : cache ? "XDG_CACHE_HOME"
+		                          : "HOME",
+		                  length, bytes - 1);
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_limits_load(struct cJSON **limits)
+ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 {
 	char path[512];
-	*limits = NULL;
+	*limits = (struct ferry_limits){0};
+	*found = false;
 	const char *named = ferry_env("FERRY_LIMITS");
 	ferryResult_t result = ferry_limits_path(path, sizeof path);
 	if (result)
@@ -55,36 +247,26 @@ ferryResult_t ferry_limits_load(struct cJSON **limits)
 	fclose(file);
 	cJSON *root = length ? cJSON_Parse(text) : NULL;
 	free(text);
-	if (!root || !cJSON_IsArray(cJSON_GetObjectItem(root, "windows")) || !cJSON_IsArray(cJSON_GetObjectItem(root, "gpus"))) {
-		cJSON_Delete(root);
-		return ferry_fail(ferryInvalidArgument, "%s is not what `ferry-perf limits` writes; run it again or remove the file", path);
-	}
-	*limits = root;
-	return ferrySuccess;
-}
-
-/* 0 where the file has no such number, or none that makes sense. */
-static double number(const cJSON *object, const char *name)
-{
-	const cJSON *item = cJSON_GetObjectItem(object, name);
-	return cJSON_IsNumber(item) && item->valuedouble > 0 ? item->valuedouble : 0;
+	*found = root && read_limits(root, limits);
+	cJSON_Delete(root);
+	return *found ? ferrySuccess
+	              : ferry_fail(ferryInvalidArgument,
+	                           "%s is not what `ferry-perf limits` writes; run it again or remove the file", path);
 }
 
 ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 {
-	cJSON *limits;
+	struct ferry_limits limits;
+	bool found;
 	*costs = (struct ferry_costs){.issue_ns = TYPICAL_ISSUE_NS, .link = TYPICAL_LINK};
-	ferryResult_t result = ferry_limits_load(&limits);
-	if (result || !limits)
+	ferryResult_t result = ferry_limits_load(&limits, &found);
+	if (result || !found)
 		return result;
-	const cJSON *copy = cJSON_GetObjectItem(limits, "copy");
-	double fixed = number(copy, "d2h_overhead_us") > number(copy, "h2d_overhead_us") ? number(copy, "d2h_overhead_us")
-	                                                                                 : number(copy, "h2d_overhead_us");
-	double issue = (fixed + number(copy, "enqueue_us")) * 1000 + HANDOVER_NS;
-	double link = number(copy, "d2h") < number(copy, "h2d") ? number(copy, "d2h") : number(copy, "h2d");
+	const struct ferry_limits_copy *copy = &limits.copy;
+	double fixed = fmax(copy->d2h_overhead_us, copy->h2d_overhead_us), link = fmin(copy->d2h, copy->h2d);
+	double issue = (fixed + copy->enqueue_us) * 1000 + HANDOVER_NS;
 	/* Without GPUs the file has no such figures. */
 	if (fixed > 0 && issue >= 1 && issue <= MOST_ISSUE_NS && link >= 1 && link <= MOST_LINK)
 		*costs = (struct ferry_costs){.issue_ns = (uint32_t)issue, .link = (uint32_t)link, .measured = true};
-	cJSON_Delete(limits);
 	return ferrySuccess;
 }

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What `ferry-perf limits` measured of this machine, and what the planner takes from it. Read by communicators and by
- * ferry-perf; written by ferry-perf alone, into FERRY_LIMITS, else $XDG_CACHE_HOME/ferry/limits.json, else
- * ~/.cache/ferry/limits.json.
+ * What `ferry-perf limits` measures of this machine: the figures, the file that they are kept in, and what the planner
+ * takes from them. Written by ferry-perf alone, into FERRY_LIMITS, else $XDG_CACHE_HOME/ferry/limits.json, else
+ * ~/.cache/ferry/limits.json; read by communicators and by ferry-perf. The tables in limits.c are the file's only
+ * schema, for both ways.
+ *
+ * GB/s = 1e9 bytes/s; what ends in _us is in microseconds; 0 stands for what was not measured.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_LIMITS_H
 #define FERRY_RANK_LIB_PROGRAM_LIMITS_H
@@ -11,11 +14,87 @@
 
 #include <stdbool.h>
 
+#define FERRY_LIMITS_GPUS    16
+#define FERRY_LIMITS_WINDOWS 48 /* up to 4 numbers of GPUs times windows */
+#define FERRY_LIMITS_SIZES   32
+#define FERRY_LIMITS_PASSES  48
+
 struct cJSON;
+
+/** GB/s; both ways at once where both are set. */
+struct ferry_limits_rates {
+	double d2h, h2d;
+};
+
+struct ferry_limits_domain {
+	int cpus, numa_node;
+	uint64_t l2_bytes, llc_bytes; /* of one core; of the last-level cache */
+};
+
+struct ferry_limits_gpu {
+	char name[96], pci[32];
+	int numa_node; /* -1: not known */
+	struct ferry_limits_rates alone, both;
+};
+
+/** The first `gpus` GPUs at work together, each over so much host memory. */
+struct ferry_limits_window {
+	int gpus;
+	uint64_t bytes, copy_bytes;
+	struct ferry_limits_rates alone;  /* all D2H; all H2D */
+	struct ferry_limits_rates both;   /* each GPU in its own window */
+	struct ferry_limits_rates
+	        gather; /* H2D of what other GPUs' D2H has just written, each written line read gpus - 1 times */
+};
+
+/** Copies of one size back to back on one GPU, alternating over so many streams; per copy. */
+struct ferry_limits_size {
+	uint64_t bytes;
+	int streams;
+	double d2h_us, h2d_us;
+};
+
+/** Least squares over the sizes on one stream: us = overhead + bytes / rate. */
+struct ferry_limits_copy {
+	double d2h_overhead_us, h2d_overhead_us, d2h, h2d;
+	double enqueue_us; /* the call that enqueues a copy */
+};
+
+struct ferry_limits_flags {
+	double round_trip_us; /* host writes, the GPU's wait ends, the GPU writes, the host sees it */
+	double enqueue_us;    /* the call that enqueues one memory operation */
+};
+
+/** A pass of cores over memory: memcpy, or with a way to store the reduction of 4 f32 sources. */
+struct ferry_limits_pass {
+	char work[24], store[12]; /* store "": memcpy */
+	int threads;
+	bool cached;
+	uint64_t working_set; /* bytes of all threads, sources and result */
+	double gbps;          /* of result */
+};
+
+struct ferry_limits {
+	char command[32], date[32], units[80], cpu[128];
+	char no_gpu[256]; /* why none was measured; "" if they were */
+	bool quick;
+	double seconds;
+	int cores, cpus, numa_nodes;
+	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
+	struct ferry_limits_copy copy;
+	struct ferry_limits_flags flags;
+	int ndomains, ngpus, nwindows, nsizes, npasses;
+	struct ferry_limits_domain domains[FERRY_MAX_DOMAINS];
+	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
+	struct ferry_limits_window windows[FERRY_LIMITS_WINDOWS];
+	struct ferry_limits_size sizes[FERRY_LIMITS_SIZES];
+	struct ferry_limits_pass passes[FERRY_LIMITS_PASSES];
+};
 
 /** What moving a slice by a copy engine costs. */
 struct ferry_costs {
-	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it on */
+	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
+	                      on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
 	bool measured;     /* on this machine; else those of the machine that docs/performance.md tells of */
 };
@@ -24,11 +103,14 @@ struct ferry_costs {
 ferryResult_t ferry_limits_path(char *path, size_t bytes);
 
 /**
- * The file as JSON, the caller's to cJSON_Delete; *limits = NULL and ferrySuccess if there is none.
- * Error: ferryInvalidArgument with its name if it is not what `ferry-perf limits` writes, or FERRY_LIMITS names one that cannot be
- * read.
+ * Reads the file; all zero, *found = false and ferrySuccess if there is none. A value that is missing, or of another
+ * type, is 0. Error: ferryInvalidArgument with its name if it is not what `ferry-perf limits` writes, or FERRY_LIMITS
+ * names one that cannot be read.
  */
-ferryResult_t ferry_limits_load(struct cJSON **limits);
+ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found);
+
+/** What the file is to hold, the caller's to cJSON_Delete; NULL if there is no memory. */
+struct cJSON *ferry_limits_json(const struct ferry_limits *limits);
 
 /** The costs to plan with. All ranks of a job must read the same. Errors: those of ferry_limits_load. */
 ferryResult_t ferry_costs_read(struct ferry_costs *costs);

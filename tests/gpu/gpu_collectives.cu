@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective, type, operation and a range of sizes on GPUs: against the trial's reference (bench/trial.h), the same bits
+ * Every collective, type, operation and a range of sizes on GPUs: against the trial's reference (bench/trial/trial.h), the same bits
  * in a second run, the same bits as host devices compute from the same data, and nothing written around the buffers.
  * `gpu_collectives small` leaves the large sizes out: for compute-sanitizer.
  */
@@ -9,7 +9,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow" /* a function named like a struct: fine in C */
 extern "C" {
-#include "bench/trial.h"
+#include "bench/trial/trial.h"
 }
 #pragma GCC diagnostic pop
 

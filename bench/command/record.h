@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Where a command's figures go: its standard output, and the file of --json ("-": standard output, and what is printed
+ * goes to standard error). Used by the commands of bench/, in one thread. What fails prints its reason behind the
+ * command's name.
+ */
+#ifndef FERRY_BENCH_RECORD_H
+#define FERRY_BENCH_RECORD_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+
+/** Whether a file of this name can be written, asked before the measurement and not after it; else errno says why.
+ * Prints nothing. */
+bool record_can_write(const char *name);
+
+/** Before anything is printed: sees to it that a record for standard output has it to itself. NULL: there is no record.
+ */
+bool record_print_beside(const char *command, const char *name);
+
+/**
+ * Puts `whole`, which it frees, into the file, which has the old text or the new one whole at any time, also when this
+ * process is killed. A device, a pipe or "-" gets the last one alone.
+ */
+bool record_write(const char *command, const char *name, cJSON *whole, bool last);
+
+/** Standard output so far, for who reads along. */
+void record_flush(void);
+
+/** Whether all that was printed has arrived. For the end. */
+bool record_printed(const char *command);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ferry-perf limits: the command line, and the order of things. */
+#include "bench/limits/command.h"
+
+#include "bench/command/option.h"
+#include "bench/command/record.h"
+#include "bench/command/sample.h"
+#include "bench/limits/measure.h"
+#include "bench/limits/table.h"
+#include "bench/rank/gpu.h"
+#include "ipc/error.h"
+#include "router/reduce/reduce.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+struct arguments {
+	const char *json; /* NULL: the default file, whose folders are made */
+	bool quick;
+	int devices;
+};
+
+enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES };
+
+static const struct argp_option options[] = {
+	{"json", KEY_JSON, "FILE", 0,
+	 "Where to write the figures (default: FERRY_LIMITS, else ~/.cache/ferry/limits.json)", 0},
+	{"quick", KEY_QUICK, NULL, 0, "Shorter measurements, fewer windows: about 10 seconds, and more noise", 0},
+	{"devices", KEY_DEVICES, "N", 0, "Measure the first N GPUs (default: all)", 0},
+	{0}};
+
+static error_t parse(int key, char *value, struct argp_state *state)
+{
+	struct arguments *arguments = state->input;
+	switch (key) {
+	case KEY_JSON:
+		arguments->json = value;
+		return 0;
+	case KEY_QUICK:
+		arguments->quick = true;
+		return 0;
+	case KEY_DEVICES:
+		arguments->devices = (int)option_number(value, 1, FERRY_LIMITS_GPUS, "--devices", state);
+		return 0;
+	default:
+		return ARGP_ERR_UNKNOWN;
+	}
+}
+
+/* The folders of the default file; nobody else makes them. */
+static ferryResult_t make_folders(const char *path)
+{
+	char folder[512];
+	snprintf(folder, sizeof folder, "%s", path);
+	for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(folder, 0777) && errno != EEXIST)
+			return ferry_fail(ferrySystemError, "making the folder %s: %s", folder, strerror(errno));
+		*slash = '/';
+	}
+	return ferrySuccess;
+}
+
+/* What was measured before a failure stays in `limits`, to be shown. */
+static ferryResult_t measure(struct ferry_limits *limits, int devices)
+{
+	time_t now = time(NULL);
+	struct tm parts;
+	double before = sample_now_us();
+	if (gmtime_r(&now, &parts))
+		strftime(limits->date, sizeof limits->date, "%Y-%m-%dT%H:%M:%SZ", &parts);
+	ferryResult_t result = limits_find_machine(limits);
+#ifdef FERRY_PERF_CUDA
+	if (!result)
+		result = limits_measure_gpus(limits, devices);
+#else
+	snprintf(limits->no_gpu, sizeof limits->no_gpu, "%s", gpu_missing());
+	if (devices)
+		return ferry_fail(ferryInvalidUsage, "--devices %d: %s", devices, limits->no_gpu);
+#endif
+	if (!result)
+		result = limits_measure_cpu(limits);
+	limits->seconds = (sample_now_us() - before) / 1e6;
+	limits_progress("%s", "");
+	return result;
+}
+
+static int failed(void)
+{
+	fflush(stdout);
+	fprintf(stderr, "ferry-perf limits: %s\n", ferry_last_message());
+	return 1;
+}
+
+int limits_command(int argc, char **argv)
+{
+	static const struct argp argp = {.options = options,
+	                                 .parser = parse,
+	                                 .doc = "Measures what this machine can do at most: copies between GPUs and "
+	                                        "host memory, alone and together, in and "
+	                                        "out of cache; their fixed costs; flags between host and GPU; "
+	                                        "reductions by cores. Prints a table and writes "
+	                                        "a JSON file, which ferry-perf reads to show each row's limit. Takes "
+	                                        "about half a minute; run it on a quiet "
+	                                        "machine.\vWithout a GPU it measures the cores alone."};
+	static struct ferry_limits limits;
+	static char name[] = "ferry-perf limits";
+	struct arguments arguments = {0};
+	char path[512];
+	argv[0] = name;
+	argp_parse(&argp, argc, argv, 0, NULL, &arguments);
+	snprintf(limits.command, sizeof limits.command, "%s%s", name, arguments.quick ? " --quick" : "");
+	snprintf(limits.units, sizeof limits.units, "GB/s = 1e9 bytes/s; names that end in _us are microseconds");
+	limits.quick = arguments.quick;
+	ferryResult_t result = ferry_reduce_check();
+	if (!result && !arguments.json && !(result = ferry_limits_path(path, sizeof path)))
+		result = make_folders(path);
+	const char *json = arguments.json ? arguments.json : path;
+	if (!result && !record_can_write(json))
+		result = ferry_fail(ferrySystemError, "writing %s: %s", json, strerror(errno));
+	if (result)
+		return failed();
+	if (!record_print_beside(name, json))
+		return 1;
+	result = measure(&limits, arguments.devices);
+	limits_print(&limits);
+	if (result)
+		return failed();
+	if (!record_write(name, json, ferry_limits_json(&limits), true))
+		return 1;
+	printf("\nwritten to %s\n", strcmp(json, "-") ? json : "standard output");
+	return record_printed(name) ? 0 : 1;
+}

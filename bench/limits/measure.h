@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Who measures which part of `ferry-perf limits`. The command's thread owns the figures, which are those of the file
+ * (rank-lib/program/limits.h); on a failure those measured before it stay.
+ */
+#ifndef FERRY_BENCH_LIMITS_MEASURE_H
+#define FERRY_BENCH_LIMITS_MEASURE_H
+
+#include "rank-lib/program/limits.h"
+
+struct port;
+
+/** cpu.c: names and sizes of this machine; then memcpy and the reduction by teams of threads. */
+ferryResult_t limits_find_machine(struct ferry_limits *limits);
+ferryResult_t limits_measure_cpu(struct ferry_limits *limits);
+
+/** gpu.c: all about GPUs, at most `most` of them (0: all). Without a driver or a device: success, and no_gpu says why.
+ */
+ferryResult_t limits_measure_gpus(struct ferry_limits *limits, int most);
+
+/** latency.c: fills limits->sizes, copy and flags from one GPU, in the caller's thread. */
+ferryResult_t limits_measure_latency(struct port *port, struct ferry_limits *limits);
+
+#endif

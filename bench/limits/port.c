@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/limits/port.h"
+
+#include "ipc/error.h"
+
+#include <errno.h>
+#include <numa.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+ferryResult_t port_enter(struct port *port)
+{
+	return gpu_good(gpu_driver->CtxSetCurrent(port->context), "making the GPU's primary context current");
+}
+
+CUresult port_copy(const struct port *port, bool up, CUstream stream, char *host, uint64_t offset, uint64_t bytes)
+{
+	return up ? gpu_driver->MemcpyDtoHAsync(host, port->up.memory + offset, bytes, stream)
+	          : gpu_driver->MemcpyHtoDAsync(port->down.memory + offset, host, bytes, stream);
+}
+
+static int numa_node_of(const char *pci)
+{
+	char path[96];
+	int node = -1;
+	/* The driver's "0000:1B:00.0" (maybe with eight digits in front) is sysfs's 0000:1b:00.0. */
+	const char *start = strlen(pci) > 12 ? pci + strlen(pci) - 12 : pci;
+	snprintf(path, sizeof path, "/sys/bus/pci/devices/%.12s/numa_node", start);
+	for (char *c = path; *c; c++)
+		*c = *c >= 'A' && *c <= 'F' ? (char)(*c - 'A' + 'a') : *c;
+	FILE *file = fopen(path, "r");
+	if (file && fscanf(file, "%d", &node) != 1)
+		node = -1;
+	if (file)
+		fclose(file);
+	return node;
+}
+
+static ferryResult_t find_facts(struct port *port)
+{
+	struct ferry_limits_gpu *facts = port->facts;
+	CUdevice device;
+	CUresult refused = gpu_driver->DeviceGet(&device, port->index);
+	if (!refused)
+		refused = gpu_driver->DeviceGetName(facts->name, sizeof facts->name, device);
+	if (!refused)
+		refused = gpu_driver->DeviceGetPCIBusId(facts->pci, sizeof facts->pci, device);
+	facts->numa_node = refused ? -1 : numa_node_of(facts->pci);
+	return gpu_good(refused, "asking the driver about the GPU");
+}
+
+/* As an arena: shared memory on the GPU's node, populated, then registered. */
+static ferryResult_t make_host_memory(struct port *port)
+{
+	int node = port->facts->numa_node;
+	if (numa_available() >= 0 && node >= 0 && node <= numa_max_node()) {
+		numa_run_on_node(node); /* this thread ends with the opening */
+		numa_set_preferred(node);
+	}
+	int file = memfd_create("ferry-limits", MFD_CLOEXEC);
+	void *memory = MAP_FAILED;
+	if (file >= 0 && !ftruncate(file, PORT_BUFFER))
+		memory = mmap(NULL, PORT_BUFFER, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+	int error = errno;
+	if (file >= 0)
+		close(file);
+	if (memory == MAP_FAILED)
+		return ferry_fail(ferrySystemError, "mapping %llu bytes of shared memory: %s", PORT_BUFFER,
+		                  strerror(error));
+	port->host = memory;
+	unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+	ferryResult_t result = gpu_good(gpu_driver->MemHostRegister(memory, PORT_BUFFER, flags),
+	                                "registering 256 MiB of shared memory");
+	port->registered = !result;
+	return result;
+}
+
+static ferryResult_t open_way(struct port_way *way)
+{
+	int least = 0, greatest = 0;
+	ferryResult_t result = gpu_good(gpu_driver->MemAlloc(&way->memory, PORT_BUFFER),
+	                                "allocating 256 MiB on the GPU");
+	if (!result)
+		result = gpu_good(gpu_driver->CtxGetStreamPriorityRange(&least, &greatest),
+		                  "asking for the range of stream priorities");
+	for (int i = 0; i < PORT_STREAMS && !result; i++) {
+		CUstream *stream = &way->streams[i];
+		result = gpu_good(gpu_driver->StreamCreateWithPriority(stream, CU_STREAM_NON_BLOCKING, greatest),
+		                  "creating a stream");
+		for (int k = 0; k < PORT_DEPTH && !result; k++)
+			result = gpu_good(gpu_driver->EventCreate(&way->events[i][k], CU_EVENT_DISABLE_TIMING),
+			                  "creating an event");
+	}
+	return result;
+}
+
+ferryResult_t port_open(struct port *port)
+{
+	ferryResult_t result = find_facts(port);
+	if (!result)
+		result = gpu_enter(port->index, &port->context);
+	if (!result)
+		result = make_host_memory(port);
+	if (!result)
+		result = open_way(&port->up);
+	if (!result)
+		result = open_way(&port->down);
+	if (result)
+		return result;
+	CUresult refused = gpu_driver->MemsetD8Async(port->up.memory, 1, PORT_BUFFER, port->up.streams[0]);
+	return gpu_good(refused ? refused : gpu_driver->StreamSynchronize(port->up.streams[0]),
+	                "filling the GPU's buffer");
+}
+
+static void close_way(struct port_way *way)
+{
+	for (int i = 0; i < PORT_STREAMS; i++) {
+		for (int k = 0; k < PORT_DEPTH; k++)
+			if (way->events[i][k])
+				gpu_driver->EventDestroy(way->events[i][k]);
+		if (way->streams[i])
+			gpu_driver->StreamDestroy(way->streams[i]);
+	}
+	if (way->memory)
+		gpu_driver->MemFree(way->memory);
+}
+
+void port_close(struct port *port)
+{
+	if (port->context && !port_enter(port)) {
+		close_way(&port->up);
+		close_way(&port->down);
+		if (port->registered)
+			gpu_driver->MemHostUnregister(port->host);
+	}
+	if (port->context)
+		gpu_leave(port->index);
+	if (port->host)
+		munmap(port->host, PORT_BUFFER);
+}

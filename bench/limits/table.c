@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/limits/table.h"
+
+#include "router/reduce/reduce.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define BAR 40
+
+void limits_progress(const char *format, ...)
+{
+	char text[128];
+	va_list values;
+	if (!isatty(STDERR_FILENO))
+		return;
+	va_start(values, format);
+	vsnprintf(text, sizeof text, format, values);
+	va_end(values);
+	fprintf(stderr, *text ? "\r# %-76.76s" : "\r%78s\r", text);
+	fflush(stderr);
+}
+
+/* One line: a name, a rate, and a bar as long as its share of `full`. */
+__attribute__((format(printf, 3, 4))) static void print_rate(double gbps, double full, const char *format, ...)
+{
+	static const char bar[] = "########################################";
+	int length = full > 0 ? (int)(gbps / full * BAR + 0.5) : 0;
+	char name[96];
+	va_list values;
+	va_start(values, format);
+	vsnprintf(name, sizeof name, format, values);
+	va_end(values);
+	printf("  %-40s %8.1f  %.*s\n", name, gbps, length < BAR ? length : BAR, bar);
+}
+
+struct size {
+	char text[24];
+};
+
+static struct size size_of(uint64_t bytes)
+{
+	struct size size;
+	bool whole = bytes >= 1 << 20 && bytes % (1 << 20) == 0;
+	snprintf(size.text, sizeof size.text, "%u %s", (unsigned)(bytes >> (whole ? 20 : 10)), whole ? "MiB" : "KiB");
+	return size;
+}
+
+static void print_machine(const struct ferry_limits *limits)
+{
+	printf("# %s, %s, %.0f s; GB/s = 1e9 bytes/s, medians\n", limits->command, limits->date, limits->seconds);
+	printf("%s, %d core%s (%d CPUs), %d NUMA node%s\n", limits->cpu, limits->cores, limits->cores == 1 ? "" : "s",
+	       limits->cpus, limits->numa_nodes, limits->numa_nodes == 1 ? "" : "s");
+	for (int i = 0; i < limits->ndomains; i++)
+		printf("domain %d: %d CPUs, L2 %s per core, last-level cache %s\n", i, limits->domains[i].cpus,
+		       size_of(limits->domains[i].l2_bytes).text, size_of(limits->domains[i].llc_bytes).text);
+	for (int i = 0; i < limits->ngpus; i++) {
+		char node[32] = "node unknown";
+		if (limits->gpus[i].numa_node >= 0)
+			snprintf(node, sizeof node, "node %d", limits->gpus[i].numa_node);
+		printf("GPU %d: %s, %s, %s\n", i, limits->gpus[i].name, limits->gpus[i].pci, node);
+	}
+	if (limits->ngpus)
+		printf("driver: CUDA %d.%d\n", limits->cuda_driver / 1000, limits->cuda_driver % 1000 / 10);
+	else if (*limits->no_gpu)
+		printf("no GPU (%s): the cores alone were measured\n", limits->no_gpu);
+}
+
+static double sum(const struct ferry_limits_rates *rates)
+{
+	return rates->d2h + rates->h2d;
+}
+
+static void print_ways(const struct ferry_limits_rates *alone, const struct ferry_limits_rates *both, double full,
+                       const char *name)
+{
+	print_rate(alone->d2h, full, "%s D2H", name);
+	print_rate(alone->h2d, full, "%s H2D", name);
+	print_rate(sum(both), full, "%s both: %.1f + %.1f", name, both->d2h, both->h2d);
+}
+
+static void print_gpus(const struct ferry_limits *limits)
+{
+	double full = 0;
+	for (int i = 0; i < limits->ngpus; i++)
+		full = sum(&limits->gpus[i].both) > full ? sum(&limits->gpus[i].both) : full;
+	printf("\nEach GPU by itself (GB/s)\n");
+	for (int i = 0; i < limits->ngpus; i++) {
+		char name[16];
+		snprintf(name, sizeof name, "GPU %d", i);
+		print_ways(&limits->gpus[i].alone, &limits->gpus[i].both, full, name);
+	}
+}
+
+static void print_windows(const struct ferry_limits *limits)
+{
+	double full = 0;
+	int gpus = 0;
+	for (int i = 0; i < limits->nwindows; i++)
+		full = sum(&limits->windows[i].both) > full ? sum(&limits->windows[i].both) : full;
+	for (int i = 0; i < limits->nwindows; i++) {
+		const struct ferry_limits_window *window = &limits->windows[i];
+		struct size size = size_of(window->bytes);
+		if (window->gpus != gpus)
+			printf("\n%d GPU%s at once, by window of host memory per GPU (GB/s in all)\n", window->gpus,
+			       window->gpus > 1 ? "s" : "");
+		gpus = window->gpus;
+		print_ways(&window->alone, &window->both, full, size.text);
+		if (gpus > 1)
+			print_rate(window->gather.h2d, full, "%s H2D of what D2H wrote (D2H %.1f)", size.text,
+			           window->gather.d2h);
+	}
+}
+
+static void print_costs(const struct ferry_limits *limits)
+{
+	const struct ferry_limits_copy *copy = &limits->copy;
+	printf("\nCopies of GPU 0 by size (GB/s)\n  %8s %8s %12s %12s\n", "size", "streams", "D2H", "H2D");
+	for (int i = 0; i < limits->nsizes; i++) {
+		const struct ferry_limits_size *size = &limits->sizes[i];
+		double bytes = (double)size->bytes;
+		printf("  %8s %8d %12.1f %12.1f\n", size_of(size->bytes).text, size->streams,
+		       bytes / size->d2h_us / 1e3, bytes / size->h2d_us / 1e3);
+	}
+	printf("\nFixed costs (us)\n");
+	printf("  %-40s %8.2f  then %.1f GB/s\n", "a D2H copy", copy->d2h_overhead_us, copy->d2h);
+	printf("  %-40s %8.2f  then %.1f GB/s\n", "an H2D copy", copy->h2d_overhead_us, copy->h2d);
+	printf("  %-40s %8.2f\n", "flag to the GPU, flag back", limits->flags.round_trip_us);
+	printf("  %-40s %8.2f\n", "enqueueing a copy", copy->enqueue_us);
+	printf("  %-40s %8.2f\n", "enqueueing a memory operation", limits->flags.enqueue_us);
+}
+
+static void print_passes(const struct ferry_limits *limits)
+{
+	for (int cached = 1; cached >= 0 && limits->npasses; cached--) {
+		double full = 0;
+		for (int i = 0; i < limits->npasses; i++)
+			if (limits->passes[i].cached == cached && limits->passes[i].gbps > full)
+				full = limits->passes[i].gbps;
+		printf("\nCores, %s cache (GB/s of result; the sum reads 4 f32 sources, by %s)\n",
+		       cached ? "in" : "out of", ferry_reduce_target_name(ferry_reduce_target()));
+		for (int i = 0; i < limits->npasses; i++) {
+			const struct ferry_limits_pass *pass = &limits->passes[i];
+			if (pass->cached == cached)
+				print_rate(pass->gbps, full, "%3d thread%s %s%s", pass->threads,
+				           pass->threads > 1 ? "s" : "", *pass->store ? "sum, store " : "memcpy",
+				           pass->store);
+		}
+	}
+}
+
+void limits_print(const struct ferry_limits *limits)
+{
+	print_machine(limits);
+	if (limits->ngpus)
+		print_gpus(limits);
+	if (limits->nwindows)
+		print_windows(limits);
+	if (limits->nsizes)
+		print_costs(limits);
+	print_passes(limits);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/peers/nccl_library.h"
+
+#include "ipc/environment.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+static char message[512];
+
+/* Where pip puts nvidia-nccl-cu12 and -cu13: no loader looks there. */
+static void *open_of_python(void)
+{
+	char path[4096] = "";
+	FILE *python = popen(
+	        "python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + \"/lib/libnccl.so.2\")' 2>/dev/null",
+	        "r");
+	if (!python)
+		return NULL;
+	bool read = fgets(path, sizeof path, python) != NULL;
+	pclose(python);
+	path[strcspn(path, "\n")] = '\0';
+	return read && *path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+}
+
+const char *nccl_library_open(struct nccl_library *nccl)
+{
+	const char *chosen = ferry_env("FERRY_NCCL_LIBRARY"), *name = chosen ? chosen : "libnccl.so.2";
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+	if (!library) {
+		snprintf(message, sizeof message, "%s: %s", chosen ? "FERRY_NCCL_LIBRARY" : "no NCCL", dlerror());
+		library = chosen ? NULL : open_of_python();
+	}
+	if (!library)
+		return message;
+#define NCCL_FIND(function)                                                                                            \
+	if (!(*(void **)&nccl->function = dlsym(library, "nccl" #function))) {                                         \
+		snprintf(message, sizeof message, "%s has no nccl" #function, name);                                   \
+		return message;                                                                                        \
+	}
+	NCCL_FUNCTIONS(NCCL_FIND)
+#undef NCCL_FIND
+	*(void **)&nccl->AlltoAll = dlsym(library, "ncclAlltoAll");
+	*(void **)&nccl->Gather = dlsym(library, "ncclGather");
+	*(void **)&nccl->Scatter = dlsym(library, "ncclScatter");
+	return NULL;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The library beside Ferry, whichever it is. Called by ferry-perf, all functions from peers_start on by all ranks
+ * alike, in each rank's one thread; what fails prints its reason.
+ */
+#ifndef FERRY_BENCH_PEERS_H
+#define FERRY_BENCH_PEERS_H
+
+#include "bench/peers/peer.h"
+#include "bench/rank/rank.h"
+
+/** Before the ranks are joined, also before they are started: finds the library of that name; NULL: none. */
+bool peers_find(struct peers *peers, const char *name);
+
+/** MPI starts, before the ranks join. */
+bool peers_start(struct peers *peers);
+
+/** Once the buffers are there: NCCL's children are started and joined. sweep: all settings that mean something. */
+bool peers_open(struct peers *peers, struct bench_rank *rank, enum ferry_collective collective, bool sweep);
+void peers_close(struct peers *peers);
+
+/**
+ * One sample; *us: microseconds per timed call. first: the setting has not done this work yet; a call that does not end
+ * is then a refusal.
+ */
+enum peer_result peers_run(struct peers *peers, struct bench_rank *rank, unsigned setting,
+                           const struct ferry_trial_call *call, bool first, const struct peer_sampling *how,
+                           double *us);
+
+/** Takes a setting out of the run, on all ranks alike. */
+void peers_drop(struct peers *peers, unsigned setting);
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ferry-perf: nccl-tests' measurements for Ferry, alone or against MPI or NCCL. Without a launcher it starts the ranks
+ * itself, by ferryrun; what is wrong with what was asked is said before that, and once.
+ */
+#include "bench/command/option.h"
+#include "bench/command/sibling.h"
+#include "bench/limits/command.h"
+#include "bench/peers/peers.h"
+#include "bench/perf/job.h"
+#include "bench/perf/reduce.h"
+#include "bench/perf/work.h"
+#include "bench/rank/buffers.h"
+#include "bench/rank/gpu.h"
+#include "ipc/descriptors.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "ipc/launch_env.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+
+static int default_ranks(void)
+{
+	struct gpu_facts gpus = {0};
+	if (!strcmp(bench_buffers_kind(), "cuda"))
+		gpu_describe(&gpus);
+	return gpus.count > 0 && gpus.count <= FERRY_MAX_RANKS ? gpus.count : 4;
+}
+
+/* Without a launcher: become ferryrun with the same arguments. Returns only on failure. */
+static int relaunch(const struct perf_options *parsed, int nranks, int argc, char **argv)
+{
+	char ferryrun[4096], self[4096], ranks[16], domains[16];
+	char **command = calloc((size_t)argc + 10, sizeof *command);
+	int count = 0;
+	if (!command)
+		return 1;
+	sibling_path(ferryrun, sizeof ferryrun, "ferryrun");
+	sibling_path(self, sizeof self, "ferry-perf");
+	snprintf(ranks, sizeof ranks, "%d", nranks);
+	command[count++] = ferryrun;
+	command[count++] = "-n";
+	command[count++] = ranks;
+	if (parsed->domains) {
+		snprintf(domains, sizeof domains, "%d", parsed->domains);
+		command[count++] = "--domains";
+		command[count++] = domains;
+	}
+	if (!parsed->peer || strcmp(parsed->peer, "mpi"))
+		command[count++] = "--fork";
+	command[count++] = "--";
+	command[count++] = self;
+	memcpy(command + count, argv + 1, (size_t)argc * sizeof *argv);
+	execv(ferryrun, command);
+	fprintf(stderr, "ferry-perf: cannot run %s: %s\n", ferryrun, strerror(errno));
+	free(command);
+	return 1;
+}
+
+/* The command line as one text, for the record; "" where memory is short. */
+static char *join_command(int argc, char **argv)
+{
+	size_t room = 1, length = 0;
+	for (int i = 0; i < argc; i++)
+		room += strlen(argv[i]) + 1;
+	char *text = calloc(1, room);
+	for (int i = 0; text && i < argc; i++)
+		length += (size_t)snprintf(text + length, room - length, "%s%s", i ? " " : "", argv[i]);
+	return text;
+}
+
+static FILE *aloud; /* standard error, while this rank keeps quiet; else NULL */
+
+/* Who leaves first is the rank that launchers name, and end the others for: it is to be the one that has said why. */
+static void leave_after_rank_0(int code, void *unused)
+{
+	(void)unused;
+	if (aloud && code)
+		sleep(1);
+}
+
+/* All ranks have the same arguments: what is wrong with them, rank 0 says for all. */
+static void keep_quiet(void)
+{
+	struct ferry_launch launch;
+	FILE *nowhere;
+	if (ferry_launch_read(&launch) || launch.rank <= 0 || !(nowhere = fopen("/dev/null", "we")))
+		return;
+	on_exit(leave_after_rank_0, NULL);
+	aloud = stderr;
+	stderr = nowhere;
+}
+
+static void speak_again(void)
+{
+	if (!aloud)
+		return;
+	fclose(stderr);
+	stderr = aloud;
+	aloud = NULL;
+}
+
+/* Why MPI cannot do the largest row; NULL if it can. */
+static const char *mpi_refuses(const struct perf_options *parsed, const struct mpi_peer *mpi, int nranks)
+{
+	struct ferry_trial trial = perf_trial(parsed, parsed->most, false, nranks, 1);
+	return perf_work_bytes(&trial) > INT_MAX ? "its counts are 32-bit: -e 2047M at most" : mpi->supports(&trial);
+}
+
+/* Refuses what so many ranks cannot be asked for: 0, or the exit code with a message printed. Ranks come here, and who
+ * starts them. */
+static int refuse_at_start(const struct perf_options *parsed, int nranks)
+{
+	struct peers peers = {0};
+	uint64_t least = perf_work_least(parsed, nranks);
+	if (parsed->root >= nranks) {
+		fprintf(stderr, "ferry-perf: --root %d: the last of %d ranks is %d\n", parsed->root, nranks,
+		        nranks - 1);
+		return OPTION_EXIT;
+	}
+	if (parsed->least < least) {
+		fprintf(stderr, "ferry-perf: -b %llu: %s of %s among %d rank%s takes %llu bytes at least\n",
+		        (unsigned long long)parsed->least, ferry_collective_name(parsed->collective),
+		        ferry_type_name(parsed->type), nranks, nranks == 1 ? "" : "s", (unsigned long long)least);
+		return OPTION_EXIT;
+	}
+	if (!peers_find(&peers, parsed->peer))
+		return 1;
+	const char *refused = peers.mpi ? mpi_refuses(parsed, peers.mpi, nranks) : NULL;
+	if (refused)
+		fprintf(stderr, "ferry-perf: --vs mpi: %s\n", refused);
+	return refused ? OPTION_EXIT : 0;
+}
+
+/* Says which devices are missing: 1, else 0. Each rank has its own; who starts ranks says for them what it finds. */
+static int refuse_devices(const struct perf_options *parsed, bool starts_ranks)
+{
+	bool cuda = !strcmp(bench_buffers_kind(), "cuda"), nccl = parsed->peer && !strcmp(parsed->peer, "nccl");
+	const char *missing = cuda || nccl ? gpu_missing() : NULL;
+	if (nccl && (missing || !cuda)) {
+		fprintf(stderr, "ferry-perf: --vs nccl needs a CUDA device: %s\n",
+		        missing ? missing : "--device (or FERRY_DEVICE) is not cuda");
+		return 1;
+	}
+	if (!missing || !starts_ranks ||
+	    !ferry_env("FERRY_DEVICE")) /* MPI compares in host memory, whatever there is */
+		return 0;
+	fprintf(stderr, "ferry-perf: --device cuda: %s\n", missing);
+	return 1;
+}
+
+int main(int argc, char **argv)
+{
+	struct perf_options parsed;
+	struct ferry_launch launch;
+	if (ferry_descriptors_fill()) {
+		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
+		return 1;
+	}
+	argp_program_version = "ferry-perf 0.1.0";
+	argp_err_exit_status = OPTION_EXIT;
+	if (argc > 1 && !strcmp(argv[1], "reduce"))
+		return perf_reduce_command(argc - 1, argv + 1);
+	if (argc > 1 && !strcmp(argv[1], "limits"))
+		return limits_command(argc - 1, argv + 1);
+	keep_quiet();
+	perf_options_read(&argc, argv, &parsed);
+	if (ferry_launch_read(&launch)) {
+		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
+		return 1;
+	}
+	int nranks = launch.rank >= 0 ? launch.size : parsed.ranks ? parsed.ranks : default_ranks();
+	int code = refuse_at_start(&parsed, nranks);
+	if (!code)
+		speak_again();
+	if (!code)
+		code = refuse_devices(&parsed, launch.rank < 0);
+	if (!code && launch.rank < 0)
+		code = relaunch(&parsed, nranks, argc, argv);
+	if (code) {
+		free(parsed.program);
+		return code;
+	}
+	argv[0] = program_invocation_short_name; /* the record is of what was asked, not of where the program lies */
+	char *command = join_command(argc, argv);
+	parsed.command = command;
+	code = perf_job(&parsed, launch.local_rank);
+	free(command);
+	free(parsed.program);
+	return code;
+}

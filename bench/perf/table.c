@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench/perf/table.h"
+
+#include "bench/command/record.h"
+#include "bench/limits/bound.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* Columns of one half of a row: in or out of place. */
+#define HALF_WIDTH  36
+#define PEER_WIDTH  17
+#define NCCL_WIDTH  42
+#define LIMIT_WIDTH 6
+#define CPU_WIDTH   19
+
+static bool progress_shown;
+static double progress_at;
+
+void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what, uint32_t done, uint32_t all)
+{
+	bool terminal = isatty(STDERR_FILENO);
+	double now = sample_now_us(), pause = terminal ? 2e5 : 1e7;
+	if (run->rank.rank || (progress_at && now - progress_at < pause)) {
+		return;
+	}
+	if (!progress_at) { /* the first row has just begun: nobody is waiting yet */
+		progress_at = now;
+		return;
+	}
+	progress_at = now;
+	progress_shown = terminal;
+	fprintf(stderr, terminal ? "\r%12llu bytes: %u of %u %s " : "ferry-perf: %llu bytes: %u of %u %s\n",
+	        (unsigned long long)bytes, done, all, what);
+	fflush(stderr);
+}
+
+static void clear_progress(void)
+{
+	if (progress_shown)
+		fprintf(stderr, "\r%56s\r", "");
+	progress_shown = false;
+}
+
+/* Whether anything is known of what the machine could do at most. */
+static bool has_limit(const struct perf_run *run)
+{
+	const struct perf_options *options = run->options;
+	return run->rank.buffers.cuda && bound_algbw(options->collective, run->rank.nranks, options->most) > 0;
+}
+
+static int half_width(const struct perf_run *run)
+{
+	return HALF_WIDTH + (run->peers.mpi ? PEER_WIDTH : 0) + (run->peers.nccl ? NCCL_WIDTH : 0) +
+	       (has_limit(run) ? LIMIT_WIDTH : 0) + (run->options->cpu ? CPU_WIDTH : 0);
+}
+
+static void print_columns(const struct perf_run *run, bool units)
+{
+	printf("%s", units ? "      (us)  (%) (GB/s) (GB/s)       " : "      time   +-  algbw  busbw #wrong");
+	if (has_limit(run))
+		printf(" %5s", units ? "(%)" : "limit");
+	if (run->peers.mpi)
+		printf("%s", units ? "      (us)       " : "       mpi  ratio");
+	if (run->peers.nccl)
+		printf("%s%18s", units ? "      (us) (GB/s)       " : "      nccl  algbw  ratio",
+		       units ? "" : " its setting      ");
+	if (run->options->cpu)
+		printf("%s", units ? " (all) (eng.)      " : " cores  cores  work");
+}
+
+static void print_legend(const struct perf_run *run)
+{
+	const struct peers *peers = &run->peers;
+	int version = peers->version;
+	if (run->options->pause_us)
+		printf("# a sample is one call, after %u ms in which the callers compute\n",
+		       run->options->pause_us / 1000);
+	else if (run->rank.buffers.cuda)
+		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after "
+		       "20 ms of "
+		       "calls that are not timed\n");
+	if (peers->mpi)
+		printf("# against mpi: the same work on the same buffers, interleaved call by call; ratio = its time / "
+		       "Ferry's\n");
+	if (peers->nccl)
+		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, "
+		       "interleaved "
+		       "sample by sample; ratio = its time / Ferry's\n",
+		       version / 10000, version / 100 % 100, version % 100, peers->count);
+	if (run->options->cpu)
+		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling "
+		       "threads, "
+		       "which mostly wait; and workers of routers that reduce or copy, not look, while a call is under "
+		       "way\n");
+}
+
+void perf_print_head(const struct perf_run *run)
+{
+	if (run->rank.rank)
+		return;
+	printf("# ferry-perf %s: %d ranks, %d domains; times are medians over samples of the slowest rank, +- half the "
+	       "quartile range\n",
+	       ferry_collective_name(run->options->collective), run->rank.nranks, run->rank.ndomains);
+	print_legend(run);
+	bool in_place = ferry_trial_can_be_in_place(run->options->collective);
+	int half = half_width(run);
+	printf("#%12s %12s %7s %9s %*s%s%*s\n", "", "", "", "", half, "out of place", in_place ? "  " : "",
+	       in_place ? half : 0, in_place ? "in place" : "");
+	for (int units = 0; units <= 1; units++) {
+		printf("#%12s %12s %7s %9s ", units ? "(B)" : "size", units ? "(elements)" : "count",
+		       units ? "" : "type", units ? "" : "redop");
+		for (int i = 0; i <= in_place; i++) {
+			printf("%s", i ? "  " : "");
+			print_columns(run, units);
+		}
+		printf("\n");
+	}
+	record_flush();
+}
+
+static void print_nccl(const struct perf_run *run, const struct perf_row *row)
+{
+	double us = perf_best_us(row);
+	if (row->best < 0)
+		printf(" %9s %6s %6s %-17s", "-", "-", "-", "refused");
+	else
+		printf(" %9.1f %6.2f %6.2f %-17s", us, (double)row->bytes / us / 1e3, us / row->us.median,
+		       run->peers.settings[row->best].brief);
+}
+
+static void print_half(const struct perf_run *run, const struct perf_row *row)
+{
+	char wrong[24] = "N/A", limit[24] = "-", workers[24] = "-";
+	double spread = (row->us.high - row->us.low) / 2 / row->us.median * 100;
+	if (row->wrong >= 0)
+		snprintf(wrong, sizeof wrong, "%lld", row->wrong);
+	if (row->limit_algbw > 0)
+		snprintf(limit, sizeof limit, "%.0f", row->algbw / row->limit_algbw * 100);
+	if (row->workers >= 0)
+		snprintf(workers, sizeof workers, "%.1f", row->workers);
+	printf(" %9.1f %4.0f %6.2f %6.2f %6s", row->us.median, spread, row->algbw, row->busbw, wrong);
+	if (has_limit(run))
+		printf(" %5s", limit);
+	if (run->peers.mpi)
+		printf(" %9.1f %6.2f", perf_best_us(row), perf_best_us(row) / row->us.median);
+	if (run->peers.nccl)
+		print_nccl(run, row);
+	if (run->options->cpu)
+		printf(" %5.1f %6.1f %5s", row->cores, row->engine_cores, workers);
+}
+
+void perf_print_refusals(const struct perf_run *run)
+{
+	for (unsigned i = 0; !run->rank.rank && i < run->peers.count; i++)
+		if (!peers_runs(&run->peers, i))
+			printf("# NCCL with %s: unsupported: %s\n", run->peers.settings[i].name,
+			       run->peers.settings[i].refused);
+}
+
+void perf_print_rows(const struct perf_run *run, const struct perf_row *out_of_place, const struct perf_row *in_place)
+{
+	const struct perf_options *options = run->options;
+	if (run->rank.rank)
+		return;
+	clear_progress();
+	printf("%13llu %12llu %7s %9s ", (unsigned long long)out_of_place->bytes,
+	       (unsigned long long)out_of_place->count, ferry_type_name(options->type), perf_op_name(options));
+	print_half(run, out_of_place);
+	if (in_place) {
+		printf("  ");
+		print_half(run, in_place);
+	}
+	printf("\n");
+	record_flush();
+}

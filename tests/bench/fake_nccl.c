@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An NCCL of one rank that fills the receive buffer with a number per function, for the test of ferry-perf's NCCL
+ * child, over the double of the driver. It refuses trees as NCCL refuses settings, and buffers that are not on the
+ * current GPU; it dies of NCCL_PROTO=LL128, which stands for any crash.
+ */
+#include "tests/fake_cuda/fake_cuda.h"
+
+#include <nccl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ncclComm {
+	int nranks;
+};
+
+static ncclResult_t fill(void *receive, size_t bytes, int value)
+{
+	const char *algorithm = getenv("NCCL_ALGO");
+	CUpointer_attribute wanted = CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+	CUdeviceptr buffer = (CUdeviceptr)(uintptr_t)receive;
+	CUdevice current = -1;
+	int ordinal = -2;
+	void *values[] = {&ordinal};
+	if (cuCtxGetDevice(&current) || cuPointerGetAttributes(1, &wanted, values, buffer) || ordinal != current)
+		return ncclInvalidArgument;
+	if (algorithm && !strcmp(algorithm, "Tree"))
+		return ncclInvalidUsage;
+	memset(fake_cuda_reach(buffer), value, bytes);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGetVersion(int *version)
+{
+	*version = 22809;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+	memset(id, 'i', sizeof *id);
+	return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+	return result == ncclInvalidUsage ? "invalid usage" : "error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+	(void)comm;
+	return "no tree here";
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+	const char *protocol = getenv("NCCL_PROTO");
+	if (protocol && !strcmp(protocol, "LL128"))
+		abort();
+	if (id.internal[0] != 'i' || rank)
+		return ncclInvalidArgument;
+	printf("NCCL prints to standard output\n");
+	*comm = malloc(sizeof **comm);
+	(*comm)->nranks = nranks;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+	(void)comm;
+	*error = ncclSuccess;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm)
+{
+	(void)scalar, (void)type, (void)residence, (void)comm;
+	*op = (ncclRedOp_t)ncclNumOps;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+	(void)send, (void)type, (void)comm, (void)stream;
+	return fill(receive, count * 4, op == ncclMax ? 1 : 2);
+}
+
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
+{
+	(void)send, (void)type, (void)comm, (void)stream;
+	return fill(receive, count * 4, 3);
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream)
+{
+	(void)send, (void)type, (void)op, (void)comm, (void)stream;
+	return fill(receive, count * 4, 4);
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+	(void)send, (void)type, (void)root, (void)comm, (void)stream;
+	return fill(receive, count * 4, 5);
+}
+
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream)
+{
+	(void)send, (void)type, (void)op, (void)root, (void)comm, (void)stream;
+	return fill(receive, count * 4, 6);
+}
+
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+	(void)send, (void)count, (void)type, (void)comm, (void)stream;
+	return peer ? ncclInvalidArgument : ncclSuccess;
+}
+
+ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+	(void)type, (void)comm, (void)stream;
+	return peer ? ncclInvalidArgument : fill(receive, count * 4, 7);
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+	return ncclSuccess;
+}

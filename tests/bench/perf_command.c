@@ -1,0 +1,644 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the ferry-perf command: its JSON, nccl-tests' sizes and bandwidths, checked results, and refusals. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ipc/attach.h"
+
+#include <cjson/cJSON.h>
+#include <fcntl.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static char json_file[64];
+
+/* Runs a shell command and keeps what it prints; returns the exit code. */
+static int run_command(const char *command, char *output, size_t bytes)
+{
+	size_t got = 0;
+	int status;
+	FILE *pipe = popen(command, "r");
+	assert_non_null(pipe);
+	for (size_t part = 1; part && got < bytes - 1; got += part)
+		part = fread(output + got, 1, bytes - 1 - got, pipe);
+	output[got] = '\0';
+	status = pclose(pipe);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+/* Runs ferry-perf with these arguments. */
+static int run(const char *arguments, char *output, size_t bytes)
+{
+	char command[1024];
+	snprintf(command, sizeof command, "%s %s 2>&1", FERRY_PERF, arguments);
+	return run_command(command, output, bytes);
+}
+
+/* What is in the file now, which is JSON; NULL if there is no file. */
+static cJSON *read_json(void)
+{
+	static char text[1 << 18];
+	FILE *file = fopen(json_file, "r");
+	if (!file)
+		return NULL;
+	text[fread(text, 1, sizeof text - 1, file)] = '\0';
+	fclose(file);
+	cJSON *whole = cJSON_Parse(text);
+	if (!whole)
+		fail_msg("no JSON: \"%s\"", text);
+	return whole;
+}
+
+/* Runs with --json and returns the rows. */
+static cJSON *rows_of(const char *arguments)
+{
+	static char output[65536];
+	char all[512];
+	snprintf(all, sizeof all, "%s --json %s", arguments, json_file);
+	int code = run(all, output, sizeof output);
+	if (code)
+		fail_msg("ferry-perf %s ended with %d:\n%s", all, code, output);
+	cJSON *whole = read_json(), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
+	assert_true(cJSON_IsObject(about) && cJSON_IsString(cJSON_GetObjectItemCaseSensitive(about, "date")));
+	assert_true(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(about, "complete")));
+	cJSON *rows = cJSON_DetachItemFromObjectCaseSensitive(whole, "rows");
+	assert_true(cJSON_IsArray(rows));
+	cJSON_Delete(whole);
+	return rows;
+}
+
+static double number(const cJSON *row, const char *name)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
+	if (!cJSON_IsNumber(item))
+		fail_msg("a row has no number \"%s\"", name);
+	return item->valuedouble;
+}
+
+static const char *string(const cJSON *row, const char *name)
+{
+	const cJSON *item = cJSON_GetObjectItemCaseSensitive(row, name);
+	if (!cJSON_IsString(item))
+		fail_msg("a row has no text \"%s\"", name);
+	return item->valuestring;
+}
+
+static void every_collective_gives_right_rows_with_all_fields(void **state)
+{
+	(void)state;
+	/* The bus factor for three ranks, and whether there is an in-place half. */
+	static const struct {
+		const char *argument, *name;
+		double factor;
+		bool in_place;
+		const char *options; /* those that the collective has a meaning for */
+	} collectives[] = {
+	        {"allreduce", "allreduce", 4.0 / 3, true, "-o max"},
+	        {"allgather", "allgather", 2.0 / 3, true, ""},
+	        {"reducescatter", "reducescatter", 2.0 / 3, true, "-o max"},
+	        {"broadcast", "broadcast", 1, true, "--root 1"},
+	        {"reducetoroot", "reduce", 1, true, "-o max --root 1"},
+	        {"gather", "gather", 2.0 / 3, true, "--root 1"},
+	        {"scatter", "scatter", 2.0 / 3, true, "--root 1"},
+	        {"alltoall", "alltoall", 2.0 / 3, true, ""},
+	        {"alltoallv", "alltoallv", 2.0 / 3, false, ""},
+	        {"sendrecv", "sendrecv", 1, false, ""},
+	};
+	for (size_t i = 0; i < sizeof collectives / sizeof *collectives; i++) {
+		char arguments[256];
+		snprintf(arguments, sizeof arguments,
+		         "%s -b 3000 -e 96000 -f 32 -n 3 -w 1 --ranks 3 --domains 2 -d i32 %s", collectives[i].argument,
+		         collectives[i].options);
+		cJSON *rows = rows_of(arguments);
+		assert_int_equal(cJSON_GetArraySize(rows), collectives[i].in_place ? 4 : 2);
+		for (const cJSON *row = rows->child; row; row = row->next) {
+			bool in_place = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(row, "in_place"));
+			assert_string_equal(string(row, "collective"), collectives[i].name);
+			assert_string_equal(string(row, "type"), "i32");
+			assert_true(number(row, "wrong") == 0);
+			assert_true(number(row, "time_us") > 0);
+			assert_true(number(row, "bytes") > 1800 && number(row, "bytes") <= 96000);
+			assert_true(fabs(number(row, "algbw") * number(row, "time_us") * 1e3 / number(row, "bytes") -
+			                 1) < 1e-6);
+			assert_true(fabs(number(row, "busbw") / number(row, "algbw") / collectives[i].factor - 1) <
+			            1e-6);
+			assert_true(!in_place || collectives[i].in_place);
+		}
+		cJSON_Delete(rows);
+	}
+}
+
+static void the_smallest_sizes_have_an_element_for_each_rank(void **state)
+{
+	(void)state;
+	static const char *const arguments[] = {"sendrecv -b 8 -e 8 -d f64", "scatter -b 16 -e 16 -d f64",
+	                                        "alltoall -b 32 -e 32 -d f64", "alltoallv -b 32 -e 32 -d f64",
+	                                        "alltoallv -b 32 -e 32 -d i8"};
+	for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+		char all[128];
+		snprintf(all, sizeof all, "%s -n 1 -w 1 --ranks 2", arguments[i]);
+		cJSON *rows = rows_of(all);
+		assert_true(number(rows->child, "bytes") > 0);
+		cJSON_Delete(rows);
+	}
+}
+
+static void sizes_are_those_of_nccl_tests(void **state)
+{
+	(void)state;
+	/* 1000 bytes of float over 3 ranks: blocks of 83 floats, aligned down to 80 where nccl-tests aligns to 16
+	 * bytes. */
+	static const struct {
+		const char *collective;
+		double bytes;
+	} cases[] = {
+	        {"allreduce", 1000}, {"allgather", 960}, {"reducescatter", 960}, {"gather", 996}, {"alltoall", 960}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char arguments[128];
+		snprintf(arguments, sizeof arguments, "%s -b 1000 -e 1000 -n 1 -w 1 --ranks 3", cases[i].collective);
+		cJSON *rows = rows_of(arguments);
+		if (number(rows->child, "bytes") != cases[i].bytes)
+			fail_msg("%s: %g bytes instead of %g", cases[i].collective, number(rows->child, "bytes"),
+			         cases[i].bytes);
+		cJSON_Delete(rows);
+	}
+}
+
+static void unchecked_rows_say_so(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce -b 64 -e 64 -n 1 -w 1 --ranks 2 -c 0");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(rows->child, "wrong")));
+	cJSON_Delete(rows);
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void a_pause_goes_before_each_sample_and_is_not_timed(void **state)
+{
+	(void)state;
+	double before = seconds();
+	cJSON *rows = rows_of("broadcast -b 1K -e 1K -n 4 -w 1 --ranks 2 --pause 150 -c 0"), *row;
+	assert_true(seconds() - before > 4 * 0.15);
+	cJSON_ArrayForEach(row, rows)
+	{
+		assert_true(number(row, "pause_us") == 150000);
+		assert_true(number(row, "calls_per_sample") == 1);
+		assert_true(number(row, "time_us") < 150000);
+	}
+	cJSON_Delete(rows);
+}
+
+static void a_program_from_a_file_is_measured(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce -b 64 -e 6400 -f 10 -n 1 -w 1 --ranks 2 --program " FERRY_FIGURE3);
+	assert_int_equal(cJSON_GetArraySize(rows), 6);
+	for (const cJSON *row = rows->child; row; row = row->next)
+		assert_true(number(row, "wrong") == 0);
+	cJSON_Delete(rows);
+}
+
+/* How many rows the file has; it never has half of one. */
+static int rows_written(bool *complete)
+{
+	cJSON *whole = read_json(), *about = cJSON_GetObjectItemCaseSensitive(whole, "about");
+	int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(whole, "rows"));
+	*complete = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(about, "complete"));
+	cJSON_Delete(whole);
+	return count;
+}
+
+static void a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished(void **state)
+{
+	(void)state;
+	static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+		bool complete;
+		int rows = 0, first = -1, status;
+		struct stat found;
+		unlink(json_file);
+		pid_t child = fork();
+		assert_true(child >= 0);
+		if (!child) {
+			freopen("/dev/null", "w", stdout);
+			freopen("/dev/null", "w", stderr);
+			execl(FERRY_PERF, "ferry-perf", "allreduce", "-b", "1K", "-f", "2", "-n", "1000", "--ranks",
+			      "2", "--json", json_file, (char *)NULL);
+			_exit(127);
+		}
+		while (rows < 4 && !waitpid(child, &status, WNOHANG)) {
+			rows = rows_written(&complete);
+			if (rows && first < 0)
+				first = open(json_file, O_RDONLY);
+			usleep(1000);
+		}
+		kill(child, signals[i]);
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(rows_written(&complete) >= 4);
+		assert_false(complete);
+		assert_int_equal(fstat(first, &found), 0);
+		assert_int_equal(found.st_nlink,
+		                 0); /* each file took the place of the one before: nobody ever finds half a file */
+		close(first);
+	}
+}
+
+static void a_pipe_gets_the_record_once(void **state)
+{
+	(void)state;
+	static char output[65536];
+	assert_int_equal(run("allreduce -b 64 -e 256 -n 1 -w 1 --ranks 1 --json /dev/fd/3 3>&1", output, sizeof output),
+	                 0);
+	const char *first = strstr(output, "\"about\"");
+	assert_non_null(first);
+	assert_null(strstr(first + 1, "\"about\""));
+}
+
+static void a_record_for_standard_output_has_it_to_itself(void **state)
+{
+	(void)state;
+	static char output[65536];
+	static const char *const modes[] = {"allreduce -b 64 -e 256 -n 1 -w 1 --ranks 2",
+	                                    "reduce --in-cache 64K --out-of-cache 64K"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		char command[512];
+		snprintf(command, sizeof command, "%s %s --json - 2>%s", FERRY_PERF, modes[i], json_file);
+		assert_int_equal(run_command(command, output, sizeof output), 0);
+		cJSON *whole = cJSON_Parse(output);
+		if (!whole)
+			fail_msg("%s: no JSON: \"%s\"", command, output);
+		cJSON_Delete(whole);
+		snprintf(command, sizeof command, "grep '# ferry-perf' %s", json_file);
+		assert_int_equal(run_command(command, output, sizeof output), 0);
+		snprintf(command, sizeof command, "%s %s --json - 2>&1 >/dev/full", FERRY_PERF, modes[i]);
+		assert_int_equal(run_command(command, output, sizeof output), 1);
+		assert_non_null(strstr(output, "writing -: No space left on device"));
+	}
+	assert_int_equal(access("-", F_OK), -1);
+}
+
+static void what_the_launcher_has_decided_is_not_asked_of_ferry_perf(void **state)
+{
+	(void)state;
+	static char output[8192];
+	setenv("FERRY_RANK", "0", 1);
+	setenv("FERRY_SIZE", "1", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	assert_int_equal(run("allreduce -e 1K --ranks 2", output, sizeof output), 1);
+	assert_non_null(strstr(output, "1 ranks in 1 domains"));
+	assert_int_equal(run("allreduce -e 1K -n 1 --ranks 1 --domains 1", output, sizeof output), 0);
+	unsetenv("FERRY_RANK");
+	unsetenv("FERRY_SIZE");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_DOMAINS");
+}
+
+/* How often it tells of ranks and routers that share CPUs. */
+static int tells_of_a_crowd(const char *arguments, const char *words)
+{
+	static char output[8192];
+	int count = 0;
+	if (run(arguments, output, sizeof output))
+		fail_msg("ferry-perf %s failed:\n%s", arguments, output);
+	for (const char *found = output; (found = strstr(found, "they take turns")); found++)
+		count++;
+	if (count && !strstr(output, words))
+		fail_msg("no \"%s\" in:\n%s", words, output);
+	return count;
+}
+
+static void fewer_cpus_than_ranks_and_routers_are_told_of_once(void **state)
+{
+	(void)state;
+	cpu_set_t all, one;
+	assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+	CPU_ZERO(&one);
+	for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
+		if (CPU_ISSET(cpu, &all))
+			CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	int both = tells_of_a_crowd("broadcast -b 1K -e 4K -n 1 -w 1 --ranks 2 --domains 1",
+	                            "2 ranks and 1 router on 1 CPU:");
+	int router = tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 1 --domains 1",
+	                              "1 rank and 1 router on 1 CPU:");
+	setenv("FERRY_ROUTER", "embedded", 1);
+	int embedded = tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 2 --domains 1", "2 ranks on 1 CPU:");
+	int alone = tells_of_a_crowd("broadcast -b 1K -e 1K -n 1 -w 1 --ranks 1 --domains 1", "");
+	unsetenv("FERRY_ROUTER");
+	assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+	assert_int_equal(both, 1);
+	assert_int_equal(router, 1);
+	assert_int_equal(embedded, 1);
+	assert_int_equal(alone, 0);
+}
+
+/* As launchers do: whoever looked at one rank's CPUs alone would find two ranks on one. */
+static void ranks_that_have_a_cpu_each_are_no_crowd(void **state)
+{
+	(void)state;
+	cpu_set_t all;
+	int cpus[2], found = 0;
+	char command[1024], output[8192];
+	assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+	for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
+		if (CPU_ISSET(cpu, &all))
+			cpus[found++] = cpu;
+	if (found < 2)
+		skip();
+	snprintf(command, sizeof command,
+	         "%s -n 2 --fork --domains 1 -- sh -c '[ $FERRY_RANK = 0 ] && cpu=%d || cpu=%d; "
+	         "exec taskset -c $cpu %s broadcast -b 1K -e 1K -n 1 -w 1' 2>&1",
+	         FERRYRUN, cpus[0], cpus[1], FERRY_PERF);
+	assert_int_equal(run_command(command, output, sizeof output), 0);
+	assert_non_null(strstr(output, "all results right"));
+	assert_null(strstr(output, "they take turns"));
+}
+
+static void bad_arguments_are_refused_by_value(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *arguments, *says;
+		int code;
+	} cases[] = {
+	        {"", "which collective", 64},
+	        {"allreduc", "\"allreduc\"", 64},
+	        {"allreduce -b 5X", "\"5X\"", 64},
+	        {"allreduce -b 8K -e 4K", "8192", 64},
+	        {"allreduce -f 1", "\"1\"", 64},
+	        {"allreduce -d f12", "\"f12\"", 64},
+	        {"allreduce -d f12", "none of i8 u8", 64},
+	        {"reduce -d f12", "\"f12\" is none of i8 u8", 64},
+	        {"reduce --help", "f8e5m2", 0},
+	        {"allreduce -c 2", "-c: \"2\" is neither 0 nor 1", 64},
+	        {"allreduce -cyes", "-c: \"yes\" is neither 0 nor 1", 64},
+	        {"allreduce -o mean", "\"mean\"", 64},
+	        {"allreduce -n 0", "\"0\"", 64},
+	        {"allreduce --vs nvshmem", "\"nvshmem\"", 64},
+	        {"allreduce --vs nccl --nccl-sweep all", "\"all\"", 64},
+	        {"allreduce --vs nccl --device host", "CUDA device", 1},
+	        {"allreduce --ranks 65", "\"65\"", 64},
+	        {"allreduce --program /nonexistent", "/nonexistent", 64},
+	        {"allreduce alltoall", "\"alltoall\"", 64},
+	        {"allreduce --json /nonexistent/file", "/nonexistent/file", 64},
+	        {"allreduce --json /", "Is a directory", 64},
+	        {"reduce --json /nonexistent/file", "/nonexistent/file", 64},
+	        {"allreduce --nccl-sweep none", "--vs nccl", 64},
+	        {"allreduce --program /dev/null", "--program /dev/null: No data", 64},
+	        {"reduce --in-cache 0", "--in-cache: \"0\"", 64},
+	        {"reduce --out-of-cache 18446744073709551615", "--out-of-cache: \"18446744073709551615\"", 64},
+	        {"reduce -s 4294967298", "-s: \"4294967298\"", 64},
+	        {"limits --devices 4294967297", "--devices: \"4294967297\"", 64},
+	        {"reduce --sources", "ferry-perf reduce", 64},
+	        {"limits --json /nonexistent/file", "/nonexistent/file", 1},
+	        {"broadcast --root 2 --ranks 2", "--root 2: the last of 2 ranks is 1", 64},
+	        {"allreduce -b 3 -e 3", "-b 3: allreduce of f32 among 4 ranks takes 4 bytes", 64},
+	        {"gather -b 15 --ranks 2 -d f64", "-b 15: gather of f64 among 2 ranks takes 16 bytes", 64},
+	        {"allgather -b 31 --ranks 2 -d i8", "-b 31: allgather of i8 among 2 ranks takes 32 bytes", 64},
+	        {"broadcast -o max", "-o max: broadcast reduces nothing", 64},
+	        {"alltoall -o sum", "-o sum: alltoall reduces nothing", 64},
+	        {"allgather --root 0", "--root 0: allgather has no root", 64},
+	        {"--root 1 allreduce", "--root 1: allreduce has no root", 64},
+	        {"allreduce --device tpu --ranks 1", "tpu", 64},
+	};
+	char output[8192];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int code = run(cases[i].arguments, output, sizeof output);
+		if (code != cases[i].code || !strstr(output, cases[i].says))
+			fail_msg("ferry-perf %s: exit code %d instead of %d, or no %s in:\n%s", cases[i].arguments,
+			         code, cases[i].code, cases[i].says, output);
+	}
+}
+
+static int times(const char *text, const char *word)
+{
+	int count = 0;
+	for (; (text = strstr(text, word)); text++)
+		count++;
+	return count;
+}
+
+static void what_is_wrong_with_the_arguments_of_all_ranks_is_said_once(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *arguments, *says;
+	} cases[] = {{"allreduce --json /nonexistent/file", "/nonexistent/file"}, {"allreduce --device tpu", "\"tpu\""},
+	             {"allreduce --nonsense", "nonsense"}, {"broadcast --root 3", "--root 3: the last of 3"}};
+	char command[512], output[8192];
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(command, sizeof command, "%s -n 3 --fork -- %s %s 2>&1", FERRYRUN, FERRY_PERF,
+		         cases[i].arguments);
+		int code = run_command(command, output, sizeof output);
+		if (code != 64 || times(output, cases[i].says) != 1 || !strstr(output, "rank 0 ended with code 64"))
+			fail_msg("%s: exit code %d instead of 64, or not once, or not by rank 0:\n%s", command, code,
+			         output);
+	}
+	snprintf(command, sizeof command, "%s -n 3 --fork -- %s --version 2>&1", FERRYRUN, FERRY_PERF);
+	assert_int_equal(run_command(command, output, sizeof output), 0);
+}
+
+static void memory_that_is_not_there_is_told_of_once(void **state)
+{
+	(void)state;
+	char output[8192];
+#if defined(__SANITIZE_ADDRESS__)
+	skip(); /* its malloc ends the process */
+#endif
+	assert_int_equal(run("allreduce -b 1000G -e 1000G --ranks 3", output, sizeof output), 1);
+	if (times(output, "no memory for two buffers of 1024000 MiB on 3 of 3 ranks: lower -e (1073741824000)") != 1 ||
+	    times(output, "no memory") != 1)
+		fail_msg("%s", output);
+}
+
+/* Else the first sockets of a rank are its standard output and error, and what it prints goes to the router. */
+static void without_standard_descriptors_nothing_else_takes_their_numbers(void **state)
+{
+	(void)state;
+	static const char *const closed[] = {"2>&1 >&-", "<&- >&- 2>&-"};
+	char command[512], output[8192];
+	setenv("FERRY_RANK", "0", 1); /* no ferryrun, which would see to it */
+	setenv("FERRY_SIZE", "1", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	for (size_t i = 0; i < sizeof closed / sizeof *closed; i++) {
+		snprintf(command, sizeof command, "%s allreduce -b 16K -e 64K -n 1 -w 1 %s", FERRY_PERF, closed[i]);
+		int code = run_command(command, output, sizeof output);
+		if (code)
+			fail_msg("%s: exit code %d:\n%s", command, code, output);
+	}
+	unsetenv("FERRY_RANK");
+	unsetenv("FERRY_SIZE");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_DOMAINS");
+}
+
+static void output_that_is_lost_is_an_error(void **state)
+{
+	(void)state;
+	char command[512], output[8192];
+	static const char *const modes[] = {"allreduce -b 1K -e 4K -n 1 -w 1 --ranks 2",
+	                                    "reduce --in-cache 64K --out-of-cache 64K"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		snprintf(command, sizeof command, "%s %s 2>&1 >/dev/full", FERRY_PERF, modes[i]);
+		assert_int_equal(run_command(command, output, sizeof output), 1);
+		if (!strstr(output, ": standard output: No space left on device\n"))
+			fail_msg("%s:\n%s", command, output);
+	}
+}
+
+#ifdef FERRY_HAS_MPI
+static void against_mpi_rows_have_peer_and_ratio(void **state)
+{
+	(void)state;
+#if defined(__SANITIZE_ADDRESS__)
+	setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* the leak check crashes on an MPI that was opened at run time */
+#endif
+	cJSON *rows = rows_of("allgather -b 64K -e 64K -n 3 -w 1 --ranks 2 --vs mpi");
+	assert_int_equal(cJSON_GetArraySize(rows), 2);
+	for (const cJSON *row = rows->child; row; row = row->next) {
+		assert_string_equal(string(row, "peer"), "mpi");
+		assert_true(fabs(number(row, "peer_time_us") / number(row, "time_us") / number(row, "ratio") - 1) <
+		            1e-6);
+		assert_true(number(row, "wrong") == 0);
+	}
+	cJSON_Delete(rows);
+}
+
+static void against_mpi_what_it_cannot_do_is_refused(void **state)
+{
+	(void)state;
+	char output[8192];
+	assert_int_equal(run("allreduce -d f16 --ranks 2 --vs mpi", output, sizeof output), 64);
+	assert_string_equal(output, "ferry-perf: --vs mpi: -d f16: MPI reduces i8 u8 i32 u32 i64 u64 f32 f64\n");
+	assert_int_equal(run("allreduce -o avg --ranks 2 --vs mpi", output, sizeof output), 64);
+	assert_string_equal(output, "ferry-perf: --vs mpi: -o avg: MPI reduces by sum prod min max\n");
+}
+#endif
+
+static int name_file(void **state)
+{
+	(void)state;
+	setenv("FERRY_DEVICE", "host", 0); /* with a GPU in the machine too, unless the caller wants it measured */
+	snprintf(json_file, sizeof json_file, "/tmp/ferry-perf-test-%d.json", (int)getpid());
+	return 0;
+}
+
+static int remove_file(void **state)
+{
+	(void)state;
+	return unlink(json_file);
+}
+
+/* Asked of the routers; one that a rank hosts is not. */
+static void cpu_shows_how_many_workers_had_work(void **state)
+{
+	(void)state;
+	cJSON *rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
+	assert_int_equal(cJSON_GetArraySize(rows), 2);
+	double workers = number(cJSON_GetArrayItem(rows, 0), "workers_at_work");
+	if (workers < 0.01 || workers > 64)
+		fail_msg("%f workers at work", workers);
+	cJSON_Delete(rows);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	rows = rows_of("allreduce --ranks 2 -b 4M -e 4M -n 7 -c 0 --cpu");
+	unsetenv("FERRY_ROUTER");
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
+	cJSON_Delete(rows);
+}
+
+/* Answers whoever asks as a router does that is at work: for each look at it, a second of calls and half of one of work
+ * more. */
+static void be_a_busy_router(int listener)
+{
+	struct ferry_attach_message message;
+	char text[128];
+	for (int seconds = 1;; seconds++) {
+		int client = accept(listener, NULL, NULL);
+		snprintf(text, sizeof text, "domain=0 pid=1 calls_ms=%d.000 working_ms=%d.000", 1000 * seconds,
+		         500 * seconds);
+		if (recv(client, &message, sizeof message, MSG_WAITALL) == sizeof message)
+			ferry_attach_reply(client, ferrySuccess, text, -1);
+		close(client);
+	}
+}
+
+/* The router of the user's other jobs, who were not asked to be part of this. */
+static void workers_that_work_for_others_are_not_counted(void **state)
+{
+	(void)state;
+	char directory[] = "/tmp/perf_command-XXXXXX", path[64];
+	int listener;
+	assert_non_null(mkdtemp(directory));
+	snprintf(path, sizeof path, "%s/router-0.sock", directory);
+	assert_int_equal(ferry_attach_listen(path, &listener), ferrySuccess);
+	pid_t router = fork();
+	assert_true(router >= 0);
+	if (!router)
+		be_a_busy_router(listener);
+	setenv("FERRY_SOCKET_DIR", directory, 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	cJSON *rows = rows_of("allreduce --ranks 2 -b 4K -e 4K -n 3 -w 1 -c 0 --cpu");
+	unsetenv("FERRY_ROUTER");
+	unsetenv("FERRY_SOCKET_DIR");
+	kill(router, SIGKILL);
+	assert_int_equal(waitpid(router, NULL, 0), router);
+	close(listener);
+	unlink(path);
+	strcat(path, ".lock");
+	unlink(path);
+	assert_int_equal(rmdir(directory), 0);
+	assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(rows, 0), "workers_at_work")));
+	cJSON_Delete(rows);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(every_collective_gives_right_rows_with_all_fields),
+	        cmocka_unit_test(the_smallest_sizes_have_an_element_for_each_rank),
+	        cmocka_unit_test(sizes_are_those_of_nccl_tests),
+	        cmocka_unit_test(unchecked_rows_say_so),
+	        cmocka_unit_test(cpu_shows_how_many_workers_had_work),
+	        cmocka_unit_test(workers_that_work_for_others_are_not_counted),
+	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
+	        cmocka_unit_test(a_program_from_a_file_is_measured),
+	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
+	        cmocka_unit_test(a_pipe_gets_the_record_once),
+	        cmocka_unit_test(a_record_for_standard_output_has_it_to_itself),
+	        cmocka_unit_test(what_the_launcher_has_decided_is_not_asked_of_ferry_perf),
+	        cmocka_unit_test(fewer_cpus_than_ranks_and_routers_are_told_of_once),
+	        cmocka_unit_test(ranks_that_have_a_cpu_each_are_no_crowd),
+	        cmocka_unit_test(bad_arguments_are_refused_by_value),
+	        cmocka_unit_test(what_is_wrong_with_the_arguments_of_all_ranks_is_said_once),
+	        cmocka_unit_test(memory_that_is_not_there_is_told_of_once),
+	        cmocka_unit_test(without_standard_descriptors_nothing_else_takes_their_numbers),
+	        cmocka_unit_test(output_that_is_lost_is_an_error),
+#ifdef FERRY_HAS_MPI
+	        cmocka_unit_test(against_mpi_rows_have_peer_and_ratio),
+	        cmocka_unit_test(against_mpi_what_it_cannot_do_is_refused),
+#endif
+	};
+	return cmocka_run_group_tests(tests, name_file, remove_file);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of the ferry-plot command: what ferry-perf measured beside Ferry is drawn beside it. Skipped where Python
+ * has no matplotlib. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/ferry-plot-test-XXXXXX";
+
+/* Draws rows of two sizes, each with `peer` among its fields; the exit code, and the figure (or the complaint) in text.
+ */
+static int draw(const char *peer, char *text, size_t bytes)
+{
+	char command[512], name[64];
+	snprintf(name, sizeof name, "%s/rows.json", directory);
+	FILE *file = fopen(name, "w");
+	assert_non_null(file);
+	fprintf(file, "[{\"bytes\": 1024, \"algbw\": 1, %s}, {\"bytes\": 4096, \"algbw\": 2, %s}]", peer, peer);
+	fclose(file);
+	snprintf(command, sizeof command, "cd %s && { %s rows.json 2>&1 >/dev/null && cat rows.svg; }", directory,
+	         FERRY_PLOT);
+	FILE *pipe = popen(command, "r");
+	assert_non_null(pipe);
+	size_t got = 0;
+	for (size_t part = 1; part && got < bytes - 1; got += part)
+		part = fread(text + got, 1, bytes - 1 - got, pipe);
+	text[got] = '\0';
+	int status = pclose(pipe);
+	assert_true(WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
+static void mpi_is_drawn_like_nccl(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 2, \"ratio\": 1", figure, sizeof figure), 0);
+	assert_non_null(strstr(figure, ">MPI<"));
+	assert_null(strstr(figure, ">NCCL, best"));
+	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": []}", figure, sizeof figure), 0);
+	assert_null(strstr(figure, ">MPI<"));
+	assert_non_null(strstr(figure, ">NCCL, best"));
+	assert_int_equal(draw("\"peer\": \"mpi\", \"peer_time_us\": 0", figure, sizeof figure), 1);
+	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
+}
+
+static void settings_that_nccl_does_not_support_are_left_out(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	int code = draw("\"nccl\": {\"algbw\": 1, \"settings\": [{\"name\": \"default\", \"algbw\": 1}, {\"name\": "
+	                "\"NCCL_PROTO=LL128\", "
+	                "\"algbw\": null, \"unsupported\": \"why\"}]}",
+	                figure, sizeof figure);
+	if (code)
+		fail_msg("%s", figure);
+	assert_non_null(strstr(figure, "each of 1 settings"));
+}
+
+/* ferry-perf writes such a row where a size is below an element for each rank. */
+static void rows_of_no_bytes_are_left_out(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"in_place\": false}, {\"bytes\": 0, \"algbw\": 0", figure, sizeof figure), 0);
+}
+
+static void rows_of_the_reduction_kernel_are_called_what_they_are(void **state)
+{
+	(void)state;
+	char text[1024];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"in_place\": false}, {\"working_set\": \"in cache\", \"bytes\": 64, \"memcpy_gbps\": 1",
+	                      text, sizeof text),
+	                 1);
+	assert_non_null(strstr(text, "rows.json: what `ferry-perf reduce` wrote"));
+}
+
+static void version_is_told_as_by_the_other_commands(void **state)
+{
+	(void)state;
+	if (system("python3 -c pass 2>/dev/null"))
+		skip();
+	char text[64];
+	FILE *pipe = popen(FERRY_PLOT " --version", "r");
+	assert_non_null(pipe);
+	assert_non_null(fgets(text, sizeof text, pipe));
+	assert_int_equal(pclose(pipe), 0);
+	assert_string_equal(text, "ferry-plot " FERRY_VERSION "\n");
+}
+
+static int make_directory(void **state)
+{
+	(void)state;
+	return !mkdtemp(directory);
+}
+
+static int remove_directory(void **state)
+{
+	(void)state;
+	char command[64];
+	snprintf(command, sizeof command, "rm -r %s", directory);
+	return system(command);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(mpi_is_drawn_like_nccl),
+	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
+	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
+	        cmocka_unit_test(rows_of_the_reduction_kernel_are_called_what_they_are),
+	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
+	};
+	return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}
