@@ -11,59 +11,79 @@
 const struct ferry_variable ferry_variables[] = {
 	{"FERRY_ROUTER", "auto",
 	 "auto: attach to routers, starting them if none answers; required: fail if none answers; "
-	 "embedded: a rank of the job hosts them, no other process. Routers that a rank starts end after 10 s without a job, and what they log "
-	 "once ranks can attach is lost."},
+	 "embedded: a rank of the job hosts them, no other process. Routers that a rank starts end after 10 s without "
+	 "a job, and what they log once ranks can attach is lost."},
 	{"FERRY_SOCKET_DIR", "",
-	 "Directory of the routers' sockets, at most 59 bytes. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else /tmp/ferry-UID."},
+	 "Directory of the routers' sockets, at most 59 bytes. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where "
+	 "writable, else /tmp/ferry-UID."},
 	{"FERRY_ROUTER_EXE", "",
-	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else on PATH."},
-	{"FERRY_ATTACH_TIMEOUT", "60", "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400."},
+	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else "
+	 "on PATH."},
+	{"FERRY_ATTACH_TIMEOUT", "60",
+	 "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400."},
 	{"FERRY_LAYOUT", "",
-	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 devices=2,3\". "
-	 "A domain may also have node=N, where its memory is bound."},
-	{"FERRY_DOMAINS", "", "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
+	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
+	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},
+	{"FERRY_DOMAINS", "",
+	 "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
-	{"FERRY_DEVICE", "", "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
-	{"FERRY_CUDA_LIBRARY", "libcuda.so.1", "The CUDA driver to open. Where it is set it must open, unless FERRY_DEVICE is host."},
-	{"FERRY_LANES", "router", "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router could."},
-	{"FERRY_LAZY_MODULES", "", "0 or 1. 1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
-	{"CUDA_MODULE_LOADING", "", "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
-	{"CUDA_DEVICE_MAX_CONNECTIONS", "", "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
+	{"FERRY_LANES", "router",
+	 "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router could."},
+	{"FERRY_DEVICE", "",
+	 "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
+	{"FERRY_CUDA_LIBRARY", "libcuda.so.1",
+	 "The CUDA driver to open. Where it is set it must open, unless FERRY_DEVICE is host."},
+	{"FERRY_LAZY_MODULES", "",
+	 "0 or 1. 1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
+	{"CUDA_MODULE_LOADING", "",
+	 "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
+	{"CUDA_DEVICE_MAX_CONNECTIONS", "",
+	 "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
-	{"FERRY_NCCL_LIBRARY", "libnccl.so.2", "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
+	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
+	 "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
 	{"FERRY_HOST_LINK", "",
 	 "Speed of a host device's links in GB/s, 1e-6 to 1e5, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
 	{"FERRY_STAGING", "",
-	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, two thirds of it for GPUs. "
-	 "Windows for messages between two ranks come on top, half as much at most, but at least 512 bytes for each slot."},
+	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, "
+	 "two thirds of it for GPUs. Windows for messages between two ranks come on top, half as much at most, but at "
+	 "least 512 bytes for each slot."},
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64, at most 1G. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
-	{"FERRY_WORKERS", "", "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
+	{"FERRY_WORKERS", "",
+	 "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
 	{"FERRY_STORE", "",
-	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host devices; for GPUs "
-	 "demote where the CPU has it, else stream. One that the CPU lacks is refused."},
+	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host "
+	 "devices; for GPUs demote where the CPU has it, else stream. One that the CPU lacks is refused."},
 	{"FERRY_LOCK", "off", "require: lock staging into memory (mlock), or fail."},
 	{"FERRY_SPIN_US", "",
-	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for GPUs, workers 1000 "
-	 "in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for more than a third of its time, none of its kind spins for 50 ms to 3.2 s."},
+	 "Microseconds that lanes and workers spin before they sleep. Unset: lanes 0 for host devices and 1000 for "
+	 "GPUs, workers 1000 in a domain of at least 8 CPUs, else 0. Where one has waited for a CPU for more than a "
+	 "third of its time, none of its kind spins for 50 ms to 3.2 s."},
 	{"FERRY_REDUCE", "",
-	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are refused."},
+	 "The reduction kernels: portable, avx2, avx512 or neon. Unset: the best this CPU has. Those that it lacks are "
+	 "refused."},
 	{"FERRY_LIMITS", "",
-	 "Where `ferry-perf limits` writes what this machine can do. ferry-perf reads it, and so do communicators on GPUs, which plan by it: "
-	 "all ranks of a job must read the same. Unset: ferry/limits.json in $XDG_CACHE_HOME, else in ~/.cache."},
-	{"FERRY_PROGRAM_PATH", "", "Files and directories, separated by colons, of programs that replace built-in ones."},
+	 "Where `ferry-perf limits` writes what this machine can do. ferry-perf reads it, and so do communicators on "
+	 "GPUs, which plan by it: all ranks of a job must read the same. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
+	 "else in ~/.cache."},
+	{"FERRY_PROGRAM_PATH", "",
+	 "Files and directories, separated by colons, of programs that replace built-in ones."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
-	{"FERRY_STALL_SECONDS", "10", "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call included; 0: never."},
+	{"FERRY_STALL_SECONDS", "10",
+	 "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call "
+	 "included; 0: never."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
 	{"FERRY_RANK", "",
-	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is ferryrun's default, and other "
-	 "launchers they are unset, and the launcher's own (below) are read."},
+	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "
+	 "ferryrun's default, and other launchers they are unset, and the launcher's own (below) are read."},
 	{"FERRY_SIZE", "", "Number of ranks."},
 	{"FERRY_LOCAL_RANK", "", "Rank among those of this machine; the default device."},
 	{"FERRY_LOCAL_SIZE", "", "Ranks on this machine."},
 	{"FERRY_JOB_KEY", "",
-	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the launcher says. Of ranks "
-	 "started by hand, with FERRY_RANK and FERRY_SIZE, it is their shell's: two jobs at the same time from one shell need one each."},
+	 "The job's 128-bit key, 32 hex digits, the same for all its ranks. Set by ferryrun; else made from what the "
+	 "launcher says. Of ranks started by hand, with FERRY_RANK and FERRY_SIZE, it is their shell's: two jobs at "
+	 "the same time from one shell need one each."},
 	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
 	{"XDG_CACHE_HOME", "", "Where the file of limits is unless FERRY_LIMITS is set."},
 	{"HOME", "", "The same where XDG_CACHE_HOME is unset."},
@@ -88,7 +108,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"MASTER_ADDR", "", "torchrun: part of the job's identity."},
 	{"MASTER_PORT", "", "torchrun: part of the job's identity."},
 	{"TORCHELASTIC_RUN_ID", "", "torchrun: part of the job's identity."},
-	{"TORCHELASTIC_RESTART_COUNT", "", "torchrun: part of the job's identity, so that a restarted job does not meet its past."},
+	{"TORCHELASTIC_RESTART_COUNT", "",
+	 "torchrun: part of the job's identity, so that a restarted job does not meet its past."},
 	{NULL, NULL, NULL}};
 
 const char *ferry_env(const char *name)
@@ -136,7 +157,8 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, u
 	const char *text = ferry_env(name);
 	*value = fallback;
 	if (text && (!ferry_parse_bytes(text, value) || *value < least || *value > most))
-		return ferry_fail(ferryInvalidArgument, "%s=%s: expected bytes from %llu to %llu, such as 65536, 64K, 16M or 1G", name, text,
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s=%s: expected bytes from %llu to %llu, such as 65536, 64K, 16M or 1G", name, text,
 		                  (unsigned long long)least, (unsigned long long)most);
 	return ferrySuccess;
 }
@@ -151,8 +173,8 @@ ferryResult_t ferry_env_integer(const char *name, long least, long most, long fa
 	errno = 0;
 	long number = strtol(text, &end, 10);
 	if (errno || end == text || *end || number < least || number > most)
-		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a whole number from %ld to %ld", name, text, least,
-		                  most);
+		return ferry_fail(ferryInvalidArgument, "%s=%s: expected a whole number from %ld to %ld", name, text,
+		                  least, most);
 	*value = number;
 	return ferrySuccess;
 }

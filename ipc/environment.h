@@ -17,7 +17,9 @@ struct ferry_variable {
 /** The table; ends with a NULL name. */
 extern const struct ferry_variable ferry_variables[];
 
-/** The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged. */
+/**
+ * The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged.
+ */
 const char *ferry_env(const char *name);
 
 /** Bytes in [least, most], K, M or G (powers of 1024) behind them. Unset: fallback. Errors: as ferry_env_integer. */

@@ -19,7 +19,7 @@ struct arguments {
 
 static const struct argp_option options[] = {
 	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
-	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as the table in docs/environment.md", 0},
+	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as docs/environment.md is printed", 0},
 	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
 	{"routers", KEY_ROUTERS, NULL, 0, "The routers that answer in the socket directory", 0},
 	{0}};
@@ -52,36 +52,59 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	}
 }
 
+/* One item of a list: what goes first, then text, in lines that fit a page of the manual. */
+static void print_item(const char *first, const char *text)
+{
+	const int page = 120;
+	int column = printf("- %s:", first);
+	while (*text) {
+		int word = (int)strcspn(text, " ");
+		if (column + 1 + word > page)
+			column = printf("\n ") - 1;
+		column += printf(" %.*s", word, text);
+		text += word + strspn(text + word, " ");
+	}
+	printf("\n");
+}
+
 static void print_files(void)
 {
 	static const char *const files[][2] = {
-		{"DIR/router-D.sock", "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router ends. One "
-		                      "that a killed router, or one at its second SIGTERM, has left is replaced by the next."},
-		{"DIR/router-D.sock.lock", "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket. "
-		                           "Stays, but in a run-XXXXXX."},
-		{"DIR/run-XXXXXX/", "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed; where its "
-		                    "routers were killed with it, by the next ferryrun."},
-		{"/tmp/ferry-run-XXXXXX/", "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
-		{"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
-		{"/dev/shm/ferry-*", "Shared memory of a job, named for the moment between its creation and its unlinking."},
-		{"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
-	printf("\n# Files\n\n| file | what it is |\n| --- | --- |\n");
+	        {"DIR/router-D.sock",
+	         "Socket of domain D's router; DIR is the socket directory above, mode 0700. Removed when the router "
+	         "ends. One that a killed router, or one at its second SIGTERM, has left is replaced by the next."},
+	        {"DIR/router-D.sock.lock",
+	         "Empty; held for a moment by a router that starts, so that two cannot replace each other's socket. "
+	         "Stays, but in a run-XXXXXX."},
+	        {"DIR/run-XXXXXX/",
+	         "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed; where its "
+	         "routers were killed with it, by the next ferryrun."},
+	        {"/tmp/ferry-run-XXXXXX/",
+	         "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
+	        {"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
+	        {"/dev/shm/ferry-*",
+	         "Shared memory of a job, named for the moment between its creation and its unlinking."},
+	        {"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
+	printf("\n# Files\n\n");
 	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-		printf("| %s | %s |\n", files[i][0], files[i][1]);
+		print_item(files[i][0], files[i][1]);
 }
 
 static void print_environment(bool markdown)
 {
 	if (markdown)
-		printf("# Environment variables\n\nPrinted by `ferry-stat --env --markdown` from the table in ipc/environment.c.\n\n"
-		       "| variable | default | meaning |\n| --- | --- | --- |\n");
+		printf("# Environment variables\n\n"
+		       "Printed by `ferry-stat --env --markdown` from the table in ipc/environment.c.\n\n");
 	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++) {
 		const char *value = ferry_env(variable->name);
+		char first[128];
+		snprintf(first, sizeof first, *variable->fallback ? "%s (default %s)" : "%s", variable->name,
+		         variable->fallback);
 		if (markdown)
-			printf("| %s | %s | %s |\n", variable->name, variable->fallback, variable->meaning);
+			print_item(first, variable->meaning);
 		else
-			printf("%s%s%s%s%s\n    %s\n", variable->name, *variable->fallback ? "  (default " : "", variable->fallback,
-			       *variable->fallback ? ")" : "", "", variable->meaning);
+			printf("%s%s%s%s%s\n    %s\n", variable->name, *variable->fallback ? "  (default " : "",
+			       variable->fallback, *variable->fallback ? ")" : "", "", variable->meaning);
 		if (!markdown && value)
 			printf("    now: %s\n", value);
 	}
@@ -105,8 +128,10 @@ static int print_layout(void)
 	printf("layout     %s\nfrom       %s\n", text, layout.source);
 	for (uint32_t domain = 0; domain < layout.ndomains; domain++) {
 		const struct ferry_domain *one = &layout.domains[domain];
-		printf("domain %u   %u CPUs, last-level cache %.1f MiB, core cache %.2f MiB, default staging %.1f MiB per job\n", domain,
-		       one->ncpus, (double)one->cache_bytes / (1 << 20), (double)one->core_cache_bytes / (1 << 20),
+		printf("domain %u   %u CPUs, last-level cache %.1f MiB, core cache %.2f MiB, default staging %.1f MiB "
+		       "per job\n",
+		       domain, one->ncpus, (double)one->cache_bytes / (1 << 20),
+		       (double)one->core_cache_bytes / (1 << 20),
 		       one->cache_bytes ? (double)one->cache_bytes / (2 << 20) : 16.0);
 	}
 	return 0;
@@ -141,8 +166,9 @@ static int print_routers(void)
 
 int main(int argc, char **argv)
 {
-	static const struct argp argp = {options, parse, NULL, "Shows what Ferry sees; without options, its layout and routers.",
-	                                 NULL, NULL, NULL};
+	static const struct argp argp = {
+	        options, parse, NULL, "Shows what Ferry sees; without options, its layout and routers.",
+	        NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	int code = 0;
 	if (ferry_descriptors_fill())
