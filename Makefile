@@ -60,7 +60,7 @@ fuzz: ## libFuzzer over programs, plans and attach messages, FUZZ_SECONDS (60) e
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers
 	@scripts/fuzz build-fuzz $(FUZZ_SECONDS)
 
-models: ## check the models of the waiting and bank protocols with spin
+models: ## check the models of the protocols in shared memory with spin
 	@scripts/setup models
 	@scripts/check-models
 
