@@ -54,8 +54,9 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->pair_slot_bytes = pair_slot_bytes_for(shape);
 	header->rank_lines_at = up_to(sizeof *header, PAGE);
 	header->export_cells_at = up_to(header->rank_lines_at + shape->nranks * sizeof(struct ferry_rank_line), PAGE);
-	header->rings_at = up_to(
-		header->export_cells_at + (uint64_t)shape->nranks * FERRY_MOST_EXPORTS * sizeof(struct ferry_export_cell), PAGE);
+	header->rings_at = up_to(header->export_cells_at + (uint64_t)shape->nranks * FERRY_MOST_EXPORTS *
+	                                                           sizeof(struct ferry_export_cell),
+	                         PAGE);
 	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
 	header->counters_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
 	header->staging_at = up_to(
@@ -80,7 +81,8 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		arena->counters[bank] = (struct ferry_counter *)(bytes + header->counters_at) + (uint64_t)bank * header->counters;
+		arena->counters[bank] = (struct ferry_counter *)(bytes + header->counters_at) +
+		                        (uint64_t)bank * header->counters;
 		arena->staging[bank] = bytes + header->staging_at + bank * header->staging;
 	}
 	arena->pair_windows = bytes + header->pair_windows_at;
@@ -105,11 +107,13 @@ static ferryResult_t open_unlinked(int *descriptor)
 		if (*descriptor >= 0) {
 			shm_unlink(name);
 			*descriptor = ferry_descriptor_above(*descriptor);
-			return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s", strerror(errno),
-			                                                         ferry_descriptors_hint(errno));
+			return *descriptor >= 0 ? ferrySuccess
+			                        : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s",
+			                                     strerror(errno), ferry_descriptors_hint(errno));
 		}
 		if (errno != EEXIST)
-			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s%s", name, strerror(errno),
+			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s%s", name,
+			                  strerror(errno),
 			                  errno == ENOENT || errno == EACCES || errno == EROFS
 			                          ? " (is /dev/shm there, and this user allowed to write to it?)"
 			                          : ferry_descriptors_hint(errno));
@@ -125,10 +129,13 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	numa_bitmask_setbit(mask, (unsigned)node);
 	long refused = mbind(base, bytes, MPOL_BIND, mask->maskp, mask->size + 1, 0);
 	numa_bitmask_free(mask);
-	/* A container may forbid mbind: the memory then lies where the router first touches it, which is its own domain. */
+	/*
+	 * A container may forbid mbind: the memory then lies where the router first touches it, which is its own
+	 * domain.
+	 */
 	if (refused && errno != EPERM && errno != ENOSYS)
-		return ferry_fail(ferrySystemError, "mbind of %llu bytes to NUMA node %d: %s", (unsigned long long)bytes, node,
-		                  strerror(errno));
+		return ferry_fail(ferrySystemError, "mbind of %llu bytes to NUMA node %d: %s",
+		                  (unsigned long long)bytes, node, strerror(errno));
 	return ferrySuccess;
 }
 
@@ -140,8 +147,10 @@ static ferryResult_t lock_staging(const struct ferry_arena *arena)
 		return ferrySuccess;
 	int error = errno;
 	getrlimit(RLIMIT_MEMLOCK, &limit);
-	return ferry_fail(ferrySystemError, "mlock of %llu bytes of staging: %s (memlock limit %llu bytes; raise ulimit -l or lower FERRY_STAGING)",
-	                  (unsigned long long)bytes, strerror(error), (unsigned long long)limit.rlim_cur);
+	return ferry_fail(
+	        ferrySystemError,
+	        "mlock of %llu bytes of staging: %s (memlock limit %llu bytes; raise ulimit -l or lower FERRY_STAGING)",
+	        (unsigned long long)bytes, strerror(error), (unsigned long long)limit.rlim_cur);
 }
 
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena)
@@ -162,12 +171,14 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 		return result;
 	void *base = MAP_FAILED;
 	if (ftruncate(arena->descriptor, (off_t)header.bytes)) {
-		result = ferry_fail(ferrySystemError, "an arena of %llu bytes: %s", (unsigned long long)header.bytes, strerror(errno));
+		result = ferry_fail(ferrySystemError, "an arena of %llu bytes: %s", (unsigned long long)header.bytes,
+		                    strerror(errno));
 		goto failed;
 	}
 	base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor, 0);
 	if (base == MAP_FAILED) {
-		result = ferry_fail(ferrySystemError, "mmap of %llu bytes: %s", (unsigned long long)header.bytes, strerror(errno));
+		result = ferry_fail(ferrySystemError, "mmap of %llu bytes: %s", (unsigned long long)header.bytes,
+		                    strerror(errno));
 		goto failed;
 	}
 	if ((result = bind_to_node(base, header.bytes, shape->node)))
@@ -175,15 +186,19 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	/* Allocating now turns "no space in /dev/shm" into an error here instead of a SIGBUS in somebody's copy. */
 	int refused = posix_fallocate(arena->descriptor, 0, (off_t)header.bytes);
 	if (refused) {
-		result = ferry_fail(ferrySystemError, "no room in /dev/shm for an arena of %llu bytes (staging %llu): %s; enlarge it or lower FERRY_STAGING",
-		                    (unsigned long long)header.bytes, (unsigned long long)shape->staging, strerror(refused));
+		result = ferry_fail(ferrySystemError,
+		                    "no room in /dev/shm for an arena of %llu bytes (staging %llu): %s; enlarge it or "
+		                    "lower FERRY_STAGING",
+		                    (unsigned long long)header.bytes, (unsigned long long)shape->staging,
+		                    strerror(refused));
 		goto failed;
 	}
 	memcpy(base, &header, sizeof header);
 	view(arena, base, &header);
 	if (shape->lock && (result = lock_staging(arena)))
 		goto failed;
-	madvise(arena->staging[0], FERRY_BANKS * arena->staging_bytes, MADV_POPULATE_WRITE); /* before Linux 5.14: first use does it */
+	/* before Linux 5.14: first use does it */
+	madvise(arena->staging[0], FERRY_BANKS * arena->staging_bytes, MADV_POPULATE_WRITE);
 	return ferrySuccess;
 failed:
 	if (base != MAP_FAILED)
@@ -208,30 +223,36 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	}
 	base = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 	if (base == MAP_FAILED) {
-		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s", (long long)status.st_size, strerror(errno));
+		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s", (long long)status.st_size,
+		                    strerror(errno));
 		goto failed;
 	}
 	memcpy(&header, base, sizeof header);
 	if (header.magic != FERRY_ARENA_MAGIC || header.abi != FERRY_ARENA_ABI) {
-		result = ferry_fail(ferryRefused, "arena of magic %08x and ABI %u, this library has %08x and %u", header.magic,
-		                    header.abi, FERRY_ARENA_MAGIC, FERRY_ARENA_ABI);
+		result = ferry_fail(ferryRefused, "arena of magic %08x and ABI %u, this library has %08x and %u",
+		                    header.magic, header.abi, FERRY_ARENA_MAGIC, FERRY_ARENA_ABI);
 		goto failed;
 	}
-	struct ferry_arena_shape shape = {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
-	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST || header.staging % PAGE ||
-	    header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
+	struct ferry_arena_shape shape =
+	        {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
+	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
+	    header.staging % PAGE || header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
 	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes, false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
-	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains || expected.counters != header.counters ||
-	    expected.staging_at != header.staging_at || expected.counters_at != header.counters_at ||
-	    expected.pair_lines_at != header.pair_lines_at || expected.rank_lines_at != header.rank_lines_at ||
-	    expected.export_cells_at != header.export_cells_at || expected.rings_at != header.rings_at ||
-	    expected.pair_windows_at != header.pair_windows_at || header.pair_slot_bytes < PAIR_SLOT_LEAST ||
-	    header.pair_windows_at + (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slot_bytes >
-		    header.bytes) {
-		result = ferry_fail(ferryInternalError, "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",
-		                    (unsigned long long)header.bytes, header.nranks, header.counters,
-		                    (unsigned long long)header.staging, (unsigned long long)header.staging_at);
+	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
+	    expected.counters != header.counters || expected.staging_at != header.staging_at ||
+	    expected.counters_at != header.counters_at || expected.pair_lines_at != header.pair_lines_at ||
+	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
+	    expected.rings_at != header.rings_at || expected.pair_windows_at != header.pair_windows_at ||
+	    header.pair_slot_bytes < PAIR_SLOT_LEAST ||
+	    header.pair_windows_at +
+	                    (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slot_bytes >
+	            header.bytes) {
+		result = ferry_fail(
+		        ferryInternalError,
+		        "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",
+		        (unsigned long long)header.bytes, header.nranks, header.counters,
+		        (unsigned long long)header.staging, (unsigned long long)header.staging_at);
 		goto failed;
 	}
 	view(arena, base, &header);

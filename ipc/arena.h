@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router of the
- * job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
+ * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router
+ * of the job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | counters[bank] | staging[bank] | pair windows. All offsets are in the header,
- * which its readers copy once and check (ferry_arena_map); nobody uses an offset out of shared memory afterwards.
+ * Layout: header | rank lines | export cells | rings | pair lines | counters[bank] | staging[bank] | pair windows. All
+ * offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses an offset out of
+ * shared memory afterwards.
  *
- * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present, .rank_domain, .ready,
- * .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain. An export cell: the rank `used`, the router `mapped`
- * (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination.
- * Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
+ * .rank_domain, .ready, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain.
+ * An export cell: the rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in
+ * the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells:
+ * anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
- * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is ever reset.
- * Call n may touch its bank once every rank and every router with work have finished call n - FERRY_BANKS. A tag repeats after
- * 2^32 calls; by then its counter has been rewritten by every plan that uses it, or reads as finished to nobody.
+ * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
+ * ever reset. Call n may touch its bank once every rank and every router with work have finished call n - FERRY_BANKS.
+ * A tag repeats after 2^32 calls; by then its counter has been rewritten by every plan that uses it, or reads as
+ * finished to nobody.
  */
 #ifndef FERRY_IPC_ARENA_H
 #define FERRY_IPC_ARENA_H
@@ -71,13 +74,17 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];
-	_Atomic uint64_t announced; /* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
+	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
+	_Atomic uint64_t announced;
 	char pad0[56];
 	struct ferry_failure failure;
 	char pad1[120];
 };
 
-/* Point to point from one rank to another: a stream of slices that never restarts; slice g of all time is in slot g mod SLOTS. */
+/*
+ * Point to point from one rank to another: a stream of slices that never restarts; slice g of all time is in slot g mod
+ * SLOTS.
+ */
 struct ferry_pair_slot {
 	_Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
 	_Atomic uint64_t bytes;   /* of the whole message */
@@ -102,7 +109,8 @@ struct ferry_arena_header {
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
-	_Atomic uint32_t ready;    /* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release;
+	_Atomic uint32_t
+	        ready; /* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release;
 	                              futex word */
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
@@ -116,9 +124,12 @@ struct ferry_arena_header {
 struct ferry_arena {
 	struct ferry_arena_header *header;
 	struct ferry_rank_line *rank_lines;
-	struct ferry_ring *rings;                 /* by rank: the submissions of those whose data this domain's router moves */
-	struct ferry_export_cell *export_cells; /* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
-	struct ferry_pair_line *pair_lines; /* [source * nranks + destination], sources of any domain (their own is used) */
+	/* by rank: the submissions of those whose data this domain's router moves */
+	struct ferry_ring *rings;
+	/* [rank * FERRY_MOST_EXPORTS + index], of what ranks have exported to this domain's router */
+	struct ferry_export_cell *export_cells;
+	/* [source * nranks + destination], sources of any domain (their own is used) */
+	struct ferry_pair_line *pair_lines;
 	struct ferry_counter *counters[FERRY_BANKS];
 	char *staging[FERRY_BANKS];
 	char *pair_windows;
@@ -135,8 +146,8 @@ struct ferry_arena_shape {
 };
 
 /**
- * Creates, binds, allocates and fills in an arena; nothing of it is left in the name space. Errors: ferrySystemError with the
- * sizes (no space in /dev/shm, memlock limit too low), ferryInvalidArgument.
+ * Creates, binds, allocates and fills in an arena; nothing of it is left in the name space. Errors: ferrySystemError
+ * with the sizes (no space in /dev/shm, memlock limit too low), ferryInvalidArgument.
  */
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
 

@@ -21,7 +21,8 @@
 #include <unistd.h>
 
 #define LOOK_MS 50       /* how often a client looks whether its answer is wanted still */
-#define STATUS_SECONDS 5 /* how long people wait for a status, and who only looks whether a router is there for its taking a connection */
+/* how long people wait for a status, and who only looks whether a router is there for its taking a connection */
+#define STATUS_SECONDS 5
 
 /* What comes along: the payload and the descriptors. */
 static ferryResult_t check_burden(const struct ferry_attach_message *message)
@@ -29,36 +30,42 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	bool mapped = message->kind == FERRY_ATTACH_RANK && message->flags == FERRY_ATTACH_MAPPED;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
 	if (message->flags && !mapped)
-		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind, message->flags);
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
+		                  message->flags);
 	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != (mapped ? 1 : 0))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with %u descriptors", message->kind,
 		                  message->descriptors);
 	if (message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
-		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes", message->kind,
-		                  (unsigned long long)message->payload);
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes",
+		                  message->kind, (unsigned long long)message->payload);
 	if (export && (message->payload < FERRY_EXPORTED_LEAST || message->payload > sizeof(struct ferry_exported)))
-		return ferry_fail(ferryInvalidArgument, "an export of %llu bytes: %zu to %zu", (unsigned long long)message->payload,
-		                  FERRY_EXPORTED_LEAST, sizeof(struct ferry_exported));
+		return ferry_fail(ferryInvalidArgument, "an export of %llu bytes: %zu to %zu",
+		                  (unsigned long long)message->payload, FERRY_EXPORTED_LEAST,
+		                  sizeof(struct ferry_exported));
 	if (message->kind == FERRY_ATTACH_FORGET && message->index >= FERRY_MOST_EXPORTS)
 		return ferry_fail(ferryInvalidArgument, "export %u to be forgotten: they go to %u", message->index,
 		                  FERRY_MOST_EXPORTS - 1);
 	if (message->kind == FERRY_ATTACH_PLAN &&
 	    (message->payload < sizeof(struct ferry_plan) || message->payload > FERRY_PLAN_MAX_BYTES))
 		return ferry_fail(ferryInvalidArgument, "plan of %llu bytes: they have from %zu to %u",
-		                  (unsigned long long)message->payload, sizeof(struct ferry_plan), FERRY_PLAN_MAX_BYTES);
+		                  (unsigned long long)message->payload, sizeof(struct ferry_plan),
+		                  FERRY_PLAN_MAX_BYTES);
 	return ferrySuccess;
 }
 
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message)
 {
 	if (length != sizeof *message)
-		return ferry_fail(ferryInvalidArgument, "attach message of %zu bytes instead of %zu", length, sizeof *message);
+		return ferry_fail(ferryInvalidArgument, "attach message of %zu bytes instead of %zu", length,
+		                  sizeof *message);
 	memcpy(message, bytes, sizeof *message);
 	if (message->magic != FERRY_ATTACH_MAGIC || message->abi != FERRY_ATTACH_ABI)
-		return ferry_fail(ferryRefused, "attach message of magic %08x and ABI %u; this router speaks %08x and %u",
+		return ferry_fail(ferryRefused,
+		                  "attach message of magic %08x and ABI %u; this router speaks %08x and %u",
 		                  message->magic, message->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
 	if (message->kind < FERRY_ATTACH_RANK || message->kind >= FERRY_ATTACH_KINDS)
-		return ferry_fail(ferryInvalidArgument, "attach message of kind %u (1 to %d)", message->kind, FERRY_ATTACH_KINDS - 1);
+		return ferry_fail(ferryInvalidArgument, "attach message of kind %u (1 to %d)", message->kind,
+		                  FERRY_ATTACH_KINDS - 1);
 	ferryResult_t result = check_burden(message);
 	if (result)
 		return result;
@@ -67,8 +74,9 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
 	    message->ndomains > FERRY_MAX_DOMAINS || message->domain >= message->ndomains ||
 	    (message->kind == FERRY_ATTACH_RANK && message->rank >= message->nranks))
-		return ferry_fail(ferryInvalidArgument, "rank %u of %u (at most %d) in domain %u of %u (at most %d)", message->rank,
-		                  message->nranks, FERRY_MAX_RANKS, message->domain, message->ndomains, FERRY_MAX_DOMAINS);
+		return ferry_fail(ferryInvalidArgument, "rank %u of %u (at most %d) in domain %u of %u (at most %d)",
+		                  message->rank, message->nranks, FERRY_MAX_RANKS, message->domain, message->ndomains,
+		                  FERRY_MAX_DOMAINS);
 	return ferrySuccess;
 }
 
@@ -76,14 +84,18 @@ static ferryResult_t check_directory(const char *path, bool make)
 {
 	struct stat status;
 	if (make && mkdir(path, 0700) && errno != EEXIST)
-		return ferry_fail(ferrySystemError, "making the socket directory %s (FERRY_SOCKET_DIR names another): %s", path,
+		return ferry_fail(ferrySystemError,
+		                  "making the socket directory %s (FERRY_SOCKET_DIR names another): %s", path,
 		                  strerror(errno));
 	if (stat(path, &status))
-		return !make && errno == ENOENT ? ferrySuccess : ferry_fail(ferrySystemError, "the socket directory %s: %s", path, strerror(errno));
+		return !make && errno == ENOENT
+		               ? ferrySuccess
+		               : ferry_fail(ferrySystemError, "the socket directory %s: %s", path, strerror(errno));
 	if (!S_ISDIR(status.st_mode))
 		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
-		return ferry_fail(ferryRefused, "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
+		return ferry_fail(ferryRefused,
+		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
 		                  status.st_uid, geteuid());
 	return ferrySuccess;
 }
@@ -102,7 +114,8 @@ ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make)
 		written = snprintf(path, bytes, "/tmp/ferry-%u", (unsigned)geteuid());
 	/* The file names in it take up to 48 bytes more; sun_path holds 108. */
 	if (written < 0 || (size_t)written >= bytes || written > 59)
-		return ferry_fail(ferryInvalidArgument, "socket directory \"%.200s\" of %s has %d bytes; at most 59 fit a socket's path",
+		return ferry_fail(ferryInvalidArgument,
+		                  "socket directory \"%.200s\" of %s has %d bytes; at most 59 fit a socket's path",
 		                  given ? given : runtime, given ? "FERRY_SOCKET_DIR" : "XDG_RUNTIME_DIR", written);
 	return check_directory(path, make);
 }
@@ -113,8 +126,8 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address, s
 	memset(address, 0, sizeof *address);
 	address->sun_family = AF_UNIX;
 	if (strlen(path) >= sizeof address->sun_path)
-		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path, strlen(path),
-		                  sizeof address->sun_path - 1);
+		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path,
+		                  strlen(path), sizeof address->sun_path - 1);
 	memcpy(address->sun_path, path, strlen(path) + 1);
 	*bytes = (socklen_t)sizeof *address;
 	if (path[0] == '@') {
@@ -127,10 +140,14 @@ static ferryResult_t address_of(const char *path, struct sockaddr_un *address, s
 static ferryResult_t new_socket(int *descriptor)
 {
 	*descriptor = ferry_descriptor_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	return *descriptor >= 0 ? ferrySuccess : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
+	return *descriptor >= 0
+	               ? ferrySuccess
+	               : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
 }
 
-/* Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound. */
+/*
+ * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
+ */
 static ferryResult_t bind_alone(int listener, const char *path, const struct sockaddr_un *address, socklen_t bytes)
 {
 	char lock_path[sizeof address->sun_path + 8];
@@ -138,7 +155,9 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 	snprintf(lock_path, sizeof lock_path, "%s.lock", path);
 	int lock = open(lock_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 	if (lock < 0 || flock(lock, LOCK_EX)) {
-		ferryResult_t result = ferry_fail(ferrySystemError, "locking %s: %s (FERRY_SOCKET_DIR names another directory)", lock_path, strerror(errno));
+		ferryResult_t result = ferry_fail(ferrySystemError,
+		                                  "locking %s: %s (FERRY_SOCKET_DIR names another directory)",
+		                                  lock_path, strerror(errno));
 		if (lock >= 0)
 			close(lock);
 		return result;
@@ -150,7 +169,9 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 		close(probe);
 		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
 	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
-		result = ferry_fail(ferrySystemError, "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
+		result = ferry_fail(
+		        ferrySystemError,
+		        "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
 	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
 		result = ferrySuccess;
 		unlink(path);
@@ -173,8 +194,8 @@ ferryResult_t ferry_attach_listen(const char *path, int *listener)
 	if (path[0] != '@')
 		result = bind_alone(*listener, path, &address, bytes);
 	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
-		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s", path,
-		                    strerror(errno));
+		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s",
+		                    path, strerror(errno));
 	if (result)
 		close(*listener);
 	return result;
@@ -211,8 +232,8 @@ static bool may_wait(int connection, short events, struct patience *patience)
 }
 
 /*
- * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has not accepted yet
- * has to ask again and again: there is nothing to poll for.
+ * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has
+ * not accepted yet has to ask again and again: there is nothing to poll for.
  */
 static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes, struct patience *patience)
 {
@@ -241,7 +262,8 @@ static ferryResult_t say_refused(const char *path, int error, const struct patie
 	if (patience->given_up && atomic_load(patience->given_up))
 		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
 	if (error == EAGAIN)
-		return ferry_fail(ferryRemoteError, "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
+		return ferry_fail(ferryRemoteError,
+		                  "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
 		                  patience->seconds);
 	if (is_nobody(error))
 		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
@@ -260,7 +282,8 @@ static ferryResult_t connect_within(const char *path, int *connection, struct pa
 	int error = connect_patiently(made, &address, bytes, patience);
 	if (error)
 		result = say_refused(path, error, patience);
-	else if ((result = ferry_attach_check_peer(made))) /* both ends look: an abstract name can be taken by anybody on the machine */
+	/* both ends look: an abstract name can be taken by anybody on the machine */
+	else if ((result = ferry_attach_check_peer(made)))
 		ferry_fail_context(result, "the router on %s", path);
 	if (result)
 		close(made);
@@ -306,13 +329,20 @@ static bool send_all(int connection, const void *bytes, size_t length, struct pa
 	return true;
 }
 
-/* The message with its descriptors. 0, or the errno of a refusal that leaves the connection as it was; -1: it is broken, or patience over. */
-static int send_head(int connection, const struct ferry_attach_message *message, const int *descriptors, struct patience *patience)
+/*
+ * The message with its descriptors. 0, or the errno of a refusal that leaves the connection as it was; -1: it is
+ * broken, or patience over.
+ */
+static int send_head(int connection, const struct ferry_attach_message *message, const int *descriptors,
+                     struct patience *patience)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))] = {0};
 	size_t bytes = message->descriptors * sizeof(int);
 	struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
-	struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(bytes)};
+	struct msghdr head = {.msg_iov = &part,
+	                      .msg_iovlen = 1,
+	                      .msg_control = control,
+	                      .msg_controllen = CMSG_SPACE(bytes)};
 	*CMSG_FIRSTHDR(&head) = (struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(CMSG_FIRSTHDR(&head)), descriptors, bytes);
 	ssize_t sent;
@@ -353,7 +383,10 @@ void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))];
 	struct iovec part = {into, bytes};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+	struct msghdr message = {.msg_iov = &part,
+	                         .msg_iovlen = 1,
+	                         .msg_control = control,
+	                         .msg_controllen = sizeof control};
 	received->ndescriptors = 0;
 	received->truncated = false;
 	received->bytes = recvmsg(connection, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
@@ -410,7 +443,8 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 {
 	reply->message[sizeof reply->message - 1] = '\0';
 	if (reply->magic != FERRY_ATTACH_MAGIC || reply->abi != FERRY_ATTACH_ABI)
-		return ferry_fail(ferryRefused, "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
+		return ferry_fail(ferryRefused,
+		                  "the router answers with magic %08x and ABI %u; this library speaks %08x and %u",
 		                  reply->magic, reply->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
 	if (reply->result >= ferryNumResults)
 		return ferry_fail(ferryInternalError, "the router answers with result %u", reply->result);
@@ -418,15 +452,17 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 		return ferry_fail((ferryResult_t)reply->result, "%s", reply->message);
 	if (wanted && received == LOST)
 		return ferry_fail(ferrySystemError,
-		                  "the router's reply came without its arena: this process has no descriptor left for it%s",
+		                  "the router's reply came without its arena: this process has no descriptor left for "
+		                  "it%s",
 		                  ferry_descriptors_hint(EMFILE));
 	if (wanted && received < 0)
 		return ferry_fail(ferryInternalError, "the router sent no descriptor with its reply");
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload, const int *sent,
-                                    struct ferry_attach_reply *reply, int *descriptor, const _Atomic uint32_t *given_up)
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply, int *descriptor,
+                                    const _Atomic uint32_t *given_up)
 {
 	int received = -1;
 	long seconds;
@@ -434,8 +470,8 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 	if (result)
 		return result;
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
-		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time", message->descriptors,
-		                  FERRY_ATTACH_MOST_DESCRIPTORS);
+		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
+		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
 	struct patience patience = patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
@@ -447,7 +483,10 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 		                  strerror(refused));
 	if (!refused)
 		send_all(connection, payload, message->payload, &patience);
-	/* Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while they do. */
+	/*
+	 * Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while
+	 * they do.
+	 */
 	if (patience.over || !receive_reply(connection, reply, &received, &patience)) {
 		if (received >= 0)
 			close(received);
@@ -461,19 +500,21 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 	return result;
 }
 
-ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
-                                      const _Atomic uint32_t *given_up)
+ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
+                                      int *descriptor, const _Atomic uint32_t *given_up)
 {
 	struct ferry_attach_reply reply;
 	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, given_up);
 }
 
-ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor)
+ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
+                                int *descriptor)
 {
 	return ferry_attach_call_while(connection, message, payload, descriptor, NULL);
 }
 
-ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text, int descriptor)
+ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
+                                  int descriptor)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
 	struct ferry_attach_reply reply = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, (uint32_t)result, flags, ""};
@@ -489,10 +530,14 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 		head->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
 	}
-	/* 512 bytes fit any socket buffer: a client that does not read its replies loses its connection, it cannot block us. */
+	/*
+	 * 512 bytes fit any socket buffer: a client that does not read its replies loses its connection, it cannot
+	 * block us.
+	 */
 	ssize_t sent = sendmsg(connection, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (sent != (ssize_t)sizeof reply)
-		return ferry_fail(ferrySystemError, "a reply of %zu bytes: %zd sent: %s", sizeof reply, sent, strerror(errno));
+		return ferry_fail(ferrySystemError, "a reply of %zu bytes: %zd sent: %s", sizeof reply, sent,
+		                  strerror(errno));
 	return ferrySuccess;
 }
 
@@ -508,24 +553,30 @@ ferryResult_t ferry_attach_check_peer(int connection)
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
 		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
 	if (peer.uid != geteuid() && peer.uid != 0)
-		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid, peer.uid,
-		                  geteuid());
+		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid,
+		                  peer.uid, geteuid());
 	return ferrySuccess;
 }
 
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
 {
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS, .magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI};
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS,
+	                                       .magic = FERRY_ATTACH_MAGIC,
+	                                       .abi = FERRY_ATTACH_ABI};
 	struct ferry_attach_reply reply;
 	struct patience patience = patience_for(STATUS_SECONDS, NULL);
 	int connection, received;
 	ferryResult_t result = connect_within(path, &connection, &patience);
 	if (result)
 		return result;
-	if (!send_all(connection, &message, sizeof message, &patience) || !receive_reply(connection, &reply, &received, &patience))
-		result = patience.over ? ferry_fail(ferryRemoteError, "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
-		                                    path, patience.seconds)
-		                       : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
+	if (!send_all(connection, &message, sizeof message, &patience) ||
+	    !receive_reply(connection, &reply, &received, &patience))
+		result = patience.over
+		                 ? ferry_fail(
+		                           ferryRemoteError,
+		                           "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
+		                           path, patience.seconds)
+		                 : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
 	else
 		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
 	close(connection);

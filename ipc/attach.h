@@ -2,10 +2,11 @@
 /**
  * The attach protocol: how a rank (or another router) meets a router over its unix socket.
  *
- * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each. Descriptors ride on a
- * message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the arena's (SCM_RIGHTS). The
- * connection then stays open: closing it without DETACH means that the rank died. The router reads SO_PEERCRED and takes only its
- * own user and root. Byte order and layout are the machine's: both ends run on it; magic and ABI version are checked first.
+ * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
+ * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the
+ * arena's (SCM_RIGHTS). The connection then stays open: closing it without DETACH means that the rank died. The router
+ * reads SO_PEERCRED and takes only its own user and root. Byte order and layout are the machine's: both ends run on it;
+ * magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -35,7 +36,8 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_KINDS
 };
 
-#define FERRY_ATTACH_MAPPED 1u /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
+/* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
+#define FERRY_ATTACH_MAPPED 1u
 
 struct ferry_attach_message {
 	uint32_t magic, abi;
@@ -44,7 +46,8 @@ struct ferry_attach_message {
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
 	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED */
-	uint32_t descriptors; /* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
+	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
+	uint32_t descriptors;
 	uint32_t index;    /* FORGET */
 	uint64_t hash;     /* DROP */
 	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
@@ -56,47 +59,50 @@ struct ferry_attach_message {
 struct ferry_attach_reply {
 	uint32_t magic, abi;
 	uint32_t result;   /* ferryResult_t */
-	uint32_t flags;    /* to RANK: FERRY_ATTACH_MAPPED; where it was asked for and is not said, `message` tells why not */
+	/* to RANK: FERRY_ATTACH_MAPPED; where it was asked for and is not said, `message` tells why not */
+	uint32_t flags;
 	char message[496]; /* why not; or the status text */
 };
 
 #define FERRY_MAX_PLANS 4096 /* that a job may keep in a router: a tenant's share of its memory */
 
 /**
- * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with both
- * values), ferryInvalidArgument for a field out of range.
+ * Reads a message out of `length` bytes that nobody vouches for. Errors: ferryRefused for another magic or ABI (with
+ * both values), ferryInvalidArgument for a field out of range.
  */
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message);
 
 /**
  * The directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else
- * /tmp/ferry-<uid>. If it does not exist, `make` makes it with mode 0700, for who is about to start a router; who only looks for
- * one leaves nothing behind. Errors: ferrySystemError with the path; ferryRefused if the directory belongs to another user.
+ * /tmp/ferry-<uid>. If it does not exist, `make` makes it with mode 0700, for who is about to start a router; who only
+ * looks for one leaves nothing behind. Errors: ferrySystemError with the path; ferryRefused if the directory belongs to
+ * another user.
  */
 ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make);
 
 /**
- * Binds and listens. A socket file that nobody listens on is replaced; ferryInvalidUsage if a router answers on it, and the failure of
- * connecting if it cannot be known. A path that starts with
- * '@' names a socket without a file (Linux's abstract namespace); it is gone with the process, however that dies.
+ * Binds and listens. A socket file that nobody listens on is replaced; ferryInvalidUsage if a router answers on it, and
+ * the failure of connecting if it cannot be known. A path that starts with '@' names a socket without a file (Linux's
+ * abstract namespace); it is gone with the process, however that dies.
  */
 ferryResult_t ferry_attach_listen(const char *path, int *listener);
 
 /**
- * For who looks whether a router is there. Errors, all with the path: ferrySystemError if nobody listens there, or this process may not
- * or cannot ask; ferryRemoteError if somebody does who takes no connections for 5 seconds; ferryRefused if that is another user.
+ * For who looks whether a router is there. Errors, all with the path: ferrySystemError if nobody listens there, or this
+ * process may not or cannot ask; ferryRemoteError if somebody does who takes no connections for 5 seconds; ferryRefused
+ * if that is another user.
  */
 ferryResult_t ferry_attach_connect(const char *path, int *connection);
 
 /**
- * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50 ms once *given_up is
- * not 0.
+ * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50
+ * ms once *given_up is not 0.
  */
 ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up);
 
 /**
- * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads errno, so before
- * anything else is called.
+ * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads
+ * errno, so before anything else is called.
  */
 bool ferry_attach_nobody(ferryResult_t result);
 
@@ -105,22 +111,24 @@ ferryResult_t ferry_attach_timeout(long *seconds);
 
 /**
  * Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's.
- * ferryRemoteError: the router has closed the connection. ferrySystemError: it has not answered for FERRY_ATTACH_TIMEOUT; the
- * connection is of no use any more.
+ * ferryRemoteError: the router has closed the connection. ferrySystemError: it has not answered for
+ * FERRY_ATTACH_TIMEOUT; the connection is of no use any more.
  */
-ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor);
+ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
+                                int *descriptor);
 
 /** The same, but it also ends, within 50 ms, with ferrySystemError once *given_up is not 0. */
-ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload, int *descriptor,
-                                      const _Atomic uint32_t *given_up);
+ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
+                                      int *descriptor, const _Atomic uint32_t *given_up);
 
 /**
- * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is copied out where it is
- * a success. `descriptor`, `given_up`: NULL, or as above. ferryInvalidArgument for too many descriptors, ferrySystemError where they
- * cannot be sent: the router has then got nothing.
+ * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is
+ * copied out where it is a success. `descriptor`, `given_up`: NULL, or as above. ferryInvalidArgument for too many
+ * descriptors, ferrySystemError where they cannot be sent: the router has then got nothing.
  */
-ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload, const int *sent,
-                                    struct ferry_attach_reply *reply, int *descriptor, const _Atomic uint32_t *given_up);
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply, int *descriptor,
+                                    const _Atomic uint32_t *given_up);
 
 /** The router's side: what `bytes` bytes of a message are read with. Its descriptors are above 2 and closed on exec. */
 struct ferry_attach_received {
@@ -132,13 +140,17 @@ struct ferry_attach_received {
 void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry_attach_received *received);
 
 /** The router's side. descriptor < 0: none. */
-ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text, int descriptor);
+ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
+                                  int descriptor);
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */
 ferryResult_t ferry_attach_check_peer(int connection);
 
-/** Asks the router on that socket what it is doing: one line of "name=value" words. ferryRemoteError: no answer for some seconds. */
+/**
+ * Asks the router on that socket what it is doing: one line of "name=value" words. ferryRemoteError: no answer for some
+ * seconds.
+ */
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
 
 /** True once the other end has closed. */

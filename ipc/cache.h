@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Where a core that writes or reads staging leaves the lines: not in its private cache, which copy engines are slow to get at. */
+/**
+ * Where a core that writes or reads staging leaves the lines: not in its private cache, which copy engines are slow to
+ * get at.
+ */
 #ifndef FERRY_IPC_CACHE_H
 #define FERRY_IPC_CACHE_H
 
@@ -9,7 +12,9 @@
 #define FERRY_CACHE_LINE 64
 #define FERRY_KEPT_PART 16 /* of what arrives in a slot, see ferry_keep_part */
 
-/** Sends lines from this core's private cache to the last-level cache. A hint: CPUs without cldemote run it as a no-op. */
+/**
+ * Sends lines from this core's private cache to the last-level cache. A hint: CPUs without cldemote run it as a no-op.
+ */
 static inline void ferry_demote(const char *lines, size_t bytes)
 {
 #if defined(__x86_64__)
@@ -30,8 +35,8 @@ static inline void ferry_keep_cached(const char *lines, size_t bytes)
 }
 
 /**
- * The same for a sixteenth of the `bytes` that have arrived in a slot, another sixteenth each lap. What lies behind them is left
- * alone: the slots of alltoallv may be far longer than its messages.
+ * The same for a sixteenth of the `bytes` that have arrived in a slot, another sixteenth each lap. What lies behind
+ * them is left alone: the slots of alltoallv may be far longer than its messages.
  */
 static inline void ferry_keep_part(const char *slot, uint64_t bytes, uint64_t lap)
 {

@@ -4,9 +4,10 @@
 #include <string.h>
 #include <strings.h>
 
-static const char *const collective_names[FERRY_NUM_COLLECTIVES] = {"allreduce", "allgather", "reducescatter", "broadcast",
-                                                                     "reduce",    "gather",    "scatter",       "alltoall",
-                                                                     "alltoallv", "sendrecv"};
+static const char *const collective_names[FERRY_NUM_COLLECTIVES] = {"allreduce", "allgather", "reducescatter",
+                                                                    "broadcast", "reduce",    "gather",
+                                                                    "scatter",   "alltoall",  "alltoallv",
+                                                                    "sendrecv"};
 
 static const struct {
 	const char *name, *alias;

@@ -28,7 +28,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
 	{"FERRY_LANES", "router",
-	 "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router could."},
+	 "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router "
+	 "could."},
 	{"FERRY_DEVICE", "",
 	 "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A result code together with a message that carries the values. Every function that can fail returns a ferryResult_t
- * and, on failure, has called ferry_fail(), which keeps the message for the calling thread (ferryGetLastError reads it).
- * Thread-local: nobody else writes it.
+ * and, on failure, has called ferry_fail(), which keeps the message for the calling thread (ferryGetLastError reads
+ * it). Thread-local: nobody else writes it.
  */
 #ifndef FERRY_IPC_ERROR_H
 #define FERRY_IPC_ERROR_H
@@ -11,7 +11,10 @@
 
 #include <stdio.h>
 
-/** Keeps the message for this thread and returns code: `return ferry_fail(ferrySystemError, "mmap of %zu bytes: %s", ...)`. */
+/**
+ * Keeps the message for this thread and returns code: `return ferry_fail(ferrySystemError, "mmap of %zu bytes: %s",
+ * ...)`.
+ */
 ferryResult_t ferry_fail(ferryResult_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /** Puts text in front of the message kept, for callers that know what was being attempted. Returns code. */

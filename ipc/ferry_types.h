@@ -24,11 +24,11 @@ typedef enum {
 	ferrySystemError = 2,          /**< the operating system refused something: memory, a socket, a file */
 	ferryInternalError = 3,        /**< a bug in Ferry, or shared memory that somebody corrupted */
 	ferryInvalidArgument = 4,      /**< an argument has a value that no call accepts */
-	ferryInvalidUsage = 5,         /**< the arguments are valid alone but not together or not now; ranks that disagree */
-	ferryRemoteError = 6,          /**< another rank or a router died, aborted or failed */
-	ferryInProgress = 7,           /**< the operation has not finished yet */
-	ferryProgramError = 8,         /**< a program does not parse, does not pass the check, or does not fit the call */
-	ferryRefused = 9,              /**< a router refused: wrong key or user, other ABI version, over quota, shutting down */
+	ferryInvalidUsage = 5, /**< the arguments are valid alone but not together or not now; ranks that disagree */
+	ferryRemoteError = 6,  /**< another rank or a router died, aborted or failed */
+	ferryInProgress = 7,   /**< the operation has not finished yet */
+	ferryProgramError = 8, /**< a program does not parse, does not pass the check, or does not fit the call */
+	ferryRefused = 9,      /**< a router refused: wrong key or user, other ABI version, over quota, shutting down */
 	ferryNumResults = 10
 } ferryResult_t;
 

@@ -38,7 +38,10 @@ static uint64_t hash_text(uint64_t hash, const char *text)
 	return (hash ^ 0xff) * 0x100000001b3ull;
 }
 
-/* True if the process was started with the variable in its environment. One whose environment is hidden is somebody else's. */
+/*
+ * True if the process was started with the variable in its environment. One whose environment is hidden is somebody
+ * else's.
+ */
 static bool started_with(pid_t process, const char *variable)
 {
 	char path[64], *entry = NULL;
@@ -67,16 +70,17 @@ static bool read_stat(pid_t process, pid_t *parent, unsigned long long *start_ti
 	fclose(file);
 	line[got] = '\0';
 	const char *rest = strrchr(line, ')'); /* the command's name may hold anything, parentheses too */
-	if (!rest || sscanf(rest, ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &number,
-	                    start_time) != 2)
+	if (!rest || sscanf(rest, ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+	                    &number, start_time) != 2)
 		return false;
 	*parent = number;
 	return true;
 }
 
 /*
- * Under Hydra, and where ranks are started by hand, no variable names the job. But the ranks of a machine have one ancestor that
- * is no rank itself (Hydra's proxy, a shell), though others may be between (a script, ferryrun). Its pid and start time name it.
+ * Under Hydra, and where ranks are started by hand, no variable names the job. But the ranks of a machine have one
+ * ancestor that is no rank itself (Hydra's proxy, a shell), though others may be between (a script, ferryrun). Its pid
+ * and start time name it.
  */
 static uint64_t hash_launcher_process(uint64_t hash, const char *rank_variable)
 {
@@ -106,11 +110,13 @@ static ferryResult_t parse_key(const char *text, uint8_t *key)
 /* What ferryrun sets, it sets together: a part of it would be ignored. */
 static ferryResult_t check_ferrys_own(void)
 {
-	const char *const names[] = {launchers[0].rank, launchers[0].size, launchers[0].local_rank, launchers[0].local_size};
+	const char *const names[] = {launchers[0].rank, launchers[0].size, launchers[0].local_rank,
+	                             launchers[0].local_size};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		for (size_t needed = 0; needed < 2; needed++)
 			if (ferry_env(names[i]) && !ferry_env(names[needed]))
-				return ferry_fail(ferryInvalidArgument, "%s=%s without %s", names[i], ferry_env(names[i]), names[needed]);
+				return ferry_fail(ferryInvalidArgument, "%s=%s without %s", names[i],
+				                  ferry_env(names[i]), names[needed]);
 	return ferrySuccess;
 }
 
@@ -157,14 +163,14 @@ ferryResult_t ferry_launch_read(struct ferry_launch *launch)
 		    (result = read_number(launchers[i].local_size, 1, &launch->local_size)))
 			return result;
 		if (launch->rank >= launch->size)
-			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].rank, launch->rank,
-			                  launchers[i].size, launch->size);
+			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].rank,
+			                  launch->rank, launchers[i].size, launch->size);
 		if (launch->local_size >= 0 && launch->local_rank >= launch->local_size)
-			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].local_rank, launch->local_rank,
-			                  launchers[i].local_size, launch->local_size);
+			return ferry_fail(ferryInvalidArgument, "%s=%d is not below %s=%d", launchers[i].local_rank,
+			                  launch->local_rank, launchers[i].local_size, launch->local_size);
 		if (launch->local_size > launch->size)
-			return ferry_fail(ferryInvalidArgument, "%s=%d is over %s=%d", launchers[i].local_size, launch->local_size,
-			                  launchers[i].size, launch->size);
+			return ferry_fail(ferryInvalidArgument, "%s=%d is over %s=%d", launchers[i].local_size,
+			                  launch->local_size, launchers[i].size, launch->size);
 	}
 	if (launch->local_rank < 0)
 		launch->local_rank = launch->rank;

@@ -14,7 +14,10 @@
 
 /* ---- caches ---- */
 
-/* The size of the cache of that level over `cpu`, and the CPUs that share it. From sysfs: hwloc would load the whole machine. */
+/*
+ * The size of the cache of that level over `cpu`, and the CPUs that share it. From sysfs: hwloc would load the whole
+ * machine.
+ */
 static uint64_t cache_of(int cpu, int level, cpu_set_t *shared)
 {
 	for (int index = 0; index < 10; index++) {
@@ -87,7 +90,8 @@ struct parser {
 
 static ferryResult_t unexpected(const struct parser *parser, const char *expected)
 {
-	return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": at character %zu: expected %s, found \"%.20s\"", parser->text,
+	return ferry_fail(ferryInvalidArgument,
+	                  "FERRY_LAYOUT \"%.200s\": at character %zu: expected %s, found \"%.20s\"", parser->text,
 	                  (size_t)(parser->next - parser->text) + 1, expected, parser->next);
 }
 
@@ -111,7 +115,8 @@ static bool read_number(struct parser *parser, long most, long *value)
 }
 
 /* "0-3,8": calls `take` for each number; false where the list is malformed or `take` refuses. */
-static bool read_list(struct parser *parser, long most, bool (*take)(struct parser *, uint32_t domain, long), uint32_t domain)
+static bool read_list(struct parser *parser, long most, bool (*take)(struct parser *, uint32_t domain, long),
+                      uint32_t domain)
 {
 	long first, last;
 	do {
@@ -152,7 +157,8 @@ static ferryResult_t parse_domain(struct parser *parser)
 	long number;
 	skip_space(parser);
 	if (domain == FERRY_MAX_DOMAINS)
-		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": more than %d domains", parser->text, FERRY_MAX_DOMAINS);
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": more than %d domains", parser->text,
+		                  FERRY_MAX_DOMAINS);
 	if (!read_number(parser, domain, &number) || number != domain)
 		return unexpected(parser, "the number of the next domain, counted from 0");
 	if (*parser->next++ != ':')
@@ -178,7 +184,8 @@ static ferryResult_t parse_domain(struct parser *parser)
 			return unexpected(parser, "a list such as 0-3,8 of numbers in range, each device once");
 	}
 	if (!CPU_COUNT(&layout->domains[domain].cpus))
-		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": domain %u has no cpus=LIST", parser->text, domain);
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT \"%.200s\": domain %u has no cpus=LIST",
+		                  parser->text, domain);
 	return ferrySuccess;
 }
 
@@ -211,7 +218,8 @@ static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *
 	char text[8192];
 	FILE *file = strchr(given, ':') ? NULL : fopen(given, "r");
 	if (!file && !strchr(given, ':'))
-		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT=%s: neither a layout (\"0: cpus=...\") nor a readable file: %s", given,
+		return ferry_fail(ferryInvalidArgument,
+		                  "FERRY_LAYOUT=%s: neither a layout (\"0: cpus=...\") nor a readable file: %s", given,
 		                  strerror(errno));
 	if (!file)
 		return ferry_layout_parse(given, layout);
@@ -219,7 +227,8 @@ static ferryResult_t parse_file_or_text(const char *given, struct ferry_layout *
 	int error = ferror(file) ? errno : 0;
 	fclose(file);
 	if (error || got == sizeof text)
-		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT=%s: %s", given, error ? strerror(error) : "a file of over 8191 bytes");
+		return ferry_fail(ferryInvalidArgument, "FERRY_LAYOUT=%s: %s", given,
+		                  error ? strerror(error) : "a file of over 8191 bytes");
 	text[got] = '\0';
 	ferryResult_t result = ferry_layout_parse(text, layout);
 	return result ? ferry_fail_context(result, "the file %s", given) : ferrySuccess;
@@ -303,10 +312,12 @@ static ferryResult_t from_hwloc(const char *description, struct ferry_layout *la
 	bool xml = length > 4 && !strcmp(description + length - 4, ".xml");
 	int refused = 0;
 	if (description)
-		refused = xml ? hwloc_topology_set_xml(topology, description) : hwloc_topology_set_synthetic(topology, description);
+		refused = xml ? hwloc_topology_set_xml(topology, description)
+		              : hwloc_topology_set_synthetic(topology, description);
 	if (refused || hwloc_topology_load(topology)) {
 		hwloc_topology_destroy(topology);
-		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: hwloc cannot read this %s", description ? description : "",
+		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: hwloc cannot read this %s",
+		                  description ? description : "",
 		                  xml ? "XML file" : "as a synthetic topology (an XML file's name ends with .xml)");
 	}
 	allowed_cpus(&allowed);
@@ -321,11 +332,14 @@ static ferryResult_t from_hwloc(const char *description, struct ferry_layout *la
 	}
 	hwloc_topology_destroy(topology);
 	if (description && found > FERRY_MAX_DOMAINS)
-		return ferry_fail(ferryInvalidArgument, "FERRY_TOPOLOGY=%s: %u NUMA nodes with CPUs, at most %d are domains", description,
+		return ferry_fail(ferryInvalidArgument,
+		                  "FERRY_TOPOLOGY=%s: %u NUMA nodes with CPUs, at most %d are domains", description,
 		                  found, FERRY_MAX_DOMAINS);
 	if (!layout->ndomains)
-		return ferry_fail(ferryInvalidArgument, "%s: no NUMA node with CPUs", description ? description : "hwloc");
-	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc", description ? description : "");
+		return ferry_fail(ferryInvalidArgument, "%s: no NUMA node with CPUs",
+		                  description ? description : "hwloc");
+	snprintf(layout->source, sizeof layout->source, "%.20s%.200s", description ? "FERRY_TOPOLOGY=" : "hwloc",
+	         description ? description : "");
 	return ferrySuccess;
 }
 
@@ -403,9 +417,10 @@ ferryResult_t ferry_layout_pin(const struct ferry_layout *layout, uint32_t domai
 	int refused = any ? numa_sched_setaffinity(0, mask) : 0;
 	numa_bitmask_free(mask);
 	if (!any)
-		ferry_log(FERRY_LOG_WARN, "domain %u has no CPU that this process may use (layout from %s): not pinned", domain,
-		          layout->source);
-	return refused ? ferry_fail(ferrySystemError, "pinning to domain %u: %s", domain, strerror(errno)) : ferrySuccess;
+		ferry_log(FERRY_LOG_WARN, "domain %u has no CPU that this process may use (layout from %s): not pinned",
+		          domain, layout->source);
+	return refused ? ferry_fail(ferrySystemError, "pinning to domain %u: %s", domain, strerror(errno))
+	               : ferrySuccess;
 }
 
 static size_t print_cpus(const cpu_set_t *cpus, char *text, size_t bytes)
@@ -418,7 +433,8 @@ static size_t print_cpus(const cpu_set_t *cpus, char *text, size_t bytes)
 			continue;
 		while (last + 1 < CPU_SETSIZE && CPU_ISSET((size_t)last + 1, cpus))
 			last++;
-		length += (size_t)snprintf(text + length, bytes - length, last > cpu ? "%s%d-%d" : "%s%d", comma, cpu, last);
+		length += (size_t)snprintf(text + length, bytes - length, last > cpu ? "%s%d-%d" : "%s%d", comma, cpu,
+		                           last);
 		comma = ",";
 		cpu = last;
 	}
@@ -438,7 +454,8 @@ void ferry_layout_print(const struct ferry_layout *layout, char *text, size_t by
 			length += (size_t)snprintf(text + length, bytes - length, " node=%d", one->node);
 		for (int device = 0; device < FERRY_MAX_DEVICES && length < bytes; device++)
 			if (layout->device_domain[device] == domain) {
-				length += (size_t)snprintf(text + length, bytes - length, "%s%d", *comma ? comma : " devices=", device);
+				length += (size_t)snprintf(text + length, bytes - length, "%s%d",
+				                           *comma ? comma : " devices=", device);
 				comma = ",";
 			}
 	}

@@ -21,7 +21,8 @@
 struct ferry_domain {
 	cpu_set_t cpus;       /* where its router runs */
 	int node;             /* OS index of the NUMA node its staging is bound to; -1: not bound */
-	uint64_t cache_bytes; /* last-level cache that serves these CPUs, this domain's share of it if domains share one */
+	/* last-level cache that serves these CPUs, this domain's share of it if domains share one */
+	uint64_t cache_bytes;
 	uint64_t core_cache_bytes; /* private (L2) cache of one core; 0 unknown */
 	uint32_t ncpus;
 };
@@ -35,19 +36,28 @@ struct ferry_layout {
 	char source[256];                            /* for people: "FERRY_LAYOUT", "hwloc", ... with the value */
 };
 
-/** Reads the layout from the environment and the machine. Errors: ferryInvalidArgument with text, position and what was expected. */
+/**
+ * Reads the layout from the environment and the machine. Errors: ferryInvalidArgument with text, position and what was
+ * expected.
+ */
 ferryResult_t ferry_layout_load(struct ferry_layout *layout);
 
 /** Parses an override string (not a file name). */
 ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout);
 
-/** From an hwloc XML file or synthetic string. Topologies of another machine have cpus that may not exist here: not for pinning. */
+/**
+ * From an hwloc XML file or synthetic string. Topologies of another machine have cpus that may not exist here: not for
+ * pinning.
+ */
 ferryResult_t ferry_layout_from_topology(const char *xml_or_synthetic, struct ferry_layout *layout);
 
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);
 
-/** Pins the calling thread to the domain's CPUs. CPUs that do not exist here are ignored; none left: no pinning, a warning. */
+/**
+ * Pins the calling thread to the domain's CPUs. CPUs that do not exist here are ignored; none left: no pinning, a
+ * warning.
+ */
 ferryResult_t ferry_layout_pin(const struct ferry_layout *layout, uint32_t domain);
 
 /** Writes the layout as the override string that would give it. */

@@ -44,19 +44,23 @@ static bool array_inside(uint64_t at, uint64_t count, uint64_t item, uint64_t by
 static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes, const struct ferry_plan_limits *limits)
 {
 	if (plan->magic != FERRY_PLAN_MAGIC || plan->abi != FERRY_PLAN_ABI)
-		return bad("magic %08x and ABI %u instead of %08x and %u", plan->magic, plan->abi, FERRY_PLAN_MAGIC, FERRY_PLAN_ABI);
+		return bad("magic %08x and ABI %u instead of %08x and %u", plan->magic, plan->abi, FERRY_PLAN_MAGIC,
+		           FERRY_PLAN_ABI);
 	if (plan->bytes != bytes)
-		return bad("it says %llu bytes and has %llu", (unsigned long long)plan->bytes, (unsigned long long)bytes);
+		return bad("it says %llu bytes and has %llu", (unsigned long long)plan->bytes,
+		           (unsigned long long)bytes);
 	if (plan->hash != ferry_plan_hash(plan))
 		return bad("hash %016llx does not fit the contents", (unsigned long long)plan->hash);
 	if (plan->nranks != limits->nranks || plan->ndomains != limits->ndomains ||
 	    memcmp(plan->rank_domain, limits->rank_domain, limits->nranks))
-		return bad("it is for %u ranks in %u domains, the job has %u in %u, or other ranks in them", plan->nranks, plan->ndomains,
-		           limits->nranks, limits->ndomains);
+		return bad("it is for %u ranks in %u domains, the job has %u in %u, or other ranks in them",
+		           plan->nranks, plan->ndomains, limits->nranks, limits->ndomains);
 	if (plan->collective >= FERRY_NUM_COLLECTIVES || !ferry_type_size(plan->type) || plan->redop > ferryNumOps ||
 	    plan->root >= plan->nranks)
-		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop, plan->root);
-	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window || plan->window > FERRY_MAX_WINDOW)
+		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop,
+		           plan->root);
+	if (!plan->slice || plan->slice % 64 || plan->slice > 1u << 30 || !plan->window ||
+	    plan->window > FERRY_MAX_WINDOW)
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
 	if (plan->advance >= plan->window && plan->advance)
 		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);
@@ -66,10 +70,12 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 	if (!array_inside(plan->instrs_at, plan->ninstrs, sizeof(struct ferry_instr), bytes) ||
 	    !array_inside(plan->edges_at, plan->nedges, sizeof(struct ferry_edge), bytes) ||
 	    !array_inside(plan->sources_at, plan->nsources, sizeof(struct ferry_source), bytes))
-		return bad("%u instructions at %u, %u edges at %u or %u sources at %u reach beyond %llu bytes", plan->ninstrs,
-		           plan->instrs_at, plan->nedges, plan->edges_at, plan->nsources, plan->sources_at, (unsigned long long)bytes);
+		return bad("%u instructions at %u, %u edges at %u or %u sources at %u reach beyond %llu bytes",
+		           plan->ninstrs, plan->instrs_at, plan->nedges, plan->edges_at, plan->nsources,
+		           plan->sources_at, (unsigned long long)bytes);
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		if (plan->staging[domain] > limits->staging[domain] || plan->counters[domain] > limits->counters[domain])
+		if (plan->staging[domain] > limits->staging[domain] ||
+		    plan->counters[domain] > limits->counters[domain])
 			return bad("%llu bytes of staging and %u counters in domain %u; %llu and %u are there",
 			           (unsigned long long)plan->staging[domain], plan->counters[domain], domain,
 			           (unsigned long long)limits->staging[domain], limits->counters[domain]);
@@ -112,23 +118,25 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
 		return bad("instruction %u: owner %u, domain %u", i, instr->owner, instr->domain);
 	if (instr->counter >= plan->counters[instr->domain])
-		return bad("instruction %u: counter %u of %u in domain %u", i, instr->counter, plan->counters[instr->domain],
-		           instr->domain);
+		return bad("instruction %u: counter %u of %u in domain %u", i, instr->counter,
+		           plan->counters[instr->domain], instr->domain);
 	if (v->counter_used[instr->domain][instr->counter]++)
-		return bad("instruction %u: counter %u of domain %u has another writer", i, instr->counter, instr->domain);
+		return bad("instruction %u: counter %u of domain %u has another writer", i, instr->counter,
+		           instr->domain);
 	if (instr->flags & ~FERRY_INSTR_FINAL)
 		return bad("instruction %u: flags %#x", i, instr->flags);
 	if (variable ? instr->length || instr->nslices || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
 	                       instr->nslices != (instr->length + plan->slice - 1) / plan->slice)
-		return bad("instruction %u: %llu bytes in %u slices of %u, chunk %u", i, (unsigned long long)instr->length,
-		           instr->nslices, plan->slice, instr->chunk);
+		return bad("instruction %u: %llu bytes in %u slices of %u, chunk %u", i,
+		           (unsigned long long)instr->length, instr->nslices, plan->slice, instr->chunk);
 	if (instr->user_offset > 1ull << 56 || instr->user_destination > 1ull << 56)
-		return bad("instruction %u: user buffer offsets %llu and %llu", i, (unsigned long long)instr->user_offset,
-		           (unsigned long long)instr->user_destination);
+		return bad("instruction %u: user buffer offsets %llu and %llu", i,
+		           (unsigned long long)instr->user_offset, (unsigned long long)instr->user_destination);
 	if (instr->opcode != FERRY_COPY && !window_inside(v, instr->window_domain, instr->window_offset))
-		return bad("instruction %u: window of %llu bytes at %llu of domain %u", i, (unsigned long long)v->window_bytes,
-		           (unsigned long long)instr->window_offset, instr->window_domain);
+		return bad("instruction %u: window of %llu bytes at %llu of domain %u", i,
+		           (unsigned long long)v->window_bytes, (unsigned long long)instr->window_offset,
+		           instr->window_domain);
 	if (is_worker(instr) && instr->window_domain != instr->owner)
 		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
 	return ferrySuccess;
@@ -163,14 +171,17 @@ static bool has_edge(const struct validator *v, uint32_t waiter, uint32_t produc
 }
 
 /* What an instruction reads is written whole by one other, of the same length, and the two wait for each other. */
-static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, uint32_t i, uint32_t domain, uint64_t offset)
+static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, uint32_t i, uint32_t domain,
+                                uint64_t offset)
 {
 	uint32_t writer = window_writer(v, nwindows, domain, offset);
 	if (writer == UINT32_MAX || writer == i)
-		return bad("instruction %u: nothing writes the window at %llu of domain %u", i, (unsigned long long)offset, domain);
+		return bad("instruction %u: nothing writes the window at %llu of domain %u", i,
+		           (unsigned long long)offset, domain);
 	if (v->instrs[writer].length != v->instrs[i].length)
 		return bad("instruction %u: reads %llu bytes of the %llu that instruction %u writes", i,
-		           (unsigned long long)v->instrs[i].length, (unsigned long long)v->instrs[writer].length, writer);
+		           (unsigned long long)v->instrs[i].length, (unsigned long long)v->instrs[writer].length,
+		           writer);
 	if (!has_edge(v, i, writer, 0) || !has_edge(v, writer, i, v->plan->window))
 		return bad("instructions %u and %u share a window and do not wait for each other", writer, i);
 	return ferrySuccess;
@@ -185,14 +196,17 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 	ferryResult_t result = ferrySuccess;
 	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||
 	    instr->nsources > plan->nsources - instr->first_source)
-		return bad("instruction %u: %u sources from %u of %u", i, instr->nsources, instr->first_source, plan->nsources);
+		return bad("instruction %u: %u sources from %u of %u", i, instr->nsources, instr->first_source,
+		           plan->nsources);
 	if (instr->opcode == FERRY_H2D)
 		return check_read(v, nwindows, i, instr->window_domain, instr->window_offset);
 	for (uint32_t s = 0; s < instr->nsources && !result; s++) {
 		const struct ferry_source *source = &v->sources[instr->first_source + s];
-		if (source->domain >= plan->ndomains || (source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
+		if (source->domain >= plan->ndomains ||
+		    (source->rank >= plan->nranks && source->rank != FERRY_PARTIAL) ||
 		    (instr->opcode == FERRY_REDUCE) != (source->domain == instr->owner))
-			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank, source->domain);
+			return bad("instruction %u: source %u of rank %u in domain %u", i, s, source->rank,
+			           source->domain);
 		result = check_read(v, nwindows, i, source->domain, source->window_offset);
 	}
 	return result;
@@ -219,7 +233,8 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 	for (uint32_t e = 0; e < instr->nedges; e++) {
 		const struct ferry_edge *edge = &v->edges[instr->first_edge + e];
 		if (edge->instr >= plan->ninstrs || edge->instr == i || edge->lag > plan->window)
-			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs, edge->lag);
+			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs,
+			           edge->lag);
 		if (!wakes(&v->instrs[edge->instr], instr))
 			return bad("instruction %u waits for %u and would not be woken by it", i, edge->instr);
 	}
@@ -263,12 +278,14 @@ static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows
 	*nwindows = 0;
 	for (uint32_t i = 0; i < v->plan->ninstrs; i++)
 		if (v->instrs[i].opcode != FERRY_H2D && v->instrs[i].opcode != FERRY_COPY)
-			v->windows[(*nwindows)++] = (struct ferry_window){v->instrs[i].window_offset, v->instrs[i].window_domain, i};
+			v->windows[(*nwindows)++] = (struct ferry_window){v->instrs[i].window_offset,
+			                                                  v->instrs[i].window_domain, i};
 	qsort(v->windows, *nwindows, sizeof *v->windows, by_offset);
 	for (uint32_t i = 1; i < *nwindows; i++)
 		if (v->windows[i].domain == v->windows[i - 1].domain &&
 		    v->windows[i].offset - v->windows[i - 1].offset < v->window_bytes)
-			return bad("the windows of instructions %u and %u overlap", v->windows[i - 1].instr, v->windows[i].instr);
+			return bad("the windows of instructions %u and %u overlap", v->windows[i - 1].instr,
+			           v->windows[i].instr);
 	return ferrySuccess;
 }
 
@@ -284,7 +301,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 		edges += v->instrs[i].nedges;
 	}
 	if (!result && edges > v->plan->nedges)
-		result = bad("instructions share edges: %llu used, %u there", (unsigned long long)edges, v->plan->nedges);
+		result = bad("instructions share edges: %llu used, %u there", (unsigned long long)edges,
+		             v->plan->nedges);
 	if (!result)
 		result = check_windows(v, &nwindows);
 	for (uint32_t i = 0; i < n && !result; i++)

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The compiled plan: what a rank and a router execute, and the one validator that both run on every plan they are handed.
+ * The compiled plan: what a rank and a router execute, and the one validator that both run on every plan they are
+ * handed.
  *
  * A plan is one contiguous, position-independent blob: a header, then arrays of instructions, edges and sources. The
- * compiler (rank-lib/program/compile.c) writes it, every rank of a communicator arrives at the same bytes, and the hash is
- * how they know. A plan is immutable once sealed. A router copies the blob out of reach of the ranks before it validates it.
+ * compiler (rank-lib/program/compile.c) writes it, every rank of a communicator arrives at the same bytes, and the hash
+ * is how they know. A plan is immutable once sealed. A router copies the blob out of reach of the ranks before it
+ * validates it.
  *
- * Execution is by slices. Instruction i runs slice k as soon as each of its edges holds. An edge (counter, lag) holds when
+ * Execution is by slices. Instruction i runs slice k as soon as each of its edges holds. An edge (counter, lag) holds
+ * when
  *     counter >= min(k + 1, slices of the edge's instruction) - lag          (lag 0: data dependence)
  * so an edge with lag 0 says "slice k of that instruction is there" and an edge with lag W says "slice k - W has been
- * read", which is what makes slot k mod W of a window reusable. Instruction i publishes slice k by storing k + 1 in its own
- * counter. Every version of a chunk has its own window (single assignment), so redoing a slice is harmless.
+ * read", which is what makes slot k mod W of a window reusable. Instruction i publishes slice k by storing k + 1 in its
+ * own counter. Every version of a chunk has its own window (single assignment), so redoing a slice is harmless.
  */
 #ifndef FERRY_IPC_PLAN_H
 #define FERRY_IPC_PLAN_H
@@ -29,15 +32,18 @@
 enum ferry_opcode {
 	FERRY_D2H,    /* rank's send buffer -> staging window */
 	FERRY_H2D,    /* staging window -> rank's receive buffer */
-	FERRY_COPY,   /* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
+	/* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
+	FERRY_COPY,
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
 	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
 	FERRY_NUM_OPCODES
 };
 
 /* ferry_plan.flags */
-#define FERRY_PLAN_VARIABLE 1u /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
-#define FERRY_PLAN_DMA 2u      /* copy engines read and write the windows: results must not stay in a core's private cache */
+/* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
+#define FERRY_PLAN_VARIABLE 1u
+/* copy engines read and write the windows: results must not stay in a core's private cache */
+#define FERRY_PLAN_DMA 2u
 #define FERRY_PLAN_ALONE 4u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
 
 /* ferry_instr.flags */
@@ -48,7 +54,8 @@ struct ferry_plan {
 	uint32_t abi;
 	uint64_t bytes;      /* of the whole blob */
 	uint64_t hash;       /* of the whole blob with this field zero */
-	uint64_t count;      /* elements, as the collective's API call counts them (per rank); 0 with FERRY_PLAN_VARIABLE */
+	/* elements, as the collective's API call counts them (per rank); 0 with FERRY_PLAN_VARIABLE */
+	uint64_t count;
 	uint32_t slice;      /* bytes per slice, a multiple of 64 */
 	uint32_t window;     /* slots per chunk version, >= 1 */
 	uint32_t ninstrs, nedges, nsources;
@@ -64,7 +71,8 @@ struct ferry_plan {
 	uint32_t counters[FERRY_MAX_DOMAINS]; /* counters used in each domain */
 	uint32_t instrs_at, edges_at, sources_at; /* byte offsets of the arrays from the start of the blob */
 	uint32_t workers;    /* of a router that work on a call of this plan at a time, at most; 0: all it has */
-	uint32_t advance;    /* slots by which each call starts further on in the windows than the last one in its staging */
+	/* slots by which each call starts further on in the windows than the last one in its staging */
+	uint32_t advance;
 	uint32_t reserved;
 };
 
@@ -74,13 +82,15 @@ struct ferry_instr {
 	uint8_t domain;   /* whose arena has this instruction's counter: the rank's domain, or owner */
 	uint8_t flags;
 	uint16_t line;    /* of the program's text, for people; 0 if synthesized away */
-	uint16_t chunk;   /* variable plans: the peer rank whose part this is (index into the call's counts and offsets) */
+	/* variable plans: the peer rank whose part this is (index into the call's counts and offsets) */
+	uint16_t chunk;
 	uint32_t counter; /* index among the domain's counters of this plan; one instruction writes one counter */
 	uint32_t nslices; /* ceil(length / slice); 0 for an empty chunk. Variable plans: 0, known at the call */
 	uint64_t length;  /* bytes. Variable plans: 0, known at the call */
 	uint64_t user_offset;      /* D2H, COPY: bytes into the send buffer; H2D: bytes into the receive buffer */
 	uint64_t user_destination; /* COPY: bytes into the receive buffer */
-	uint64_t window_offset;    /* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
+	/* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
+	uint64_t window_offset;
 	uint8_t window_domain;     /* whose staging that is */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
 	uint16_t reserved16;
@@ -148,11 +158,12 @@ struct ferry_plan_limits {
 };
 
 /**
- * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes, windows
- * inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan cannot deadlock,
- * whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the instruction's length, opcode and owner
- * consistent, hash right. After ferrySuccess executing the plan touches nothing outside its staging and counters, and ends.
- * Errors: ferryProgramError with the index of the instruction and the values.
+ * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes,
+ * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
+ * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
+ * instruction's length, opcode and owner consistent, hash right. After ferrySuccess executing the plan touches nothing
+ * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
+ * values.
  */
 ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_limits *limits);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The arenas of one job as one process sees them, and the two things that lanes and workers do with counters: ask how far an
- * instruction may go, and publish a slice so that everybody who waits for it wakes.
+ * The arenas of one job as one process sees them, and the two things that lanes and workers do with counters: ask how
+ * far an instruction may go, and publish a slice so that everybody who waits for it wakes.
  */
 #ifndef FERRY_IPC_PUBLISH_H
 #define FERRY_IPC_PUBLISH_H

@@ -14,12 +14,16 @@ void ferry_spin_rest(struct ferry_spin *spin, uint64_t now)
 	uint64_t rest = atomic_load_explicit(&spin->rest_ns, memory_order_relaxed);
 	if (now < until)
 		return;
-	rest = !rest || now - until > rest + FERRY_SPIN_TRIAL_NS ? FERRY_SPIN_REST_LEAST_NS : rest < FERRY_SPIN_REST_MOST_NS / 2 ? 2 * rest : FERRY_SPIN_REST_MOST_NS;
-	if (atomic_compare_exchange_strong_explicit(&spin->rest_until, &until, now + rest, memory_order_relaxed, memory_order_relaxed))
+	rest = !rest || now - until > rest + FERRY_SPIN_TRIAL_NS ? FERRY_SPIN_REST_LEAST_NS
+	       : rest < FERRY_SPIN_REST_MOST_NS / 2              ? 2 * rest
+	                                                         : FERRY_SPIN_REST_MOST_NS;
+	if (atomic_compare_exchange_strong_explicit(&spin->rest_until, &until, now + rest, memory_order_relaxed,
+	                                            memory_order_relaxed))
 		atomic_store_explicit(&spin->rest_ns, rest, memory_order_relaxed);
 }
 
-void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns, uint64_t now)
+void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns,
+                      uint64_t now)
 {
 	uint64_t ran = ran_ns - looker->ran_ns, waited = waited_ns - looker->waited_ns;
 	bool counts = looker->since && looker->since >= atomic_load_explicit(&spin->rest_until, memory_order_relaxed);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How long a thread looks for what is about to come before it sleeps. To look is quicker than to be woken, but it takes a CPU; where
- * threads outnumber CPUs, perhaps from the one that is waited for, and for a time slice of some milliseconds. The kernel counts how
- * long each thread ran, and how long it could have and waited for a CPU. When one has waited for more than a third of that, none of
- * them looks any more for a while; each time that this proves too short, twice as long.
+ * How long a thread looks for what is about to come before it sleeps. To look is quicker than to be woken, but it takes
+ * a CPU; where threads outnumber CPUs, perhaps from the one that is waited for, and for a time slice of some
+ * milliseconds. The kernel counts how long each thread ran, and how long it could have and waited for a CPU. When one
+ * has waited for more than a third of that, none of them looks any more for a while; each time that this proves too
+ * short, twice as long.
  */
 #ifndef FERRY_IPC_SPIN_H
 #define FERRY_IPC_SPIN_H
@@ -12,16 +13,20 @@
 #include <stdint.h>
 
 #define FERRY_SPIN_ASK_NS 5000000u     /* at most so often: it is a read from /proc */
-#define FERRY_SPIN_ENOUGH_NS 10000000u /* run and waited, to judge by; CPUs are short where more than a third of it is waited */
+/* run and waited, to judge by; CPUs are short where more than a third of it is waited */
+#define FERRY_SPIN_ENOUGH_NS 10000000u
 #define FERRY_SPIN_REST_LEAST_NS 50000000u
 #define FERRY_SPIN_REST_MOST_NS 3200000000u
-#define FERRY_SPIN_TRIAL_NS 500000000u /* and once more the last rest: who finds CPUs short later than that has found another shortage */
+/* and once more the last rest: who finds CPUs short later than that has found another shortage */
+#define FERRY_SPIN_TRIAL_NS 500000000u
 
 /** Of the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
 	uint64_t limit_ns;           /* to look at most; constant; 0: not at all */
-	_Atomic uint64_t rest_until; /* nobody looks before; whoever finds CPUs short, by compare and exchange from a time that has passed */
-	_Atomic uint64_t rest_ns;    /* the last rest's length; who has set rest_until. Another who reads it too early rests a little less */
+	/* nobody looks before; whoever finds CPUs short, by compare and exchange from a time that has passed */
+	_Atomic uint64_t rest_until;
+	/* the last rest's length; who has set rest_until. Another who reads it too early rests a little less */
+	_Atomic uint64_t rest_ns;
 };
 
 /** One thread's, and its alone. */
@@ -31,7 +36,10 @@ struct ferry_looker {
 	uint64_t since, ran_ns, waited_ns; /* when it was last judged, and of its life until then; since 0: not yet */
 };
 
-/** By its thread, first of all. Where the kernel does not tell, as on Linux without CONFIG_SCHED_INFO or /proc, nobody ever rests. */
+/**
+ * By its thread, first of all. Where the kernel does not tell, as on Linux without CONFIG_SCHED_INFO or /proc, nobody
+ * ever rests.
+ */
 void ferry_looker_open(struct ferry_looker *looker, const struct ferry_spin *spin);
 void ferry_looker_close(struct ferry_looker *looker);
 
@@ -45,10 +53,11 @@ static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now
 void ferry_spin_rest(struct ferry_spin *spin, uint64_t now);
 
 /**
- * The calling thread has run and waited so long in its life: rests if it has waited too much since it was last judged. What lies before the
- * end of a rest does not count: who sleeps often, and is woken, waits for the CPU to wake up, too.
+ * The calling thread has run and waited so long in its life: rests if it has waited too much since it was last judged.
+ * What lies before the end of a rest does not count: who sleeps often, and is woken, waits for the CPU to wake up, too.
  */
-void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns, uint64_t now);
+void ferry_spin_judge(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t ran_ns, uint64_t waited_ns,
+                      uint64_t now);
 
 /** Asks the kernel, and judges. */
 void ferry_spin_ask(struct ferry_spin *spin, struct ferry_looker *looker, uint64_t now);

@@ -8,9 +8,11 @@
 #define UNIT 64u /* records begin at whole lines, so that the head of one is never split by the end of the ring */
 
 _Static_assert(sizeof(struct ferry_submission) <= 3 * UNIT, "a head is a few lines");
-_Static_assert(sizeof(struct ferry_submission) + FERRY_SUBMISSION_MESSAGES * sizeof(struct ferry_submitted_message) <= FERRY_SUBMISSION_MOST,
+_Static_assert(sizeof(struct ferry_submission) + FERRY_SUBMISSION_MESSAGES * sizeof(struct ferry_submitted_message) <=
+                       FERRY_SUBMISSION_MOST,
                "a record has room for its messages");
-_Static_assert(sizeof(struct ferry_submission) + FERRY_MAX_RANKS * sizeof(struct ferry_submitted_part) <= FERRY_SUBMISSION_MOST,
+_Static_assert(sizeof(struct ferry_submission) + FERRY_MAX_RANKS * sizeof(struct ferry_submitted_part) <=
+                       FERRY_SUBMISSION_MOST,
                "a record has room for an alltoallv");
 _Static_assert(FERRY_RING_BYTES % FERRY_SUBMISSION_MOST == 0, "positions are taken modulo the ring");
 
@@ -49,8 +51,8 @@ bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, co
 
 static ferryResult_t bad(const struct ferry_submission *head, uint64_t there)
 {
-	return ferry_fail(ferryInvalidUsage, "a submission of %u bytes and kind %u, where %llu bytes are there", head->bytes, head->kind,
-	                  (unsigned long long)there);
+	return ferry_fail(ferryInvalidUsage, "a submission of %u bytes and kind %u, where %llu bytes are there",
+	                  head->bytes, head->kind, (unsigned long long)there);
 }
 
 ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *record, bool *any)

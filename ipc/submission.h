@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Submissions: how a rank whose router moves the data tells that router of its calls. A ring of records in shared memory, written by the
- * rank's application threads, one at a time, and taken by its D2H lane in the router. A record holds all that a call needs but the plan,
- * which the router has by its hash, and the buffers' memory, which it has mapped (ipc/export.h). The router copies a record before it looks at
- * it, and believes nothing in it.
+ * Submissions: how a rank whose router moves the data tells that router of its calls. A ring of records in shared
+ * memory, written by the rank's application threads, one at a time, and taken by its D2H lane in the router. A record
+ * holds all that a call needs but the plan, which the router has by its hash, and the buffers' memory, which it has
+ * mapped (ipc/export.h). The router copies a record before it looks at it, and believes nothing in it.
  */
 #ifndef FERRY_IPC_SUBMISSION_H
 #define FERRY_IPC_SUBMISSION_H
@@ -60,7 +60,8 @@ struct ferry_submission {
 struct ferry_ring {
 	_Alignas(128) _Atomic uint64_t written; /* bytes of all time; rank, release after the record */
 	_Alignas(128) _Atomic uint64_t taken;   /* bytes of all time; router, release after it has copied them */
-	_Atomic uint64_t ended;                 /* calls, captured ones apart, that are over; the router's lanes, by fetch-add */
+	/* calls, captured ones apart, that are over; the router's lanes, by fetch-add */
+	_Atomic uint64_t ended;
 	_Alignas(128) char records[FERRY_RING_BYTES];
 };
 
@@ -70,12 +71,13 @@ bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, co
 /** Whether there is a record. Router, or who looks. */
 static inline bool ferry_ring_any(const struct ferry_ring *ring)
 {
-	return atomic_load_explicit(&ring->written, memory_order_acquire) != atomic_load_explicit(&ring->taken, memory_order_relaxed);
+	return atomic_load_explicit(&ring->written, memory_order_acquire) !=
+	       atomic_load_explicit(&ring->taken, memory_order_relaxed);
 }
 
 /**
- * Takes the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: whether there was one. Router, which keeps
- * *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be.
+ * Takes the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: whether there was
+ * one. Router, which keeps *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be.
  */
 ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *record, bool *any);
 

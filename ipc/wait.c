@@ -11,13 +11,14 @@
 void ferry_futex_wait(_Atomic uint32_t *word, uint32_t expected, int64_t timeout_us, bool shared)
 {
 	struct timespec limit = {timeout_us / 1000000, timeout_us % 1000000 * 1000};
-	syscall(SYS_futex, word, FUTEX_WAIT | (shared ? 0 : FUTEX_PRIVATE_FLAG), expected, timeout_us < 0 ? NULL : &limit, NULL,
-	        0);
+	syscall(SYS_futex, word, FUTEX_WAIT | (shared ? 0 : FUTEX_PRIVATE_FLAG), expected,
+	        timeout_us < 0 ? NULL : &limit, NULL, 0);
 }
 
 void ferry_futex_wake(_Atomic uint32_t *word, int threads, bool shared)
 {
-	syscall(SYS_futex, word, FUTEX_WAKE | (shared ? 0 : FUTEX_PRIVATE_FLAG), threads < 0 ? INT_MAX : threads, NULL, NULL, 0);
+	syscall(SYS_futex, word, FUTEX_WAKE | (shared ? 0 : FUTEX_PRIVATE_FLAG), threads < 0 ? INT_MAX : threads, NULL,
+	        NULL, 0);
 }
 
 void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t ticket, int64_t timeout_us)
@@ -42,12 +43,15 @@ static bool wait_for_any(const struct ferry_bell_ticket *tickets, uint32_t count
 	if (count > WAIT_MOST)
 		return false;
 	for (uint32_t i = 0; i < count; i++)
-		waiters[i] = (struct waiter){tickets[i].ticket, (uintptr_t)&tickets[i].bell->rings, 2 /* FUTEX_32, shared */, 0};
+		waiters[i] = (struct waiter){tickets[i].ticket, (uintptr_t)&tickets[i].bell->rings,
+		                             2 /* FUTEX_32, shared */, 0};
 	clock_gettime(CLOCK_MONOTONIC, &limit);
 	limit.tv_nsec += timeout_us % 1000000 * 1000;
 	limit.tv_sec += timeout_us / 1000000 + limit.tv_nsec / 1000000000;
 	limit.tv_nsec %= 1000000000;
-	return syscall(449 /* futex_waitv */, waiters, count, 0, timeout_us < 0 ? NULL : &limit, CLOCK_MONOTONIC) >= 0 || errno != ENOSYS;
+	return syscall(449 /* futex_waitv */, waiters, count, 0, timeout_us < 0 ? NULL : &limit, CLOCK_MONOTONIC) >=
+	               0 ||
+	       errno != ENOSYS;
 }
 
 void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)
@@ -67,7 +71,10 @@ void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, i
 
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads)
 {
-	/* The release pairs with the acquire in prepare: a waiter that reads this ticket sees what was published before it. */
+	/*
+	 * The release pairs with the acquire in prepare: a waiter that reads this ticket sees what was published before
+	 * it.
+	 */
 	atomic_fetch_add_explicit(&bell->rings, 1, memory_order_release);
 	ferry_futex_wake(&bell->rings, threads, true);
 }

@@ -2,10 +2,10 @@
 /**
  * Waiting in shared memory: an eventcount that costs its ringer a fence and a load while nobody sleeps.
  *
- * The waiter announces itself, checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers.
- * Each side's store comes before its load with a full fence between, so at least one of them sees the other: no wake-up
- * is lost (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep leaves `sleepers`
- * too high, which costs later ringers a system call each and nothing else.
+ * The waiter announces itself, checks its condition once more, then sleeps; the ringer publishes, then looks for
+ * sleepers. Each side's store comes before its load with a full fence between, so at least one of them sees the other:
+ * no wake-up is lost (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep
+ * leaves `sleepers` too high, which costs later ringers a system call each and nothing else.
  */
 #ifndef FERRY_IPC_WAIT_H
 #define FERRY_IPC_WAIT_H
@@ -21,7 +21,9 @@ struct ferry_doorbell {
 	char pad[120];             /* a pair of cache lines: prefetchers fetch pairs */
 };
 
-/** Orders all earlier stores before all later loads. ThreadSanitizer knows no fences, so it gets the instruction alone. */
+/**
+ * Orders all earlier stores before all later loads. ThreadSanitizer knows no fences, so it gets the instruction alone.
+ */
 static inline void ferry_full_fence(void)
 {
 #if defined(__SANITIZE_THREAD__) && defined(__x86_64__)
@@ -68,8 +70,8 @@ static inline void ferry_bells_cancel(const struct ferry_bell_ticket *tickets, u
 }
 
 /**
- * Sleeps until one of the bells has rung since its ticket; as ferry_doorbell_wait. Where the kernel cannot wait for so many (before Linux
- * 5.16: for two, later for 129) it wakes up to look every millisecond.
+ * Sleeps until one of the bells has rung since its ticket; as ferry_doorbell_wait. Where the kernel cannot wait for so
+ * many (before Linux 5.16: for two, later for 129) it wakes up to look every millisecond.
  */
 void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Words: how a stream of a GPU and whoever moves its data speak. The stream writes 1 when it reaches a call and waits for 0, which is
- * stored when the call is over. Calls of one stream share a word, as the stream itself puts them in order; a captured call has one of its
- * own, which each replay writes and waits for again. A rank's process has one block of them for all its communicators, makes it known to
- * its GPUs once, and hands it to its routers.
+ * Words: how a stream of a GPU and whoever moves its data speak. The stream writes 1 when it reaches a call and waits
+ * for 0, which is stored when the call is over. Calls of one stream share a word, as the stream itself puts them in
+ * order; a captured call has one of its own, which each replay writes and waits for again. A rank's process has one
+ * block of them for all its communicators, makes it known to its GPUs once, and hands it to its routers.
  *
- * A call of a stream carries its turn on the word: how many calls were made on it before. It has started once `done` has come to its turn
- * and the word is 1. Its end stores word = 0 first and then done + 1: who sees the new `done` no longer sees the old 1.
- * docs/models/words.pml checks all of this.
+ * A call of a stream carries its turn on the word: how many calls were made on it before. It has started once `done`
+ * has come to its turn and the word is 1. Its end stores word = 0 first and then done + 1: who sees the new `done` no
+ * longer sees the old 1. docs/models/words.pml checks all of this.
  */
 #ifndef FERRY_IPC_WORDS_H
 #define FERRY_IPC_WORDS_H
@@ -23,7 +23,8 @@
 struct ferry_word {
 	_Atomic uint32_t word;      /* GPU: 1; who moves the data of the call that is at it: 0; release */
 	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, after word = 0 */
-	_Atomic uint32_t forgotten; /* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
+	/* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
+	_Atomic uint32_t forgotten;
 	uint32_t reserved;
 	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before word = 1 */
 	uint64_t reserved64;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The command that the ranks are to be, looked for before anything is started: an mpiexec would tell of it in words and with
- * an exit code of its own, and with the routers already there. Called by ferryrun; nothing is kept.
+ * The command that the ranks are to be, looked for before anything is started: an mpiexec would tell of it in words and
+ * with an exit code of its own, and with the routers already there. Called by ferryrun; nothing is kept.
  */
 #ifndef FERRY_LAUNCH_COMMAND_H
 #define FERRY_LAUNCH_COMMAND_H
@@ -10,8 +10,8 @@
 #define FERRY_COMMAND_MISSING 127
 
 /**
- * Looks for the command as execvp(3) does: a name without a slash on PATH. Returns 0 where it may be executed, else the exit
- * code to end with: FERRY_COMMAND_MISSING if there is none, FERRY_COMMAND_REFUSED if there is one that may not be;
+ * Looks for the command as execvp(3) does: a name without a slash on PATH. Returns 0 where it may be executed, else the
+ * exit code to end with: FERRY_COMMAND_MISSING if there is none, FERRY_COMMAND_REFUSED if there is one that may not be;
  * ferry_last_message() says which. What only executing it can find out, such as a missing interpreter, is not found out
  * here.
  */

@@ -47,10 +47,9 @@ static const struct argp_option options[] = {
         {0}};
 
 static const char description[] = "Checks, shows and synthesizes collective programs.\v"
-                                  "FILE may be - for standard input. check prints a verdict, with the line and the reason "
-                                  "if the program is wrong, and exits "
-                                  "with 0 or 1. show compiles the program and prints the plan: instructions in order, what "
-                                  "each waits for, bytes per link. "
+                                  "FILE may be - for standard input. check prints a verdict, with the line and the "
+                                  "reason if the program is wrong, and exits with 0 or 1. show compiles the program "
+                                  "and prints the plan: instructions in order, what each waits for, bytes per link. "
                                   "synth prints the program that Ferry itself would run.\n"
                                   "\n"
                                   "Examples:\n"
@@ -62,12 +61,13 @@ static const char description[] = "Checks, shows and synthesizes collective prog
                                   "\n"
                                   "The language: docs/program-language.md.";
 
-static uint64_t parse_number(const char *name, const char *value, uint64_t least, uint64_t most, struct argp_state *state)
+static uint64_t parse_number(const char *name, const char *value, uint64_t least, uint64_t most,
+                             struct argp_state *state)
 {
 	uint64_t number = 0;
 	if (!ferry_parse_bytes(value, &number) || number < least || number > most)
-		argp_error(state, "%s: \"%s\" is not a number from %llu to %llu", name, value, (unsigned long long)least,
-		           (unsigned long long)most);
+		argp_error(state, "%s: \"%s\" is not a number from %llu to %llu", name, value,
+		           (unsigned long long)least, (unsigned long long)most);
 	return number;
 }
 
@@ -80,8 +80,9 @@ static void parse_place(struct arguments *arguments, const char *list, struct ar
 		unsigned long domain = strtoul(list, &end, 10);
 		if (end == list || *list == '-' || domain >= FERRY_MAX_DOMAINS || (*end && *end != ',') ||
 		    nranks == FERRY_MAX_RANKS)
-			argp_error(state, "--place: \"%s\" of \"%s\": at most %d domains from 0 to %d, separated by commas", list,
-			           whole, FERRY_MAX_RANKS, FERRY_MAX_DOMAINS - 1);
+			argp_error(state,
+			           "--place: \"%s\" of \"%s\": at most %d domains from 0 to %d, separated by commas",
+			           list, whole, FERRY_MAX_RANKS, FERRY_MAX_DOMAINS - 1);
 		arguments->rank_domain[nranks++] = (uint8_t)domain;
 		ndomains = domain + 1 > ndomains ? (uint32_t)domain + 1 : ndomains;
 		list = end + 1;
@@ -96,8 +97,8 @@ static enum ferry_collective parse_collective(const char *name, struct argp_stat
 	if (collective == FERRY_NUM_COLLECTIVES)
 		argp_error(
 		        state,
-		        "\"%s\" is no collective: allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
-		        "alltoall, alltoallv or sendrecv",
+		        "\"%s\" is no collective: allreduce, allgather, reducescatter, broadcast, reduce, gather, "
+		        "scatter, alltoall, alltoallv or sendrecv",
 		        name);
 	return collective;
 }
@@ -159,13 +160,15 @@ static error_t parse_operand(struct arguments *arguments, char *value, struct ar
 }
 
 /* Options that say nothing of the collective, which the operand names: itself, or in its text. */
-static ferryResult_t check_meant(const struct arguments *arguments, enum ferry_collective collective, const char *operand)
+static ferryResult_t check_meant(const struct arguments *arguments, enum ferry_collective collective,
+                                 const char *operand)
 {
 	const char *name = ferry_collective_name(collective);
 	if (arguments->root_given && !ferry_collective_has_root(collective))
 		return ferry_fail(ferryInvalidUsage, "%s: --root %u: %s has no root", operand, arguments->root, name);
 	if (arguments->op_given && !ferry_collective_reduces(collective))
-		return ferry_fail(ferryInvalidUsage, "%s: --op %s: %s reduces nothing", operand, arguments->op_given, name);
+		return ferry_fail(ferryInvalidUsage, "%s: --op %s: %s reduces nothing", operand, arguments->op_given,
+		                  name);
 	return ferrySuccess;
 }
 
@@ -180,7 +183,8 @@ static void check_together(struct arguments *arguments, struct argp_state *state
 	if (arguments->placed && arguments->nranks && arguments->nranks != arguments->placed)
 		argp_error(state, "--ranks %u: --place has %u", arguments->nranks, arguments->placed);
 	if (arguments->placed && arguments->ndomains && arguments->ndomains < arguments->domains_placed)
-		argp_error(state, "--domains %u: --place has a rank in domain %u", arguments->ndomains, arguments->domains_placed - 1);
+		argp_error(state, "--domains %u: --place has a rank in domain %u", arguments->ndomains,
+		           arguments->domains_placed - 1);
 	if (arguments->ndomains && !arguments->nranks && !arguments->placed)
 		argp_error(state, "--domains %u: for how many ranks? --ranks N or --place LIST", arguments->ndomains);
 	if (arguments->placed)
@@ -224,8 +228,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (!arguments->nranks)
 			argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
 		if (arguments->root >= arguments->nranks)
-			argp_error(state, "synth: --root %u: the last of %u ranks is %u", arguments->root, arguments->nranks,
-			           arguments->nranks - 1);
+			argp_error(state, "synth: --root %u: the last of %u ranks is %u", arguments->root,
+			           arguments->nranks, arguments->nranks - 1);
 		if (arguments->collective == FERRY_SENDRECV && arguments->nranks != 2)
 			argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
 		return 0;
@@ -256,7 +260,8 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	                                                .nranks = arguments->nranks,
 	                                                .ndomains = arguments->ndomains,
 	                                                .root = arguments->root,
-	                                                .rank_domain = arguments->nranks ? arguments->rank_domain : NULL};
+	                                                .rank_domain = arguments->nranks ? arguments->rank_domain
+	                                                                                 : NULL};
 	bool from_stdin = !strcmp(arguments->operand, "-");
 	const char *name = from_stdin ? "<stdin>" : arguments->operand;
 	FILE *file = from_stdin ? stdin : fopen(name, "r"), *copy;
@@ -280,15 +285,18 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	if (result)
 		return result;
 	if (arguments->collective_given && (*program)->collective != arguments->collective)
-		return ferry_fail(ferryProgramError, "%s: it is of %s, not of %s", name, ferry_collective_name((*program)->collective),
+		return ferry_fail(ferryProgramError, "%s: it is of %s, not of %s", name,
+		                  ferry_collective_name((*program)->collective),
 		                  ferry_collective_name(arguments->collective));
 	if ((result = check_meant(arguments, (*program)->collective, name)))
 		return result;
 	if (arguments->root_given && (*program)->root != arguments->root)
-		return ferry_fail(ferryProgramError, "%s: its root is %u, not %u", name, (*program)->root, arguments->root);
+		return ferry_fail(ferryProgramError, "%s: its root is %u, not %u", name, (*program)->root,
+		                  arguments->root);
 	if (!arguments->nranks)
 		return ferrySuccess;
-	if ((*program)->nranks != arguments->nranks || (arguments->domains_given && (*program)->ndomains != arguments->ndomains))
+	if ((*program)->nranks != arguments->nranks ||
+	    (arguments->domains_given && (*program)->ndomains != arguments->ndomains))
 		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
 		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);
 	return ferrySuccess;

@@ -18,7 +18,17 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum option_key { KEY_DOMAINS = 256, KEY_LAYOUT, KEY_MPIEXEC, KEY_FORK, KEY_EMBEDDED, KEY_WORKERS, KEY_JOIN, KEY_LOG, KEY_TIMEOUT };
+enum option_key {
+	KEY_DOMAINS = 256,
+	KEY_LAYOUT,
+	KEY_MPIEXEC,
+	KEY_FORK,
+	KEY_EMBEDDED,
+	KEY_WORKERS,
+	KEY_JOIN,
+	KEY_LOG,
+	KEY_TIMEOUT
+};
 
 #define EXIT_USAGE 64
 #define EXIT_LAUNCH 125 /* ferryrun itself failed, as env(1) and timeout(1) say it */
@@ -33,9 +43,11 @@ struct arguments {
 
 static const struct argp_option options[] = {
 	{NULL, 'n', "RANKS", 0, "Number of ranks (default 1)", 0},
-	{"domains", KEY_DOMAINS, "D", 0, "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
+	{"domains", KEY_DOMAINS, "D", 0,
+	 "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Domains, CPUs and devices, as FERRY_LAYOUT", 0},
-	{"mpiexec", KEY_MPIEXEC, "PATH", 0, "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
+	{"mpiexec", KEY_MPIEXEC, "PATH", 0,
+	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
 	{"workers", KEY_WORKERS, "N", 0, "Worker threads per router", 0},
@@ -100,12 +112,16 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (!arguments->command)
 			argp_error(state, "no command: ferryrun -n 4 -- CMD");
 		if (arguments->fork && arguments->mpiexec)
-			argp_error(state, "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
+			argp_error(state,
+			           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
 		if (arguments->layout && arguments->domains)
-			argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one of the two");
-		if (arguments->join && (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
-		                        arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
-			argp_error(state, "--join starts no ranks and no routers: of the other options it takes --embedded alone");
+			argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
+			                  "of the two");
+		if (arguments->join &&
+		    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
+		     arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
+			argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
+			                  "--embedded alone");
 		if (!arguments->ranks)
 			arguments->ranks = 1;
 		return 0;
@@ -116,7 +132,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 
 static ferryResult_t set(const char *name, const char *value)
 {
-	return setenv(name, value, 1) ? ferry_fail(ferrySystemError, "setenv %s: %s", name, strerror(errno)) : ferrySuccess;
+	return setenv(name, value, 1) ? ferry_fail(ferrySystemError, "setenv %s: %s", name, strerror(errno))
+	                              : ferrySuccess;
 }
 
 static ferryResult_t set_number(const char *name, int value)
@@ -133,9 +150,10 @@ static int join(const struct arguments *arguments)
 	struct ferry_launch launch;
 	char key[33];
 	if (ferry_launch_read(&launch) || launch.rank < 0) {
-		fprintf(stderr, "ferryrun --join: %s\n", launch.rank < 0 && !*ferry_last_message()
-		                                                 ? "the environment names no rank: start it with mpirun, srun or torchrun"
-		                                                 : ferry_last_message());
+		fprintf(stderr, "ferryrun --join: %s\n",
+		        launch.rank < 0 && !*ferry_last_message()
+		                ? "the environment names no rank: start it with mpirun, srun or torchrun"
+		                : ferry_last_message());
 		return EXIT_LAUNCH;
 	}
 	for (int i = 0; i < 16; i++)
@@ -182,8 +200,8 @@ static ferryResult_t await_ready(int ready, uint32_t domain)
 	                  got > 0 ? "ended before it was ready (its message is above)" : "was not ready after 20 s");
 }
 
-static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments, uint32_t ndomains,
-                                   char *directory)
+static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments,
+                                   uint32_t ndomains, char *directory)
 {
 	char command[4096], domain_text[16], ready_text[16], workers_text[16];
 	int ready[FERRY_MAX_DOMAINS][2];
@@ -197,7 +215,8 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 		snprintf(domain_text, sizeof domain_text, "%u", started);
 		snprintf(ready_text, sizeof ready_text, "%d", ready[started][1]);
 		snprintf(workers_text, sizeof workers_text, "%u", arguments->workers);
-		char *argv[12] = {command, "--domain", domain_text, "--socket-dir", directory, "--ready-fd", ready_text, "--private-dir"};
+		char *argv[12] = {command,   "--domain",   domain_text, "--socket-dir",
+		                  directory, "--ready-fd", ready_text,  "--private-dir"};
 		if (arguments->workers) {
 			argv[8] = "--workers";
 			argv[9] = workers_text;
@@ -249,7 +268,8 @@ static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const str
 		snprintf(texts[2], sizeof texts[2], "FERRY_LOCAL_RANK=%u", rank);
 		snprintf(texts[3], sizeof texts[3], "FERRY_LOCAL_SIZE=%u", arguments->ranks);
 		char *environment[] = {texts[0], texts[1], texts[2], texts[3], NULL};
-		result = ferry_start_child(supervisor, FERRY_CHILD_RANK, (int)rank, arguments->command, environment, rank > 0);
+		result = ferry_start_child(supervisor, FERRY_CHILD_RANK, (int)rank, arguments->command, environment,
+		                           rank > 0);
 	}
 	return result;
 }
@@ -260,7 +280,8 @@ static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const st
 	size_t count = 0;
 	const char *mpiexec = arguments->mpiexec ? arguments->mpiexec : "mpiexec";
 	/* Open MPI counts slots; the other mpiexecs ignore its settings. */
-	char *environment[] = {"OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", NULL};
+	char *environment[] = {"OMPI_MCA_rmaps_base_oversubscribe=1",
+	                       "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", NULL};
 	while (arguments->command[count])
 		count++;
 	char **argv = calloc(count + 4, sizeof *argv);
@@ -274,7 +295,8 @@ static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const st
 	ferryResult_t result = ferry_start_child(supervisor, FERRY_CHILD_MPIEXEC, 0, argv, environment, false);
 	free(argv);
 	if (result)
-		result = ferry_fail_context(result, "starting the ranks (install mpich, name one with --mpiexec PATH, or use --fork)");
+		result = ferry_fail_context(
+		        result, "starting the ranks (install mpich, name one with --mpiexec PATH, or use --fork)");
 	return result;
 }
 
@@ -338,13 +360,14 @@ int main(int argc, char **argv)
 {
 	static const struct argp argp = {
 		options, parse, "-- COMMAND [ARGUMENT...]",
-		"Starts routers, then COMMAND as RANKS ranks, passes signals and exit codes on, and leaves nothing behind.\v"
+		"Starts routers, then COMMAND as RANKS ranks, passes signals and exit codes on, and leaves nothing "
+		"behind.\v"
 		"Examples:\n"
 		"  ferryrun -n 4 --domains 2 -- ./train\n"
 		"  ferryrun -n 4 --fork -- ferry-perf allreduce\n"
 		"  mpirun -n 4 ferryrun --join -- ./train\n"
-		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun itself failed, "
-		"126 if COMMAND may not be executed, 127 if there is none.",
+		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun "
+		"itself failed, 126 if COMMAND may not be executed, 127 if there is none.",
 		NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	struct ferry_supervisor supervisor;

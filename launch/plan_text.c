@@ -36,7 +36,8 @@ static void print_sources(const struct ferry_plan *plan, const struct ferry_inst
 	char text[TEXT];
 	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
 	for (uint32_t i = 0; i < instr->nsources; i++)
-		fprintf(out, "%s%s", i ? " + " : "", window_text(plan, sources[i].domain, sources[i].window_offset, text));
+		fprintf(out, "%s%s", i ? " + " : "",
+		        window_text(plan, sources[i].domain, sources[i].window_offset, text));
 }
 
 static void print_operands(const struct ferry_plan *plan, const struct ferry_instr *instr, FILE *out)
@@ -138,7 +139,8 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 			traffic->written[instr->owner] += instr->length;
 			break;
 		case FERRY_H2H:
-			traffic->routed[ferry_plan_sources(plan)[instr->first_source].domain][instr->owner] += instr->length;
+			traffic->routed[ferry_plan_sources(plan)[instr->first_source].domain]
+			               [instr->owner] += instr->length;
 			break;
 		default: /* COPY stays on the device */
 			break;

@@ -144,7 +144,8 @@ ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 	snprintf(directory->path, sizeof directory->path, "%.*s/%s" UNIQUE, LONGEST_BASE, parent, prefix);
 	if (!mkdtemp(directory->path))
 		return ferry_fail(ferrySystemError,
-		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at most %d bytes)",
+		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at "
+		                  "most %d bytes)",
 		                  directory->path, strerror(errno), LONGEST_BASE);
 	/* An empty one is nobody's to remove, so it is still there. Where it cannot be locked, nobody else can lock it
 	 * either. */

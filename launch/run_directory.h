@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp where a socket's
- * path there would be too long; an absolute path, as ranks may work in another directory. ferryrun makes it, its routers put their sockets into it, and ferryrun removes it; what a
- * ferryrun that was killed together with its routers has left, the next one removes. Each ferryrun holds a lock (flock(2))
- * on its own directory for life, which ends however the process does.
+ * The directory of one ferryrun's sockets: run-XXXXXX in the socket directory, or ferry-run-XXXXXX in /tmp where a
+ * socket's path there would be too long; an absolute path, as ranks may work in another directory. ferryrun makes it,
+ * its routers put their sockets into it, and ferryrun removes it; what a ferryrun that was killed together with its
+ * routers has left, the next one removes. Each ferryrun holds a lock (flock(2)) on its own directory for life, which
+ * ends however the process does.
  */
 #ifndef FERRY_LAUNCH_RUN_DIRECTORY_H
 #define FERRY_LAUNCH_RUN_DIRECTORY_H
@@ -16,9 +17,9 @@ struct ferry_run_directory {
 };
 
 /**
- * Removes what others have left, then makes a directory of mode 0700 and locks it. Another's is removed only if it is this
- * user's, nobody holds its lock, it has files in it, all of them routers' sockets and their locks by name and kind, and no
- * router answers on any. Errors: ferrySystemError with the path; those of ferry_socket_directory.
+ * Removes what others have left, then makes a directory of mode 0700 and locks it. Another's is removed only if it is
+ * this user's, nobody holds its lock, it has files in it, all of them routers' sockets and their locks by name and
+ * kind, and no router answers on any. Errors: ferrySystemError with the path; those of ferry_socket_directory.
  */
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory);
 

@@ -31,7 +31,8 @@ void ferry_supervisor_init(struct ferry_supervisor *supervisor)
 }
 
 /* In the child, between fork and exec: reports errno through the pipe, which a successful exec closes. */
-static void become(enum ferry_child_role role, pid_t parent, char *const *argv, char *const *environment, bool null_input, int report)
+static void become(enum ferry_child_role role, pid_t parent, char *const *argv, char *const *environment,
+                   bool null_input, int report)
 {
 	int error;
 	/* A rank is killed with ferryrun; a router ends when its ranks have gone; mpiexec takes its ranks along. */
@@ -55,8 +56,8 @@ static void become(enum ferry_child_role role, pid_t parent, char *const *argv, 
 	_exit(127);
 }
 
-ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *const *argv,
-                                char *const *environment, bool null_input)
+ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number,
+                                char *const *argv, char *const *environment, bool null_input)
 {
 	int report[2], error = 0;
 	pid_t parent = getpid();
@@ -107,13 +108,18 @@ static void stop_ranks(struct ferry_supervisor *supervisor)
 static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *child, int status)
 {
 	int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-	/* MPICH's mpiexec ends with 0 after some Ctrl-Cs: a run that was broken off must not look like one that finished. */
+	/*
+	 * MPICH's mpiexec ends with 0 after some Ctrl-Cs: a run that was broken off must not look like one that
+	 * finished.
+	 */
 	if (!code && supervisor->asked && child->role == FERRY_CHILD_MPIEXEC)
 		code = 128 + supervisor->asked;
 	child->pid = 0;
 	if (child->role == FERRY_CHILD_ROUTER) {
 		if (!supervisor->stopping && alive(supervisor, false))
-			fprintf(stderr, "ferryrun: the router of domain %d ended with code %d while ranks were running\n", child->number, code);
+			fprintf(stderr,
+			        "ferryrun: the router of domain %d ended with code %d while ranks were running\n",
+			        child->number, code);
 		return;
 	}
 	if (!code || supervisor->failed)
@@ -165,7 +171,8 @@ static void out_of_patience(struct ferry_supervisor *supervisor, unsigned timeou
 static void note_asked(struct ferry_supervisor *supervisor, int number)
 {
 	if (!supervisor->asked)
-		fprintf(stderr, "ferryrun: told to end by signal %d (%s), and so are the ranks\n", number, strsignal(number));
+		fprintf(stderr, "ferryrun: told to end by signal %d (%s), and so are the ranks\n", number,
+		        strsignal(number));
 	supervisor->asked = number;
 }
 
@@ -183,7 +190,8 @@ void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 			reap(supervisor);
 		else if (number == 0)
 			out_of_patience(supervisor, timeout_s);
-		else if (number > 0 && info.si_code != SI_KERNEL) /* the terminal signals the whole foreground group itself */
+		/* the terminal signals the whole foreground group itself */
+		else if (number > 0 && info.si_code != SI_KERNEL)
 			signal_ranks(supervisor, number);
 	}
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The processes that ferryrun owns: routers, and either mpiexec or the ranks themselves. One thread, one list; signals arrive
- * by sigtimedwait, so nothing here runs in a handler.
+ * The processes that ferryrun owns: routers, and either mpiexec or the ranks themselves. One thread, one list; signals
+ * arrive by sigtimedwait, so nothing here runs in a handler.
  */
 #ifndef FERRY_LAUNCH_SUPERVISE_H
 #define FERRY_LAUNCH_SUPERVISE_H
@@ -36,11 +36,11 @@ struct ferry_supervisor {
 void ferry_supervisor_init(struct ferry_supervisor *supervisor);
 
 /**
- * Starts argv as a child that ends when this process does. environment: NULL-terminated NAME=VALUE to add. null_input: stdin from
- * /dev/null. Errors: ferrySystemError; a program that cannot be run is one, with its name.
+ * Starts argv as a child that ends when this process does. environment: NULL-terminated NAME=VALUE to add. null_input:
+ * stdin from /dev/null. Errors: ferrySystemError; a program that cannot be run is one, with its name.
  */
-ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *const *argv,
-                                char *const *environment, bool null_input);
+ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number,
+                                char *const *argv, char *const *environment, bool null_input);
 
 /** Waits until all ranks (or mpiexec) have ended, passing signals on. timeout_s: ends them after so long; 0: never. */
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s);

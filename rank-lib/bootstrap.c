@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a rank comes to its arenas: find or start a router per domain, attach to each, wait for the other ranks. In embedded
- * mode the first rank to claim a domain's socket name hosts that domain's router; the name is abstract, so it dies with the host.
+ * How a rank comes to its arenas: find or start a router per domain, attach to each, wait for the other ranks. In
+ * embedded mode the first rank to claim a domain's socket name hosts that domain's router; the name is abstract, so it
+ * dies with the host.
  */
 #include "rank-lib/bootstrap.h"
 
@@ -121,7 +122,8 @@ static void leave_embedded(struct ferryComm *comm, bool abort)
 	}
 }
 
-static ferryResult_t host_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain, const char *path)
+static ferryResult_t host_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain,
+                                 const char *path)
 {
 	struct ferry_router_options options = {
 		.domain = domain, .layout = layout, .directory = comm->directory, .prefix = comm->prefix, .pin = true};
@@ -170,7 +172,10 @@ static bool router_command(char *path, size_t bytes)
 	return false;
 }
 
-/* A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business. NULL: no memory. */
+/*
+ * A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business. NULL:
+ * no memory.
+ */
 static char **router_environment(void)
 {
 	static const char hidden[] = "CUDA_VISIBLE_DEVICES=";
@@ -194,7 +199,8 @@ static ferryResult_t spawn_router(const struct ferryComm *comm, const char *comm
 	posix_spawnattr_t attributes;
 	sigset_t none;
 	snprintf(number, sizeof number, "%u", domain);
-	char *argv[] = {(char *)command, "--domain", number, "--socket-dir", (char *)comm->directory, "--daemon", "--idle-exit", "10", NULL};
+	char *argv[] = {(char *)command, "--domain", number, "--socket-dir", (char *)comm->directory, "--daemon",
+	                "--idle-exit",   "10",       NULL};
 	sigemptyset(&none);
 	posix_spawnattr_init(&attributes);
 	posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
@@ -205,17 +211,22 @@ static ferryResult_t spawn_router(const struct ferryComm *comm, const char *comm
 	free(environment);
 	if (refused)
 		return ferry_fail(ferrySystemError, "starting %s: %s", command, strerror(refused));
-	/* It returns once its daemon listens (0), or found another that does (2). Where SIGCHLD is ignored there is no status. */
+	/*
+	 * It returns once its daemon listens (0), or found another that does (2). Where SIGCHLD is ignored there is no
+	 * status.
+	 */
 	pid_t waited;
 	do
 		waited = waitpid(child, &status, 0);
 	while (waited < 0 && errno == EINTR);
 	if (waited == child && WIFEXITED(status) && WEXITSTATUS(status) != 0 && WEXITSTATUS(status) != 2)
-		return ferry_fail(ferrySystemError, "%s --domain %u ended with exit code %d", command, domain, WEXITSTATUS(status));
+		return ferry_fail(ferrySystemError, "%s --domain %u ended with exit code %d", command, domain,
+		                  WEXITSTATUS(status));
 	return ferrySuccess;
 }
 
-static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain, const char *path)
+static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain,
+                                  const char *path)
 {
 	char command[4096];
 	if (comm->embedded) {
@@ -224,10 +235,12 @@ static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_lay
 	}
 	if (!strcmp(comm->router_mode, "required"))
 		return ferry_fail(ferrySystemError,
-		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, or start "
-		                  "ferry-router --domain %u", path, domain);
+		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, "
+		                  "or start ferry-router --domain %u", path, domain);
 	if (!router_command(command, sizeof command))
-		return ferry_fail(ferrySystemError, "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE or FERRY_ROUTER=embedded)",
+		return ferry_fail(ferrySystemError,
+		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
+		                  "or FERRY_ROUTER=embedded)",
 		                  path);
 	return spawn_router(comm, command, domain);
 }
@@ -235,8 +248,8 @@ static ferryResult_t start_router(struct ferryComm *comm, const struct ferry_lay
 /* ---- forks ---- */
 
 /*
- * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are open, and nobody
- * would see the rank die. What a router hosted here has open stays so.
+ * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are
+ * open, and nobody would see the rank die. What a router hosted here has open stays so.
  */
 static struct ferryComm *comms; /* attached; under attached_lock */
 static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -314,7 +327,8 @@ static void disconnect(int *connection)
 }
 
 /* Connects, starting the router if need be. Bounded: each round either connects or starts one. */
-static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain, int *connection)
+static ferryResult_t connect_router(struct ferryComm *comm, const struct ferry_layout *layout, uint32_t domain,
+                                    int *connection)
 {
 	char path[136];
 	ferryResult_t result = ferrySuccess;
@@ -353,7 +367,8 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 	for (int attempt = 0; attempt < 4; attempt++) {
 		if ((result = connect_router(comm, layout, domain, &comm->sockets[domain])))
 			return result;
-		result = ferry_attach_exchange(comm->sockets[domain], &message, NULL, &words, &reply, &descriptor, NULL);
+		result = ferry_attach_exchange(comm->sockets[domain], &message, NULL, &words, &reply, &descriptor,
+		                               NULL);
 		if (!result)
 			break;
 		disconnect(&comm->sockets[domain]);
@@ -361,15 +376,17 @@ static ferryResult_t attach_domain(struct ferryComm *comm, const struct ferry_la
 			break; /* else: an idle router left between our connecting and its looking; start another */
 	}
 	if (result)
-		return ferry_fail_context(result, "rank %d of %d attaches to domain %u", comm->rank, comm->nranks, domain);
+		return ferry_fail_context(result, "rank %d of %d attaches to domain %u", comm->rank, comm->nranks,
+		                          domain);
 	if (message.flags && !(reply.flags & FERRY_ATTACH_MAPPED))
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", comm->rank, (int)sizeof reply.message, reply.message);
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", comm->rank, (int)sizeof reply.message,
+		          reply.message);
 	comm->may_map |= (reply.flags & FERRY_ATTACH_MAPPED) != 0;
 	if ((result = ferry_arena_map(descriptor, arena)))
 		return result;
 	if (arena->nranks != (uint32_t)comm->nranks || arena->ndomains != comm->ndomains || arena->domain != domain)
-		return ferry_fail(ferryInternalError, "domain %u's arena is for %u ranks in %u domains, domain %u", domain, arena->nranks,
-		                  arena->ndomains, arena->domain);
+		return ferry_fail(ferryInternalError, "domain %u's arena is for %u ranks in %u domains, domain %u",
+		                  domain, arena->nranks, arena->ndomains, arena->domain);
 	return ferrySuccess;
 }
 
@@ -377,7 +394,8 @@ static ferryResult_t read_failure(const struct ferry_failure *failure)
 {
 	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
 		return ferrySuccess;
-	return ferry_fail(failure->code < ferryNumResults && failure->code ? (ferryResult_t)failure->code : ferryInternalError,
+	return ferry_fail(failure->code < ferryNumResults && failure->code ? (ferryResult_t)failure->code
+	                                                                   : ferryInternalError,
 	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
 }
 
@@ -396,13 +414,14 @@ static ferryResult_t say_missing(const struct ferryComm *comm, uint32_t domain, 
 	char missing[200];
 	list_missing(comm, domain, missing, sizeof missing);
 	return ferry_fail(ferryRemoteError,
-	                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they are dead "
-	                  "or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
+	                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they "
+	                  "are dead or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
 	                  attached, comm->nranks, domain, missing, comm->rank);
 }
 
 /* Sleeps while the word is less than `enough`: one that the domain's router raises, or leaves when the job fails. */
-static ferryResult_t wait_for_word(struct ferryComm *comm, uint32_t domain, _Atomic uint32_t *word, uint32_t enough, uint64_t deadline)
+static ferryResult_t wait_for_word(struct ferryComm *comm, uint32_t domain, _Atomic uint32_t *word, uint32_t enough,
+                                   uint64_t deadline)
 {
 	struct ferry_arena_header *header = comm->shared.arenas[domain].header;
 	while (1) {
@@ -411,14 +430,16 @@ static ferryResult_t wait_for_word(struct ferryComm *comm, uint32_t domain, _Ato
 		if (result || value >= enough)
 			return result;
 		if (ferry_attach_closed(comm->sockets[domain]))
-			return ferry_fail(ferryRemoteError, "the router of domain %u went away while rank %d waited for the others", domain,
-			                  comm->rank);
+			return ferry_fail(ferryRemoteError,
+			                  "the router of domain %u went away while rank %d waited for the others",
+			                  domain, comm->rank);
 		if (ferry_now_ns() > deadline && word == &header->attached)
 			return say_missing(comm, domain, value);
 		if (ferry_now_ns() > deadline)
 			return ferry_fail(ferryRemoteError,
-			                  "all %d ranks have attached to domain %u, and its router has not become ready in time; rank %d "
-			                  "waits no longer (FERRY_ATTACH_TIMEOUT sets the seconds)",
+			                  "all %d ranks have attached to domain %u, and its router has not become "
+			                  "ready in time; rank %d waits no longer (FERRY_ATTACH_TIMEOUT sets the "
+			                  "seconds)",
 			                  comm->nranks, domain, comm->rank);
 		ferry_futex_wait(word, value, 100000, true);
 	}
@@ -431,20 +452,25 @@ static ferryResult_t learn_domains(struct ferryComm *comm)
 	for (int rank = 0; rank < comm->nranks; rank++) {
 		uint8_t domain = comm->shared.arenas[0].header->rank_domain[rank];
 		if (domain >= comm->ndomains)
-			return ferry_fail(ferryInternalError, "rank %d is in domain %u of %u", rank, domain, comm->ndomains);
+			return ferry_fail(ferryInternalError, "rank %d is in domain %u of %u", rank, domain,
+			                  comm->ndomains);
 		comm->shared.rank_domain[rank] = comm->topology.rank_domain[rank] = domain;
 	}
 	return ferrySuccess;
 }
 
-/* Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers plans and exports. */
+/*
+ * Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers
+ * plans and exports.
+ */
 static ferryResult_t meet(struct ferryComm *comm)
 {
 	long seconds;
 	ferryResult_t result = ferry_attach_timeout(&seconds);
 	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++)
-		result = wait_for_word(comm, domain, &comm->shared.arenas[domain].header->attached, (uint32_t)comm->nranks, deadline);
+		result = wait_for_word(comm, domain, &comm->shared.arenas[domain].header->attached,
+		                       (uint32_t)comm->nranks, deadline);
 	if (!result)
 		result = learn_domains(comm);
 	for (uint32_t domain = 0; !result && comm->rank == 0 && domain < comm->ndomains; domain++) {
@@ -492,9 +518,13 @@ void ferry_comm_detach(struct ferryComm *comm, bool abort)
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
 		if (comm->sockets[domain] < 0)
 			continue;
-		/* A router that is gone already is no error; about one that does not answer somebody should hear, once, and wait once. */
+		/*
+		 * A router that is gone already is no error; about one that does not answer somebody should hear, once,
+		 * and wait once.
+		 */
 		if (!silent && ferry_attach_call(comm->sockets[domain], &message, NULL, NULL) == ferrySystemError) {
-			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", comm->rank, domain, ferry_last_message());
+			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", comm->rank, domain,
+			          ferry_last_message());
 			silent = true;
 		}
 		disconnect(&comm->sockets[domain]);

@@ -36,7 +36,9 @@ const char *ferryGetLastError(ferryComm_t comm)
 ferryResult_t ferry_comm_check(struct ferryComm *comm)
 {
 	if (comm && !((uintptr_t)comm % _Alignof(struct ferryComm)) && comm->magic == FERRY_COMM_MAGIC)
-		return comm->forked ? ferry_fail(ferryInvalidUsage, "communicator %p belongs to the process that forked this one, with its threads",
+		return comm->forked ? ferry_fail(ferryInvalidUsage,
+		                                 "communicator %p belongs to the process that forked this one, with "
+		                                 "its threads",
 		                                 (void *)comm)
 		                    : ferrySuccess;
 	return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's", (void *)comm);
@@ -84,7 +86,9 @@ static void adopt_failure(struct ferryComm *comm)
 		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
 			continue;
 		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
-		keep_error(comm, failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code : ferryInternalError,
+		keep_error(comm,
+		           failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code
+		                                                            : ferryInternalError,
 		           text);
 	}
 	keep_error(comm, ferryRemoteError, "the job was ended by somebody who left no message");
@@ -105,7 +109,8 @@ bool ferry_comm_failed(struct ferryComm *comm)
 void ferry_comm_check_sockets(struct ferryComm *comm)
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (comm->sockets[domain] >= 0 && !ferry_comm_failed(comm) && ferry_attach_closed(comm->sockets[domain])) {
+		if (comm->sockets[domain] >= 0 && !ferry_comm_failed(comm) &&
+		    ferry_attach_closed(comm->sockets[domain])) {
 			char text[96];
 			snprintf(text, sizeof text, "the router of domain %u died", domain);
 			ferry_comm_fail(comm, ferryRemoteError, text);
@@ -207,7 +212,8 @@ void ferry_comm_wait(struct ferryComm *comm)
 	}
 	uint32_t inflight;
 	bool words = comm->device->ops->enqueue_word; /* a call with a word ends when its stream has come to it */
-	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0 && !(words && ferry_comm_failed(comm)))
+	while ((inflight = atomic_load_explicit(&comm->inflight, memory_order_acquire)) != 0 &&
+	       !(words && ferry_comm_failed(comm)))
 		ferry_futex_wait(&comm->inflight, inflight, 100000, false);
 }
 

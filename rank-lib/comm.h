@@ -83,9 +83,11 @@ struct ferryComm {
 	uint64_t core_cache;                /* bytes of a core's private cache, the least of the domains; 0: unknown */
 	bool show_plans;                    /* FERRY_DEBUG=plan */
 	bool finalized;
-	_Atomic uint32_t holders;           /* its handle and calls: whoever makes one adds, whoever lets go takes away; the last one frees */
+	/* its handle and calls: whoever makes one adds, whoever lets go takes away; the last one frees */
+	_Atomic uint32_t holders;
 
-	_Atomic uint32_t inflight;          /* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word for finalize */
+	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word for finalize */
+	_Atomic uint32_t inflight;
 	_Atomic uint32_t failed;            /* 1 once error is set; release */
 	pthread_mutex_t error_lock;
 	ferryResult_t error;
@@ -97,7 +99,10 @@ struct ferryComm {
 /** ferryInvalidArgument unless comm is a live communicator. */
 ferryResult_t ferry_comm_check(struct ferryComm *comm);
 
-/** Ends the communicator here and, through shared memory, on every rank. The first error stays. In a forked child it does nothing. */
+/**
+ * Ends the communicator here and, through shared memory, on every rank. The first error stays. In a forked child it
+ * does nothing.
+ */
 void ferry_comm_fail(struct ferryComm *comm, ferryResult_t code, const char *message);
 
 /** Looks whether a router or another rank has ended the job; true if the communicator has failed. */
@@ -110,7 +115,9 @@ void ferry_comm_check_sockets(struct ferryComm *comm);
 void ferry_comm_hold(struct ferryComm *comm);
 void ferry_comm_drop(struct ferryComm *comm);
 
-/** bootstrap.c: routers found or started, all domains attached, everybody present; or an error and nothing left open. */
+/**
+ * bootstrap.c: routers found or started, all domains attached, everybody present; or an error and nothing left open.
+ */
 ferryResult_t ferry_comm_attach(struct ferryComm *comm);
 void ferry_comm_detach(struct ferryComm *comm, bool abort);
 
@@ -118,16 +125,23 @@ void ferry_comm_detach(struct ferryComm *comm, bool abort);
  * plans.c: the plan for this key, with a reference for the caller to give back: kept, or compiled and given to the
  * routers (by rank 0) now. Under comm->lock; waits for no call.
  */
-ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **entry);
+ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key,
+                              struct ferry_plan_entry **entry);
 void ferry_comm_free_plans(struct ferryComm *comm);
 
 /** registration.c: forgets the registrations that are left, and what was exported. */
 void ferry_comm_free_registrations(struct ferryComm *comm);
 
-/** Returns when no call is under way. Where the communicator has failed, calls that their streams have not reached count only where they end by that. */
+/**
+ * Returns when no call is under way. Where the communicator has failed, calls that their streams have not reached count
+ * only where they end by that.
+ */
 void ferry_comm_wait(struct ferryComm *comm);
 
-/** No more calls: its lanes end, or its router is not watched any more. While the caller still is an ordinary thread of the application. */
+/**
+ * No more calls: its lanes end, or its router is not watched any more. While the caller still is an ordinary thread of
+ * the application.
+ */
 void ferry_comm_close_data(struct ferryComm *comm);
 
 #endif

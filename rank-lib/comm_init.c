@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a communicator: choices and settings, attaching, all ranks of one process at once, and splitting one that there is. */
+/*
+ * Making a communicator: choices and settings, attaching, all ranks of one process at once, and splitting one that
+ * there is.
+ */
 #include "rank-lib/comm.h"
 
 #include "ipc/environment.h"
@@ -36,7 +39,8 @@ static ferryResult_t choose_router(struct ferryComm *comm, const ferryConfig_t *
 	return ferrySuccess;
 }
 
-static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
+static ferryResult_t choose_device(struct ferryComm *comm, const ferryConfig_t *config,
+                                   const struct ferry_launch *launch)
 {
 	const char *kind = config->device ? config->device : ferry_env("FERRY_DEVICE");
 	int local_rank = launch->local_rank >= 0 ? launch->local_rank : comm->rank;
@@ -59,7 +63,8 @@ static int nearest_domain(const struct ferry_layout *layout, struct ferry_device
 	return found;
 }
 
-static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *config, const struct ferry_launch *launch)
+static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *config,
+                                   const struct ferry_launch *launch)
 {
 	struct ferry_layout layout;
 	ferryResult_t result = ferry_layout_load(&layout);
@@ -72,15 +77,17 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 	if (comm->device->copier->ops->direct_memory_access)
 		comm->staging = layout.domains[0].cache_bytes / 3 * 2;
 	for (uint32_t i = 0; i < layout.ndomains; i++) {
-		if (layout.domains[i].core_cache_bytes && (!comm->core_cache || layout.domains[i].core_cache_bytes < comm->core_cache))
+		if (layout.domains[i].core_cache_bytes &&
+		    (!comm->core_cache || layout.domains[i].core_cache_bytes < comm->core_cache))
 			comm->core_cache = layout.domains[i].core_cache_bytes;
 	}
 	if (config->domain >= (int)layout.ndomains)
-		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain, layout.ndomains,
-		                  layout.source);
+		return ferry_fail(ferryInvalidArgument, "domain %d of a layout with %u domains (%s)", config->domain,
+		                  layout.ndomains, layout.source);
 	int domain = config->domain >= 0 ? config->domain : nearest_domain(&layout, comm->device);
 	comm->domain = domain >= 0 ? (uint32_t)domain
-	                           : ferry_layout_device_domain(&layout, ordinal, devices > ordinal ? devices : ordinal + 1);
+	                           : ferry_layout_device_domain(&layout, ordinal,
+	                                                        devices > ordinal ? devices : ordinal + 1);
 	return ferrySuccess;
 }
 
@@ -192,13 +199,17 @@ ferryResult_t ferryGetUniqueId(ferryUniqueId *id)
 	return ferry_random_key((uint8_t *)id->internal + sizeof id_magic);
 }
 
-ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank, const ferryConfig_t *config)
+ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank,
+                                      const ferryConfig_t *config)
 {
 	if (!comm || !config || config->size != sizeof *config)
-		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: comm %p, config %p of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
-		                  (void *)comm, (const void *)config, config ? config->size : 0, sizeof *config);
+		return ferry_fail(
+		        ferryInvalidArgument,
+		        "ferryCommInitRank: comm %p, config %p of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
+		        (void *)comm, (const void *)config, config ? config->size : 0, sizeof *config);
 	if (nranks < 1 || nranks > FERRY_MAX_RANKS || rank < 0 || rank >= nranks)
-		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: rank %d of %d: 1 to %d ranks, counted from 0", rank, nranks,
+		return ferry_fail(ferryInvalidArgument,
+		                  "ferryCommInitRank: rank %d of %d: 1 to %d ranks, counted from 0", rank, nranks,
 		                  FERRY_MAX_RANKS);
 	if (memcmp(id.internal, id_magic, sizeof id_magic))
 		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: the id did not come from ferryGetUniqueId");
@@ -218,16 +229,20 @@ ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config)
 	struct ferry_launch launch;
 	uint8_t key[FERRY_KEY_BYTES];
 	if (!comm || (config && config->size != sizeof *config))
-		return ferry_fail(ferryInvalidArgument, "ferryCommInitEnv: comm %p, config of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
+		return ferry_fail(ferryInvalidArgument,
+		                  "ferryCommInitEnv: comm %p, config of size %zu (FERRY_CONFIG_INITIALIZER has %zu)",
 		                  (void *)comm, config ? config->size : 0, sizeof *config);
 	ferryResult_t result = ferry_launch_read(&launch);
 	if (result)
 		return result;
 	if (launch.rank < 0 || launch.size < 1 || !launch.has_key)
-		return ferry_fail(ferryInvalidUsage, "the environment (launcher %s) tells no rank, size and job: start the program with ferryrun, mpirun, srun or torchrun",
+		return ferry_fail(ferryInvalidUsage,
+		                  "the environment (launcher %s) tells no rank, size and job: start the program with "
+		                  "ferryrun, mpirun, srun or torchrun",
 		                  launch.launcher);
 	if (launch.size > FERRY_MAX_RANKS || launch.rank >= launch.size)
-		return ferry_fail(ferryInvalidArgument, "rank %d of %d from the environment (launcher %s): at most %d ranks", launch.rank,
+		return ferry_fail(ferryInvalidArgument,
+		                  "rank %d of %d from the environment (launcher %s): at most %d ranks", launch.rank,
 		                  launch.size, launch.launcher, FERRY_MAX_RANKS);
 	ferry_derive_key(key, launch.key, atomic_fetch_add(&made, 1), 0x656e76);
 	return init(comm, launch.size, key, launch.rank, config ? config : &plain, NULL);
@@ -261,19 +276,25 @@ ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devi
 	uint8_t key[FERRY_KEY_BYTES];
 	struct one_of_all all[FERRY_MAX_RANKS];
 	if (!comms || ndevices < 1 || ndevices > FERRY_MAX_RANKS)
-		return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: comms %p, %d devices: 1 to %d", (void *)comms, ndevices,
-		                  FERRY_MAX_RANKS);
+		return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: comms %p, %d devices: 1 to %d",
+		                  (void *)comms, ndevices, FERRY_MAX_RANKS);
 	for (int i = 0; devices && i < ndevices; i++) {
 		if (devices[i] < 0)
 			return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d", i, devices[i]);
 		for (int j = 0; j < i; j++)
 			if (devices[i] == devices[j])
-				return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device",
-				                  i, devices[i], j, devices[j]);
+				return ferry_fail(
+				        ferryInvalidArgument,
+				        "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device",
+				        i, devices[i], j, devices[j]);
 	}
 	ferryResult_t result = ferry_random_key(key);
 	for (int i = 0; i < ndevices; i++) {
-		all[i] = (struct one_of_all){.comm = &comms[i], .nranks = ndevices, .rank = i, .ordinal = devices ? devices[i] : i, .key = key};
+		all[i] = (struct one_of_all){.comm = &comms[i],
+		                             .nranks = ndevices,
+		                             .rank = i,
+		                             .ordinal = devices ? devices[i] : i,
+		                             .key = key};
 		comms[i] = NULL;
 	}
 	int started = 0;
@@ -303,13 +324,15 @@ ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devi
 static bool everyone_posted(struct ferryComm *comm, uint64_t split)
 {
 	for (int rank = 0; rank < comm->nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->board[split % 2].seq, memory_order_acquire) !=
-		    split)
+		if (atomic_load_explicit(&ferry_rank_line(&comm->shared, (uint32_t)rank)->board[split % 2].seq,
+		                         memory_order_acquire) != split)
 			return false;
 	return true;
 }
 
-/* All ranks tell color and key on their boards. Slot s mod 2 is free: whoever posts s + 2 has read everybody's s + 1. */
+/*
+ * All ranks tell color and key on their boards. Slot s mod 2 is free: whoever posts s + 2 has read everybody's s + 1.
+ */
 static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color, int key)
 {
 	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
@@ -324,7 +347,8 @@ static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color,
 		bool posted = everyone_posted(comm, split), failed = ferry_comm_failed(comm);
 		if (posted || failed) {
 			ferry_doorbell_cancel(&line->app);
-			return posted ? ferrySuccess : ferry_fail(comm->error, "ferryCommSplit: %s", comm->error_message);
+			return posted ? ferrySuccess
+			              : ferry_fail(comm->error, "ferryCommSplit: %s", comm->error_message);
 		}
 		ferry_doorbell_wait(&line->app, ticket, 100000);
 		ferry_comm_check_sockets(comm);
@@ -338,7 +362,8 @@ ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *
 	if (result)
 		return result;
 	if (!newcomm || (config && config->size != sizeof *config) || (color < 0 && color != FERRY_SPLIT_NOCOLOR))
-		return ferry_fail(ferryInvalidArgument, "ferryCommSplit: newcomm %p, color %d (0 up, or FERRY_SPLIT_NOCOLOR)",
+		return ferry_fail(ferryInvalidArgument,
+		                  "ferryCommSplit: newcomm %p, color %d (0 up, or FERRY_SPLIT_NOCOLOR)",
 		                  (void *)newcomm, color);
 	*newcomm = NULL;
 	if (config)

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POLLED_SPIN_US 1000 /* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
+/* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
+#define POLLED_SPIN_US 1000
 #define OTHER_CALLS_NS 5000000000ull
 
 /* ---- the member ---- */
@@ -77,7 +78,8 @@ ferryResult_t ferry_direct_open(struct ferryComm *comm)
 	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
 	long spin_us = 0;
 	int descriptor;
-	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0, &spin_us);
+	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
+	                                         &spin_us);
 	if (!result && comm->device->ops->register_words)
 		result = ferry_words_open(comm->device, &descriptor);
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
@@ -102,15 +104,17 @@ ferryResult_t ferry_direct_open(struct ferryComm *comm)
 }
 
 /*
- * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other communicators
- * need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the caller does next.
+ * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other
+ * communicators need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the
+ * caller does next.
  */
 static void wait_for_other_calls(struct ferry_device *device)
 {
 	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
 	uint32_t inflight;
 	while (device->copier->ops->direct_memory_access &&
-	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 && ferry_now_ns() < until)
+	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 &&
+	       ferry_now_ns() < until)
 		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
 
@@ -202,8 +206,11 @@ static void ticket_drop(struct ferry_call *call)
 	ferry_ticket_drop(&direct_of(call)->ticket);
 }
 
-static const struct ferry_call_ops ticket_ops = {
-	.started = ticket_started, .finish = ticket_finish, .finish_early = true, .forgotten = never_forgotten, .release = ticket_drop};
+static const struct ferry_call_ops ticket_ops = {.started = ticket_started,
+                                                 .finish = ticket_finish,
+                                                 .finish_early = true,
+                                                 .forgotten = never_forgotten,
+                                                 .release = ticket_drop};
 
 static void ticket_release(struct ferry_ticket *ticket)
 {
@@ -216,8 +223,10 @@ static bool down_ready(const struct ferry_call *call)
 	const struct ferry_half *half = &call->halves[FERRY_DOWN];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		const struct ferry_transfer *transfer = &half->transfers[i];
-		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY || (call->steps->plan->flags & FERRY_PLAN_VARIABLE) ||
-		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, ferry_call_number(call), transfer->nslices))
+		if (!transfer->step || transfer->step->instr->opcode == FERRY_COPY ||
+		    (call->steps->plan->flags & FERRY_PLAN_VARIABLE) ||
+		    ferry_gates_open(transfer->step->gates, transfer->step->ngates, ferry_call_number(call),
+		                     transfer->nslices))
 			return true;
 	}
 	return false;
@@ -240,7 +249,8 @@ static ferryResult_t launch_with_ticket(struct direct_call *direct, ferryStream_
 	direct->call.ops = &ticket_ops;
 	direct->ticket.on_start = on_start;
 	direct->ticket.release = ticket_release;
-	atomic_store_explicit(&direct->ticket.holders, 2, memory_order_relaxed); /* the lanes, and this thread until it has enqueued */
+	/* the lanes, and this thread until it has enqueued */
+	atomic_store_explicit(&direct->ticket.holders, 2, memory_order_relaxed);
 	count_call(direct);
 	ferry_lanes_submit(&comm->member, &direct->call);
 	ferryResult_t result = comm->device->ops->enqueue_ticket(comm->device, stream, &direct->ticket);
@@ -289,15 +299,16 @@ static void forget(void *argument)
 }
 
 /* The lanes and routers take about as long to wake up as the call to get into the stream: they are told first. */
-static ferryResult_t launch_with_word(struct direct_call *direct, const struct ferry_request *request, const struct ferry_stream_state *stream,
-                                      struct ferry_stream_call *in_stream)
+static ferryResult_t launch_with_word(struct direct_call *direct, const struct ferry_request *request,
+                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
 	struct ferryComm *comm = direct->comm;
 	uint32_t index;
 	direct->call.ops = &word_ops;
 	direct->call.captured = stream->captures;
-	ferryResult_t result = stream->captures ? ferry_word_for_capture(&comm->words, &index)
-	                                        : ferry_word_for_stream(&comm->words, stream->id, &index, &direct->turn);
+	ferryResult_t result = stream->captures
+	                               ? ferry_word_for_capture(&comm->words, &index)
+	                               : ferry_word_for_stream(&comm->words, stream->id, &index, &direct->turn);
 	if (result) {
 		call_free(direct);
 		return result;
@@ -329,9 +340,11 @@ ferryResult_t ferry_direct_collective(const struct ferry_collective_call *collec
 	struct ferry_steps *steps = &collective->entry->steps;
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
-	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar, .scalar_bytes = ferry_type_size(request->type)};
+	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
+	                                      .scalar_bytes = ferry_type_size(request->type)};
 	struct direct_call *direct = call_new(comm, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN],
-	                                      collective->seq ? 1u << collective->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1);
+	                                      collective->seq ? 1u << collective->seq % FERRY_BANKS
+	                                                      : (1u << FERRY_BANKS) - 1);
 	if (!direct) {
 		ferry_plan_cache_give_back(&comm->plans, collective->entry);
 		return ferry_fail(ferrySystemError, "no memory for a call");
@@ -373,14 +386,16 @@ static void fill_pair(struct ferryComm *comm, const struct ferry_request *reques
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	transfer->slice = ferry_pair_slice(comm->shared.arenas[comm->shared.rank_domain[source]].pair_slot_bytes, transfer->length);
+	transfer->slice = ferry_pair_slice(comm->shared.arenas[comm->shared.rank_domain[source]].pair_slot_bytes,
+	                                   transfer->length);
 	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 	if (!transfer->nslices)
 		transfer->nslices = 1; /* an empty message is a message too */
 	transfer->message = ++comm->messages[request->direction][peer];
 }
 
-ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests, const struct ferry_stream_state *stream)
+ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests,
+                                 const struct ferry_stream_state *stream)
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_stream_call in_stream = {0};

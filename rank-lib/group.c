@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups: calls between start and end are kept and launched together by the outermost end. All sends and receives of one
- * communicator and stream in a group become one call, so that they progress together; collectives stay calls of their own.
- * The state is the calling thread's alone.
+ * Groups: calls between start and end are kept and launched together by the outermost end. All sends and receives of
+ * one communicator and stream in a group become one call, so that they progress together; collectives stay calls of
+ * their own. The state is the calling thread's alone.
  */
 #include "rank-lib/group.h"
 
@@ -35,7 +35,8 @@ static ferryResult_t copy_counts(struct kept *kept)
 	kept->counts = malloc(4 * n * sizeof *kept->counts);
 	if (!kept->counts)
 		return ferry_fail(ferrySystemError, "no memory for the counts of an alltoallv");
-	const size_t **arrays[4] = {&request->sendcounts, &request->senddispls, &request->recvcounts, &request->recvdispls};
+	const size_t **arrays[4] = {&request->sendcounts, &request->senddispls, &request->recvcounts,
+	                            &request->recvdispls};
 	for (size_t i = 0; i < 4; i++) {
 		memcpy(kept->counts + i * n, *arrays[i], n * sizeof *kept->counts);
 		*arrays[i] = kept->counts + i * n;

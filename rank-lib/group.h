@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Groups: calls between ferryGroupStart and ferryGroupEnd are kept and launched together by the outermost end. The state is the calling
- * thread's alone.
+ * Groups: calls between ferryGroupStart and ferryGroupEnd are kept and launched together by the outermost end. The
+ * state is the calling thread's alone.
  */
 #ifndef FERRY_RANK_LIB_GROUP_H
 #define FERRY_RANK_LIB_GROUP_H

@@ -138,7 +138,8 @@ static ferryResult_t start(void)
 	if (event < 0)
 		event = ferry_descriptor_above(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (event < 0)
-		return ferry_fail(ferrySystemError, "a descriptor for Ferry's thread: %s%s", strerror(errno), ferry_descriptors_hint(errno));
+		return ferry_fail(ferrySystemError, "a descriptor for Ferry's thread: %s%s", strerror(errno),
+		                  ferry_descriptors_hint(errno));
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int refused = pthread_create(&thread, NULL, keeper_main, NULL);

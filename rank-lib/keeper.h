@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The one thread that Ferry has in the process of a rank whose router moves the data. It sleeps until the other end of a socket closes; and
- * where streams have nobody else left who would let them go on, it looks at their words once a millisecond. It calls no driver.
+ * The one thread that Ferry has in the process of a rank whose router moves the data. It sleeps until the other end of
+ * a socket closes; and where streams have nobody else left who would let them go on, it looks at their words once a
+ * millisecond. It calls no driver.
  */
 #ifndef FERRY_RANK_LIB_KEEPER_H
 #define FERRY_RANK_LIB_KEEPER_H
@@ -10,11 +11,14 @@
 
 #include <stdbool.h>
 
-/* What it looks after; part of something that outlives it. Fields but `next` and `looks` are constant while it is kept. */
+/*
+ * What it looks after; part of something that outlives it. Fields but `next` and `looks` are constant while it is kept.
+ */
 struct ferry_kept {
 	int descriptor;                          /* a connection; -1: none */
 	void (*closed)(struct ferry_kept *kept); /* once, when its other end has closed; by the keeper's thread */
-	bool (*look)(struct ferry_kept *kept);   /* once a millisecond from ferry_keeper_look on, until it returns false; the same */
+	/* once a millisecond from ferry_keeper_look on, until it returns false; the same */
+	bool (*look)(struct ferry_kept *kept);
 	bool looks, gone;                        /* under the keeper's lock */
 	struct ferry_kept *next;
 };

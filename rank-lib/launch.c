@@ -7,21 +7,27 @@
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
 	struct ferryComm *comm = request->comm;
-	struct ferry_plan_key key = {.collective = request->collective, .type = request->type, .root = (uint32_t)request->root};
+	struct ferry_plan_key key = {.collective = request->collective,
+	                             .type = request->type,
+	                             .root = (uint32_t)request->root};
 	if (request->program) {
-		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program, &key.program);
+		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,
+		                                                &key.program);
 		if (result)
 			return result;
 		if (key.program->collective != request->collective)
-			return ferry_fail(ferryProgramError, "the program is for %s", ferry_collective_name(key.program->collective));
+			return ferry_fail(ferryProgramError, "the program is for %s",
+			                  ferry_collective_name(key.program->collective));
 	}
 	key.count = key.collective == FERRY_ALLTOALLV ? 0 : request->count;
 	if (!ferry_collective_has_root(key.collective))
 		key.root = 0;
-	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum : request->op < ferryNumOps ? request->op : ferryNumOps;
+	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum
+	            : request->op < ferryNumOps               ? request->op
+	                                                      : ferryNumOps;
 	if (!key.program)
-		key.program = ferry_user_programs_replacement(&comm->programs, &comm->topology, key.collective, key.root,
-		                                              key.count * ferry_type_size(key.type));
+		key.program = ferry_user_programs_replacement(&comm->programs, &comm->topology, key.collective,
+		                                              key.root, key.count * ferry_type_size(key.type));
 	return ferry_comm_plan(comm, &key, entry);
 }
 
@@ -81,7 +87,8 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	pthread_mutex_lock(&comm->lock);
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
 	if (!result)
-		result = comm->mapped ? ferry_mapped_pairs(requests, nrequests, &stream) : ferry_direct_pairs(requests, nrequests, &stream);
+		result = comm->mapped ? ferry_mapped_pairs(requests, nrequests, &stream)
+		                      : ferry_direct_pairs(requests, nrequests, &stream);
 	pthread_mutex_unlock(&comm->lock);
 	return result;
 }

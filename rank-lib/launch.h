@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * From a checked request to a call: its plan, its place in the order of calls, its stream. Then direct.c or mapped.c makes the call, by who
- * moves the rank's data. By the application's threads.
+ * From a checked request to a call: its plan, its place in the order of calls, its stream. Then direct.c or mapped.c
+ * makes the call, by who moves the rank's data. By the application's threads.
  */
 #ifndef FERRY_RANK_LIB_LAUNCH_H
 #define FERRY_RANK_LIB_LAUNCH_H

@@ -146,7 +146,8 @@ bool ferry_mapped_is_idle(const struct ferryComm *comm)
 
 bool ferry_mapped_is_taken(const struct ferryComm *comm)
 {
-	return atomic_load_explicit(&comm->ring->taken, memory_order_acquire) == atomic_load_explicit(&comm->ring->written, memory_order_relaxed);
+	return atomic_load_explicit(&comm->ring->taken, memory_order_acquire) ==
+	       atomic_load_explicit(&comm->ring->written, memory_order_relaxed);
 }
 
 /* The router takes submissions whether their streams have come to them or not, so room comes soon. */
@@ -176,7 +177,8 @@ static ferryResult_t submit(struct ferryComm *comm, struct ferry_submission *hea
 static void wake_router(struct ferryComm *comm, uint32_t domains)
 {
 	if (domains)
-		atomic_store_explicit(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->announced, comm->made, memory_order_release);
+		atomic_store_explicit(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->announced, comm->made,
+		                      memory_order_release);
 	ferry_wake(&comm->shared, 1ull << comm->rank, 0, domains);
 }
 
@@ -192,7 +194,8 @@ static ferryResult_t enqueue(struct ferryComm *comm, ferryStream_t stream, const
 /* ---- collectives ---- */
 
 /* How far the call reaches into each buffer. */
-static void find_reach(const struct ferry_collective_call *collective, const struct ferry_request_parts *parts, uint64_t reach[2])
+static void find_reach(const struct ferry_collective_call *collective, const struct ferry_request_parts *parts,
+                       uint64_t reach[2])
 {
 	const struct ferry_request *request = collective->request;
 	const struct ferry_steps *steps = &collective->entry->steps;
@@ -225,7 +228,8 @@ ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective)
 	collective->names[0] = collective->names[1] = (struct ferry_buffer_name){0};
 	for (int i = 0; i < 2 && !result; i++)
 		if (reach[i])
-			result = ferry_exports_name(comm->exports, starts[i], reach[i], submission, &collective->names[i]);
+			result = ferry_exports_name(comm->exports, starts[i], reach[i], submission,
+			                            &collective->names[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
 		ferry_exports_unpin(comm->exports, &collective->names[0]);
 	return result;
@@ -251,13 +255,15 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 }
 
 /* Its word, and who keeps what it needs. */
-static ferryResult_t take_word(const struct ferry_collective_call *collective, struct ferry_submission *head, struct ferry_stream_call *in_stream)
+static ferryResult_t take_word(const struct ferry_collective_call *collective, struct ferry_submission *head,
+                               struct ferry_stream_call *in_stream)
 {
 	struct ferryComm *comm = collective->request->comm;
 	if (!collective->stream.captures)
 		return ferry_word_for_stream(&comm->words, collective->stream.id, &head->word, &head->turn);
 	struct ferry_capture *capture = calloc(1, sizeof *capture);
-	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word) : ferry_fail(ferrySystemError, "no memory for a call");
+	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word)
+	                               : ferry_fail(ferrySystemError, "no memory for a call");
 	if (result) {
 		free(capture);
 		return result;
@@ -279,7 +285,8 @@ static ferryResult_t submit_collective(const struct ferry_collective_call *colle
 		return submit(comm, head, NULL, 0);
 	head->nparts = (uint32_t)comm->nranks;
 	for (uint32_t peer = 0; peer < head->nparts; peer++)
-		behind[peer] = (struct ferry_submitted_part){parts->send_lengths[peer], parts->send_offsets[peer], parts->receive_lengths[peer],
+		behind[peer] = (struct ferry_submitted_part){parts->send_lengths[peer], parts->send_offsets[peer],
+		                                             parts->receive_lengths[peer],
 		                                             parts->receive_offsets[peer]};
 	return submit(comm, head, behind, head->nparts * sizeof *behind);
 }
@@ -292,7 +299,8 @@ ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collec
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
 	struct ferry_submission head;
-	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar, .scalar_bytes = ferry_type_size(request->type)};
+	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
+	                                      .scalar_bytes = ferry_type_size(request->type)};
 	ferry_request_buffers(request, &parts, &buffers);
 	fill_head(collective, &head);
 	if (collective->seq)
@@ -305,7 +313,8 @@ ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collec
 		result = submit_collective(collective, &head, &parts);
 	}
 	if (!collective->stream.captures)
-		ferry_plan_cache_give_back(&comm->plans, collective->entry); /* the router has it as long as it needs it */
+		/* the router has it as long as it needs it */
+		ferry_plan_cache_give_back(&comm->plans, collective->entry);
 	if (result) {
 		ferry_comm_fail(comm, result, ferry_last_message()); /* it has its place among the calls */
 	} else {
@@ -329,12 +338,13 @@ static ferryResult_t name_message(struct ferryComm *comm, const struct ferry_req
 	                                            .direction = (uint8_t)request->direction};
 	if (!message->bytes)
 		return ferrySuccess;
-	return ferry_exports_name(comm->exports, up ? request->send : request->receive, message->bytes, submission, &message->buffer);
+	return ferry_exports_name(comm->exports, up ? request->send : request->receive, message->bytes, submission,
+	                          &message->buffer);
 }
 
 /* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
-static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submission *head, const struct ferry_submitted_message *messages,
-                                     uint32_t count)
+static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submission *head,
+                                     const struct ferry_submitted_message *messages, uint32_t count)
 {
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t sent = 0; sent < count && !result; sent += head->nparts) {
@@ -347,13 +357,16 @@ static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submis
 	return result;
 }
 
-ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests, const struct ferry_stream_state *stream)
+ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests,
+                                 const struct ferry_stream_state *stream)
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES};
 	uint64_t last = comm->submissions + (nrequests + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
 	struct ferry_submitted_message *messages = calloc(nrequests, sizeof *messages);
-	ferryResult_t result = messages ? ferrySuccess : ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
+	ferryResult_t result = messages
+	                               ? ferrySuccess
+	                               : ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests && !result; i++)
 		result = name_message(comm, &requests[i], last, &messages[i]);
 	if (!result)

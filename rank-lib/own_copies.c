@@ -5,7 +5,8 @@
 
 #include <stdlib.h>
 
-ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers, struct ferry_stream_call *call)
+ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers,
+                               struct ferry_stream_call *call)
 {
 	call->copies = NULL;
 	call->ncopies = 0;
@@ -24,7 +25,8 @@ ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct fer
 			return ferry_fail(ferrySystemError, "no memory for %u copies", call->ncopies + 1);
 		}
 		call->copies = grown;
-		grown[call->ncopies++] = (struct ferry_local_copy){transfer.destination, transfer.user, transfer.length};
+		grown[call->ncopies++] = (struct ferry_local_copy){transfer.destination, transfer.user,
+		                                                   transfer.length};
 	}
 	return ferrySuccess;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** The copies of a call that the user's stream makes itself: a rank's own block, from its send buffer to its receive buffer. */
+/**
+ * The copies of a call that the user's stream makes itself: a rank's own block, from its send buffer to its receive
+ * buffer.
+ */
 #ifndef FERRY_RANK_LIB_OWN_COPIES_H
 #define FERRY_RANK_LIB_OWN_COPIES_H
 
@@ -7,6 +10,7 @@
 #include "router/call.h"
 
 /** Fills in call->copies and ->ncopies; the copies are the caller's to free. Error: ferrySystemError. */
-ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers, struct ferry_stream_call *call);
+ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers,
+                               struct ferry_stream_call *call);
 
 #endif

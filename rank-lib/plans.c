@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plans a communicator keeps: found by what was asked, else synthesized or replaced, compiled, and given to the routers. */
+/*
+ * The plans a communicator keeps: found by what was asked, else synthesized or replaced, compiled, and given to the
+ * routers.
+ */
 #include "rank-lib/comm.h"
 #include "rank-lib/mapped.h"
 
@@ -42,7 +45,10 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
 	return result;
 }
 
-/* Every rank checks what a router would: a plan that some router refuses must fail on all ranks, not hang those without it. */
+/*
+ * Every rank checks what a router would: a plan that some router refuses must fail on all ranks, not hang those without
+ * it.
+ */
 static ferryResult_t validate(struct ferryComm *comm, const struct ferry_plan *plan)
 {
 	struct ferry_plan_limits limits = {.nranks = (uint32_t)comm->nranks,
@@ -93,16 +99,18 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 	if (!comm->show_plans || comm->rank)
 		return;
 	fprintf(stderr,
-	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u slots, workers %u%s, staging",
+	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u "
+	        "slots, workers %u%s, staging",
 	        ferry_collective_name(plan->collective), (unsigned long long)plan->count, ferry_type_name(plan->type),
-	        ferry_redop_name(plan->redop), plan->nranks, plan->ndomains, entry->key.program ? ", user's program" : "",
-	        plan->ninstrs, plan->slice, plan->window, plan->workers, plan->workers ? "" : " (all)");
+	        ferry_redop_name(plan->redop), plan->nranks, plan->ndomains,
+	        entry->key.program ? ", user's program" : "", plan->ninstrs, plan->slice, plan->window, plan->workers,
+	        plan->workers ? "" : " (all)");
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
 	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
 	if (plan->flags & FERRY_PLAN_DMA)
-		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", comm->costs.issue_ns, comm->costs.link,
-		        comm->costs.measured ? "ferry-perf limits" : "not measured here");
+		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", comm->costs.issue_ns,
+		        comm->costs.link, comm->costs.measured ? "ferry-perf limits" : "not measured here");
 	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }
 
@@ -111,12 +119,14 @@ static bool routers_finished(const struct ferryComm *comm, const struct ferry_pl
 	if (comm->mapped && !ferry_mapped_is_taken(comm))
 		return false;
 	/* Who moves the data numbers calls once some were captured: then all must be over. */
-	if (comm->mapped && atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed) != UINT64_MAX && !ferry_mapped_is_idle(comm))
+	if (comm->mapped && atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed) != UINT64_MAX &&
+	    !ferry_mapped_is_idle(comm))
 		return false;
 	uint64_t last = atomic_load_explicit(&entry->steps.last_seq, memory_order_relaxed);
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (entry->steps.domains >> domain & 1 &&
-		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[last % FERRY_BANKS], memory_order_acquire) < last)
+		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[last % FERRY_BANKS],
+		                         memory_order_acquire) < last)
 			return false;
 	return true;
 }

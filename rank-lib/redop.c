@@ -9,8 +9,10 @@ ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDat
 	ferryResult_t result = ferry_comm_check(comm);
 	if (result)
 		return result;
-	if (!op || !scalar || !ferry_type_size(type) || (residence != ferryScalarDevice && residence != ferryScalarHostImmediate))
-		return ferry_fail(ferryInvalidArgument, "ferryRedOpCreatePreMulSum: op %p, scalar %p, type %d, residence %d", (void *)op,
+	if (!op || !scalar || !ferry_type_size(type) ||
+	    (residence != ferryScalarDevice && residence != ferryScalarHostImmediate))
+		return ferry_fail(ferryInvalidArgument,
+		                  "ferryRedOpCreatePreMulSum: op %p, scalar %p, type %d, residence %d", (void *)op,
 		                  scalar, (int)type, (int)residence);
 	pthread_mutex_lock(&comm->lock);
 	for (int i = 0; i < FERRY_MAX_REDOPS; i++) {
@@ -38,7 +40,8 @@ ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm)
 	int index = (int)op - (int)ferryNumOps;
 	pthread_mutex_lock(&comm->lock);
 	if (index < 0 || index >= FERRY_MAX_REDOPS || !comm->redops[index].used)
-		result = ferry_fail(ferryInvalidArgument, "ferryRedOpDestroy: %d is no reduction created on this communicator", (int)op);
+		result = ferry_fail(ferryInvalidArgument,
+		                    "ferryRedOpDestroy: %d is no reduction created on this communicator", (int)op);
 	else
 		comm->redops[index].used = false; /* calls under way have copied the scalar */
 	pthread_mutex_unlock(&comm->lock);

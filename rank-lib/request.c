@@ -20,8 +20,8 @@ static void extents(const struct ferry_request *request, uint64_t *sends, uint64
 		}
 		return;
 	}
-	ferry_collective_chunks(request->collective, (uint32_t)comm->nranks, 1, (uint32_t)request->root, (uint32_t)comm->rank,
-	                        &send_blocks, &receive_blocks);
+	ferry_collective_chunks(request->collective, (uint32_t)comm->nranks, 1, (uint32_t)request->root,
+	                        (uint32_t)comm->rank, &send_blocks, &receive_blocks);
 	*sends = send_blocks * block;
 	*receives = receive_blocks * block;
 }
@@ -51,8 +51,8 @@ static ferryResult_t check_buffers(const struct ferry_request *request)
 	size_t element = ferry_type_size(request->type);
 	if (request->count > (1ull << 46) / (uint64_t)request->comm->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
-		                  (unsigned long long)request->count, (1ull << 46) / (unsigned long long)request->comm->nranks,
-		                  request->comm->nranks);
+		                  (unsigned long long)request->count,
+		                  (1ull << 46) / (unsigned long long)request->comm->nranks, request->comm->nranks);
 	extents(request, &sends, &receives);
 	if ((sends && !request->send) || (receives && !request->receive))
 		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
@@ -60,15 +60,18 @@ static ferryResult_t check_buffers(const struct ferry_request *request)
 		                  (unsigned long long)(sends && !request->send ? sends : receives),
 		                  sends && !request->send ? "sent" : "received");
 	if ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element))
-		return ferry_fail(ferryInvalidArgument, "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes",
-		                  name, request->send, request->receive, element);
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes", name,
+		                  request->send, request->receive, element);
 	const char *send = request->send, *receive = request->receive;
 	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request))
 		return ferrySuccess;
 	if (send < receive + receives && receive < send + sends)
 		return ferry_fail(ferryInvalidArgument,
-		                  "%s: sendbuff %p (%llu bytes) and recvbuff %p (%llu bytes) overlap and are not in place", name,
-		                  request->send, (unsigned long long)sends, request->receive, (unsigned long long)receives);
+		                  "%s: sendbuff %p (%llu bytes) and recvbuff %p (%llu bytes) overlap and are not in "
+		                  "place",
+		                  name, request->send, (unsigned long long)sends, request->receive,
+		                  (unsigned long long)receives);
 	return ferrySuccess;
 }
 
@@ -79,12 +82,14 @@ static ferryResult_t check_variable_overlap(const struct ferry_request *request)
 	size_t element = ferry_type_size(request->type);
 	for (int to = 0; to < request->comm->nranks; to++)
 		for (int from = 0; from < request->comm->nranks; from++) {
-			uintptr_t out = send + request->senddispls[to] * element, in = receive + request->recvdispls[from] * element;
-			uint64_t sent = request->sendcounts[to] * element, received = request->recvcounts[from] * element;
+			uintptr_t out = send + request->senddispls[to] * element,
+			          in = receive + request->recvdispls[from] * element;
+			uint64_t sent = request->sendcounts[to] * element,
+			         received = request->recvcounts[from] * element;
 			if (sent && received && out < in + received && in < out + sent)
 				return ferry_fail(ferryInvalidArgument,
-				                  "alltoallv: the part of sendbuff %p for rank %d and the part of recvbuff %p from rank %d "
-				                  "overlap; it has no in-place form",
+				                  "alltoallv: the part of sendbuff %p for rank %d and the part of "
+				                  "recvbuff %p from rank %d overlap; it has no in-place form",
 				                  request->send, to, request->receive, from);
 		}
 	return ferrySuccess;
@@ -93,14 +98,16 @@ static ferryResult_t check_variable_overlap(const struct ferry_request *request)
 static ferryResult_t check_variable(const struct ferry_request *request)
 {
 	if (!request->sendcounts || !request->senddispls || !request->recvcounts || !request->recvdispls)
-		return ferry_fail(ferryInvalidArgument, "alltoallv: sendcounts %p, sdispls %p, recvcounts %p, rdispls %p: none may be NULL",
+		return ferry_fail(ferryInvalidArgument,
+		                  "alltoallv: sendcounts %p, sdispls %p, recvcounts %p, rdispls %p: none may be NULL",
 		                  (const void *)request->sendcounts, (const void *)request->senddispls,
 		                  (const void *)request->recvcounts, (const void *)request->recvdispls);
 	uint64_t most = 1ull << 46, self = (uint64_t)request->comm->rank;
 	for (int peer = 0; peer < request->comm->nranks; peer++)
-		if (request->sendcounts[peer] > most || request->senddispls[peer] > most || request->recvcounts[peer] > most ||
-		    request->recvdispls[peer] > most)
-			return ferry_fail(ferryInvalidArgument, "alltoallv: a count or displacement for peer %d is over %llu", peer,
+		if (request->sendcounts[peer] > most || request->senddispls[peer] > most ||
+		    request->recvcounts[peer] > most || request->recvdispls[peer] > most)
+			return ferry_fail(ferryInvalidArgument,
+			                  "alltoallv: a count or displacement for peer %d is over %llu", peer,
 			                  (unsigned long long)most);
 	if (request->sendcounts[self] != request->recvcounts[self])
 		return ferry_fail(ferryInvalidUsage, "alltoallv: rank %d sends %zu elements to itself and receives %zu",
@@ -115,7 +122,8 @@ static ferryResult_t check_redop(const struct ferry_request *request)
 	if (!ferry_collective_reduces(request->collective))
 		return ferrySuccess;
 	if ((int)request->op < 0 || index >= FERRY_MAX_REDOPS || (index >= 0 && !comm->redops[index].used))
-		return ferry_fail(ferryInvalidArgument, "%s: reduction %d: 0 to %d, or one created on this communicator",
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s: reduction %d: 0 to %d, or one created on this communicator",
 		                  ferry_collective_name(request->collective), (int)request->op, ferryNumOps - 1);
 	if (index >= 0 && comm->redops[index].type != request->type)
 		return ferry_fail(ferryInvalidUsage, "%s of %s with a reduction created for %s",
@@ -125,7 +133,8 @@ static ferryResult_t check_redop(const struct ferry_request *request)
 }
 
 /* The bytes from the first to the last that the call touches on one side. */
-static uint64_t reach(const struct ferry_request *request, const size_t *counts, const size_t *displacements, uint64_t bytes)
+static uint64_t reach(const struct ferry_request *request, const size_t *counts, const size_t *displacements,
+                      uint64_t bytes)
 {
 	uint64_t end = 0;
 	if (request->collective != FERRY_ALLTOALLV)
@@ -142,10 +151,13 @@ static ferryResult_t check_memory(const struct ferry_request *request)
 	uint64_t sends, receives;
 	extents(request, &sends, &receives);
 	ferryResult_t result = device->ops->check_buffer(device, request->send,
-	                                                 reach(request, request->sendcounts, request->senddispls, sends), "sendbuff");
+	                                                 reach(request, request->sendcounts, request->senddispls,
+	                                                       sends),
+	                                                 "sendbuff");
 	if (!result && (request->receive != request->send || receives > sends))
 		result = device->ops->check_buffer(device, request->receive,
-		                                   reach(request, request->recvcounts, request->recvdispls, receives), "recvbuff");
+		                                   reach(request, request->recvcounts, request->recvdispls, receives),
+		                                   "recvbuff");
 	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : result;
 }
 
@@ -162,10 +174,12 @@ ferryResult_t ferry_request_check(const struct ferry_request *request)
 	if (comm->finalized)
 		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized", name);
 	if (!ferry_type_size(request->type))
-		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type, ferryNumTypes - 1);
+		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type,
+		                  ferryNumTypes - 1);
 	if (request->root < 0 || request->root >= comm->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: %s %d: 0 to %d", name,
-		                  request->collective == FERRY_SENDRECV ? "peer" : "root", request->root, comm->nranks - 1);
+		                  request->collective == FERRY_SENDRECV ? "peer" : "root", request->root,
+		                  comm->nranks - 1);
 	pthread_mutex_lock(&comm->lock);
 	result = check_redop(request);
 	pthread_mutex_unlock(&comm->lock);
@@ -197,7 +211,8 @@ struct ferry_redop ferry_request_factor(const struct ferry_request *request, boo
 	return factor;
 }
 
-void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts, struct ferry_call_buffers *buffers)
+void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts,
+                           struct ferry_call_buffers *buffers)
 {
 	size_t element = ferry_type_size(request->type);
 	*buffers = (struct ferry_call_buffers){.send = (char *)request->send,

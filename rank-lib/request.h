@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** What a function of the API asks for: checked here, then launched or, inside a group, kept until its end. By the application's threads. */
+/**
+ * What a function of the API asks for: checked here, then launched or, inside a group, kept until its end. By the
+ * application's threads.
+ */
 #ifndef FERRY_RANK_LIB_REQUEST_H
 #define FERRY_RANK_LIB_REQUEST_H
 
@@ -19,29 +22,39 @@ struct ferry_request {
 	ferryStream_t stream;
 	enum ferry_direction direction;                       /* SENDRECV: FERRY_UP sends */
 	bool kept;                                            /* in a group: `factor` is from when the call was made */
-	struct ferry_redop factor;                            /* premulsum: the operation may be destroyed before the group ends */
+	/* premulsum: the operation may be destroyed before the group ends */
+	struct ferry_redop factor;
 };
 
 /* A collective with its plan and its place in the order of calls. */
 struct ferry_collective_call {
 	const struct ferry_request *request;
-	struct ferry_plan_entry *entry; /* with a reference, which whoever makes the call takes over, and gives back if that fails */
+	/* with a reference, which whoever makes the call takes over, and gives back if that fails */
+	struct ferry_plan_entry *entry;
 	uint32_t shape;                 /* as in the descriptor */
 	uint64_t seq, name, after;      /* as in struct ferry_call */
 	struct ferry_redop factor;      /* premulsum */
 	struct ferry_stream_state stream;
-	struct ferry_buffer_name names[2]; /* mapped: of the send and the receive buffer; generation 0: none is needed */
+	/* mapped: of the send and the receive buffer; generation 0: none is needed */
+	struct ferry_buffer_name names[2];
 };
 
 /** Where an alltoallv's parts are, in bytes. */
 struct ferry_request_parts {
-	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS], receive_offsets[FERRY_MAX_RANKS];
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS],
+	        receive_offsets[FERRY_MAX_RANKS];
 };
 
-/** The request's buffers as lanes take them. `parts`: memory for those of an alltoallv, for as long as the result is used. */
-void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts, struct ferry_call_buffers *buffers);
+/**
+ * The request's buffers as lanes take them. `parts`: memory for those of an alltoallv, for as long as the result is
+ * used.
+ */
+void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts,
+                           struct ferry_call_buffers *buffers);
 
-/** What is wrong with it: ferryInvalidArgument or ferryInvalidUsage with the values, or why the communicator has failed. */
+/**
+ * What is wrong with it: ferryInvalidArgument or ferryInvalidUsage with the values, or why the communicator has failed.
+ */
 ferryResult_t ferry_request_check(const struct ferry_request *request);
 
 /** The created reduction that the request names; unused for the built-in ones. Takes comm->lock unless `locked`. */

@@ -19,8 +19,8 @@ static struct ferry_word *words;
 static int block = -1;
 static bool registered; /* with all contexts: CUDA's portable registration */
 /*
- * Free words, used again in the order in which they were given back: the stream that waited for one has long seen it be 0 when all others
- * have been used since.
+ * Free words, used again in the order in which they were given back: the stream that waited for one has long seen it be
+ * 0 when all others have been used since.
  */
 static uint32_t *idle, first_idle, nidle;
 static struct ferry_word_table orphans = {.lock = PTHREAD_MUTEX_INITIALIZER}; /* of communicators that have gone */
@@ -33,14 +33,17 @@ static ferryResult_t make_block(void)
 {
 	int descriptor = ferry_descriptor_above(memfd_create("ferry-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (descriptor < 0)
-		return ferry_fail(ferrySystemError, "memory for the words of calls: %s%s", strerror(errno), ferry_descriptors_hint(errno));
+		return ferry_fail(ferrySystemError, "memory for the words of calls: %s%s", strerror(errno),
+		                  ferry_descriptors_hint(errno));
 	/* Sealed: routers map it, and it must not shrink under them. */
 	void *memory = MAP_FAILED;
 	uint32_t *ring = malloc(FERRY_WORDS * sizeof *ring);
-	if (ring && !ftruncate(descriptor, BYTES) && !fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
+	if (ring && !ftruncate(descriptor, BYTES) &&
+	    !fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
 	if (memory == MAP_FAILED) {
-		ferryResult_t result = ferry_fail(ferrySystemError, "%zu bytes for the words of calls: %s", BYTES, strerror(errno));
+		ferryResult_t result = ferry_fail(ferrySystemError, "%zu bytes for the words of calls: %s", BYTES,
+		                                  strerror(errno));
 		free(ring);
 		close(descriptor);
 		return result;
@@ -140,7 +143,9 @@ static void drop_forgotten(struct ferry_word_table *table)
 static ferryResult_t add_use(struct ferry_word_table *table, struct ferry_word_use *use)
 {
 	if (!take(&use->index))
-		return ferry_fail(ferryInvalidUsage, "%u streams and captured calls of this process wait for calls: that is the most", FERRY_WORDS);
+		return ferry_fail(ferryInvalidUsage,
+		                  "%u streams and captured calls of this process wait for calls: that is the most",
+		                  FERRY_WORDS);
 	if (append(table, use))
 		return ferrySuccess;
 	give_back(use->index);
@@ -196,7 +201,8 @@ static void release(const struct ferry_word_use *use)
 	if (atomic_load_explicit(&word->word, memory_order_acquire) == 1)
 		ferry_word_pass(word, atomic_load_explicit(&word->done, memory_order_relaxed));
 	if (use->captured)
-		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel, memory_order_relaxed);
+		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel,
+		                                        memory_order_relaxed);
 }
 
 bool ferry_word_table_release(struct ferry_word_table *table)
@@ -225,7 +231,10 @@ static bool look_after_orphans(struct ferry_kept *kept)
 	return any;
 }
 
-/* Without a keeper, for want of threads, these words are lost, and a stream that comes to one waits for ever: nothing else is left to try. */
+/*
+ * Without a keeper, for want of threads, these words are lost, and a stream that comes to one waits for ever: nothing
+ * else is left to try.
+ */
 static void adopt(const struct ferry_word_use *use)
 {
 	pthread_mutex_lock(&orphans.lock);
@@ -239,7 +248,8 @@ static void adopt(const struct ferry_word_use *use)
 	if (kept)
 		ferry_keeper_look(&keeping_orphans);
 	else
-		ferry_log(FERRY_LOG_WARN, "a stream that comes to a call of a communicator that has gone will wait: %s", ferry_last_message());
+		ferry_log(FERRY_LOG_WARN, "a stream that comes to a call of a communicator that has gone will wait: %s",
+		          ferry_last_message());
 }
 
 void ferry_word_table_end(struct ferry_word_table *table)

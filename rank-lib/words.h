@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The words of this process (ipc/words.h): one block for all communicators, made known to the GPUs once and kept until the process ends, as
- * a stream may still be about to look at one after the last communicator has gone. A communicator takes one for each stream that it is
- * called on, and one for each captured call.
+ * The words of this process (ipc/words.h): one block for all communicators, made known to the GPUs once and kept until
+ * the process ends, as a stream may still be about to look at one after the last communicator has gone. A communicator
+ * takes one for each stream that it is called on, and one for each captured call.
  */
 #ifndef FERRY_RANK_LIB_WORDS_H
 #define FERRY_RANK_LIB_WORDS_H
@@ -25,7 +25,10 @@ struct ferry_word_table {
 	uint32_t count, capacity;
 };
 
-/** Makes the block, once, and has the device register it. *descriptor: of its shared memory, to be handed to routers. Errors: ferrySystemError, the device's. */
+/**
+ * Makes the block, once, and has the device register it. *descriptor: of its shared memory, to be handed to routers.
+ * Errors: ferrySystemError, the device's.
+ */
 ferryResult_t ferry_words_open(struct ferry_device *device, int *descriptor);
 
 struct ferry_word *ferry_word_at(uint32_t index);
@@ -38,16 +41,21 @@ ferryResult_t ferry_word_for_stream(struct ferry_word_table *table, uint64_t str
 /** A word for a captured call. ferryInvalidUsage, with the number, where all are taken. */
 ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *index);
 
-/** No graph has the captured call any more: from any thread. Who moves the data lets go of it, and the word may be used again. */
+/**
+ * No graph has the captured call any more: from any thread. Who moves the data lets go of it, and the word may be used
+ * again.
+ */
 void ferry_word_forget(uint32_t index);
 
 /**
- * Nobody moves data for these streams any more: those that are at a call go on. Returns whether there are any that could still come to one.
- * Only once no copy for them is under way.
+ * Nobody moves data for these streams any more: those that are at a call go on. Returns whether there are any that
+ * could still come to one. Only once no copy for them is under way.
  */
 bool ferry_word_table_release(struct ferry_word_table *table);
 
-/** The communicator goes: words that no stream is about to wait for are given back, the others are left to the keeper. */
+/**
+ * The communicator goes: words that no stream is about to wait for are given back, the others are left to the keeper.
+ */
 void ferry_word_table_end(struct ferry_word_table *table);
 
 /** Around a fork: nobody else has the lock; a child begins with a block of its own. */

@@ -40,8 +40,8 @@ static ferryResult_t map_peers(struct ferry_job *job)
 			ferry_guard_add(&job->shared.arenas[domain]);
 		if (!result && (job->shared.arenas[domain].nranks != job->shared.nranks ||
 		                job->shared.arenas[domain].domain != domain))
-			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks", path,
-			                    job->shared.arenas[domain].domain, job->shared.arenas[domain].nranks);
+			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks",
+			                    path, job->shared.arenas[domain].domain, job->shared.arenas[domain].nranks);
 		if (result)
 			return ferry_fail_context(result, "domain %u's router asks domain %u's", job->domain, domain);
 	}
@@ -107,13 +107,17 @@ static void *attendant_main(void *argument)
 			ferry_doorbell_cancel(bell);
 			ferry_workers_attend(workers, job, &looker);
 		} else {
-			/* Not for ever: a rank may have cut the arena, and the bell in it, off under us (router/guard.h). */
+			/*
+			 * Not for ever: a rank may have cut the arena, and the bell in it, off under us
+			 * (router/guard.h).
+			 */
 			ferry_doorbell_wait(bell, ticket, LOOK_US);
 		}
 	}
 }
 
-ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory, const char *prefix)
+ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
+                                    const char *prefix)
 {
 	job->attendant.workers = workers;
 	job->attendant.directory = directory;

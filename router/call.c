@@ -32,8 +32,8 @@ bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const st
 	return step->instr->opcode == FERRY_COPY && !step->ngates && buffers->stream_copies;
 }
 
-void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers, const struct ferry_step *step,
-                              struct ferry_transfer *transfer)
+void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,
+                              const struct ferry_step *step, struct ferry_transfer *transfer)
 {
 	const struct ferry_instr *instr = step->instr;
 	bool down = instr->opcode == FERRY_H2D;
@@ -50,7 +50,8 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		transfer->destination = transfer->length ? buffers->receive + destination : NULL;
 }
 
-static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *buffers, enum ferry_direction direction, uint32_t bank)
+static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *buffers, enum ferry_direction direction,
+                      uint32_t bank)
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	struct ferry_half *half = &call->halves[direction];

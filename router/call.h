@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for each lane is that
- * lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call (rank-lib: a rank with lanes of its own;
- * router/intake.c: a rank whose router moves the data) fills it in, hands it to the lanes, and is told by `ops` when they let go of it.
+ * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for
+ * each lane is that lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call
+ * (rank-lib: a rank with lanes of its own; router/intake.c: a rank whose router moves the data) fills it in, hands it
+ * to the lanes, and is told by `ops` when they let go of it.
  */
 #ifndef FERRY_ROUTER_CALL_H
 #define FERRY_ROUTER_CALL_H
@@ -21,7 +22,8 @@ struct ferry_transfer {
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
 	uint32_t open;                 /* slices that the gates allow */
-	bool current;                  /* variable plans: its length has been compared; point to point: it is this message's turn */
+	/* variable plans: its length has been compared; point to point: it is this message's turn */
+	bool current;
 	/* point to point */
 	uint32_t peer;
 	uint32_t slice;                /* bytes */
@@ -50,7 +52,10 @@ enum ferry_call_stage {
 struct ferry_call_ops {
 	/** Whether its stream is at it. */
 	bool (*started)(const struct ferry_call *call);
-	/** It is over: the stream goes on. result: why it failed, with the member's message; a stream that is not at it yet goes on then, too, where it can. */
+	/**
+	 * It is over: the stream goes on. result: why it failed, with the member's message; a stream that is not at it
+	 * yet goes on then, too, where it can.
+	 */
 	void (*finish)(struct ferry_call *call, ferryResult_t result, const char *message);
 	/** A call that has failed may be finished before its stream is at it. */
 	bool finish_early;
@@ -62,10 +67,11 @@ struct ferry_call_ops {
 
 /*
  * Which call is number n? As long as no call was captured into a graph: the n-th that was made, the same on every rank.
- * Replays of a graph are calls that the host never sees being made, so from the first capture on (which is made on all ranks at
- * the same place) rank 0 decides: its D2H lane gives numbers to calls as its streams reach them and tells each one's name in
- * the descriptor; the other ranks' D2H lanes begin the call that is named, once their streams have reached it too.
- * A name counts the calls made, so it is the same on all ranks; all replays of one call share it, and follow one another.
+ * Replays of a graph are calls that the host never sees being made, so from the first capture on (which is made on all
+ * ranks at the same place) rank 0 decides: its D2H lane gives numbers to calls as its streams reach them and tells each
+ * one's name in the descriptor; the other ranks' D2H lanes begin the call that is named, once their streams have
+ * reached it too. A name counts the calls made, so it is the same on all ranks; all replays of one call share it, and
+ * follow one another.
  */
 struct ferry_call {
 	const struct ferry_call_ops *ops;
@@ -73,16 +79,20 @@ struct ferry_call {
 	struct ferry_steps *steps;  /* NULL: point to point */
 	bool captured;
 	uint64_t name;              /* 0: its number was known when it was made */
-	_Atomic uint64_t seq;       /* its number; 0: not begun (again). D2H lane, release; who ends a captured run puts it back to 0 */
-	uint64_t after;             /* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
+	/* its number; 0: not begun (again). D2H lane, release; who ends a captured run puts it back to 0 */
+	_Atomic uint64_t seq;
+	/* number of the call that must be over everywhere before this one begins; 0: none; set with its own number */
+	uint64_t after;
 	uint32_t bank;
 	uint64_t count;             /* elements */
 	uint32_t shape, root;       /* as in the descriptor */
 	uint64_t scalar;            /* premulsum: this rank's factor */
 	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
 	enum ferry_call_stage stage;
-	_Atomic uint32_t lanes;     /* that have not finished their half: set by who begins the call, each lane takes itself away */
-	_Atomic uint32_t holders;   /* lanes that have it in their lists; set by ferry_lanes_submit, each lane takes itself away */
+	/* that have not finished their half: set by who begins the call, each lane takes itself away */
+	_Atomic uint32_t lanes;
+	/* lanes that have it in their lists; set by ferry_lanes_submit, each lane takes itself away */
+	_Atomic uint32_t holders;
 	struct ferry_half halves[2];
 };
 
@@ -121,13 +131,15 @@ void ferry_call_unprepare(struct ferry_call *call);
 void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers);
 
 /** What one step moves in a call; length 0: nothing, or it is in place. */
-void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers, const struct ferry_step *step,
-                              struct ferry_transfer *transfer);
+void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,
+                              const struct ferry_step *step, struct ferry_transfer *transfer);
 
 /** Whether a rank's stream itself makes this step's copy. */
 bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const struct ferry_step *step);
 
-/** Readies the call for its run in this bank: by who makes it, or the D2H lane while the H2D lane is in no run of it. */
+/**
+ * Readies the call for its run in this bank: by who makes it, or the D2H lane while the H2D lane is in no run of it.
+ */
 void ferry_call_arm(struct ferry_call *call, uint32_t bank);
 
 #endif

@@ -6,23 +6,26 @@
 
 static void drive(struct ferry_copies *copies)
 {
-	atomic_store_explicit(&copies->driving, atomic_load_explicit(&copies->driving, memory_order_relaxed) + 1, memory_order_relaxed);
+	atomic_store_explicit(&copies->driving, atomic_load_explicit(&copies->driving, memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
 }
 
-bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer,
-                        void *destination, const void *source, uint64_t bytes, bool crosses)
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                        struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
+                        bool crosses)
 {
 	if (bytes) {
 		drive(copies);
-		ferryResult_t result =
-			copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes, transfer->length, crosses);
+		ferryResult_t result = copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes,
+		                                                       transfer->length, crosses);
 		drive(copies);
 		if (result) {
 			seat->member->ops->fail(seat->member, result, ferry_last_message());
 			return false;
 		}
 	}
-	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){seat, call, transfer, copies->queue.started};
+	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){seat, call, transfer,
+	                                                                               copies->queue.started};
 	seat->under_way++;
 	transfer->issued++;
 	return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The copies that a lane has under way, in the order in which it started them. Its thread alone uses them; `driving` is also looked at by
- * the other lane, to tell of one that does not come out of the driver.
+ * The copies that a lane has under way, in the order in which it started them. Its thread alone uses them; `driving` is
+ * also looked at by the other lane, to tell of one that does not come out of the driver.
  */
 #ifndef FERRY_ROUTER_COPIES_H
 #define FERRY_ROUTER_COPIES_H
@@ -37,8 +37,9 @@ static inline bool ferry_copies_full(const struct ferry_copies *copies)
 }
 
 /** Starts the copy of the transfer's next slice; false if the device refused (the seat's job has failed then). */
-bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer,
-                        void *destination, const void *source, uint64_t bytes, bool crosses);
+bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                        struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
+                        bool crosses);
 
 /** How many copies have finished by now: an upper bound of the tickets that ferry_copies_take gives. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);

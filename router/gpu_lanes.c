@@ -32,9 +32,12 @@ ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table)
 }
 
 /* Under the lock. */
-static ferryResult_t pair_open(const struct ferry_gpu_lanes *table, struct ferry_gpu *gpu, struct ferry_gpu_lane_pair **opened)
+static ferryResult_t pair_open(const struct ferry_gpu_lanes *table, struct ferry_gpu *gpu,
+                               struct ferry_gpu_lane_pair **opened)
 {
-	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu), .stall_ns = table->stall_ns, .spin_ns = table->spin_ns};
+	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu),
+	                                      .stall_ns = table->stall_ns,
+	                                      .spin_ns = table->spin_ns};
 	struct ferry_gpu_lane_pair *pair = aligned_alloc(_Alignof(struct ferry_gpu_lane_pair), sizeof *pair);
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The lanes of a router: a pair for each GPU that ranks are on, for all jobs, opened with the first rank and closed with the last. Any thread.
+ * The lanes of a router: a pair for each GPU that ranks are on, for all jobs, opened with the first rank and closed
+ * with the last. Any thread.
  */
 #ifndef FERRY_ROUTER_GPU_LANES_H
 #define FERRY_ROUTER_GPU_LANES_H
@@ -19,7 +20,10 @@ struct ferry_gpu_lanes {
 /** FERRY_SPIN_US and FERRY_STALL_SECONDS. ferryInvalidArgument where they make no sense. */
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table);
 
-/** The lanes of the GPU, which they hold as long as somebody uses them. Errors: those of ferry_lanes_open, ferrySystemError. */
+/**
+ * The lanes of the GPU, which they hold as long as somebody uses them. Errors: those of ferry_lanes_open,
+ * ferrySystemError.
+ */
 ferryResult_t ferry_gpu_lanes_use(struct ferry_gpu_lanes *table, struct ferry_gpu *gpu, struct ferry_lanes **lanes);
 
 /** The caller's member has left them. */

@@ -56,7 +56,8 @@ void ferry_guard_add(const struct ferry_arena *arena)
 void ferry_guard_remove(const struct ferry_arena *arena)
 {
 	for (int i = 0; i < MOST_ARENAS; i++)
-		if (atomic_load_explicit(&arenas[i].base, memory_order_relaxed) == (uintptr_t)arena->header && arena->header) {
+		if (atomic_load_explicit(&arenas[i].base, memory_order_relaxed) == (uintptr_t)arena->header &&
+		    arena->header) {
 			atomic_store_explicit(&arenas[i].base, 0, memory_order_release);
 			return;
 		}

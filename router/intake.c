@@ -115,15 +115,20 @@ static void release(struct ferry_call *call)
 	uint32_t one = 1;
 	call_free(mapped);
 	if (word) /* last: the rank may use it again */
-		atomic_compare_exchange_strong_explicit(&word->forgotten, &one, 2, memory_order_acq_rel, memory_order_relaxed);
+		atomic_compare_exchange_strong_explicit(&word->forgotten, &one, 2, memory_order_acq_rel,
+		                                        memory_order_relaxed);
 }
 
-static const struct ferry_call_ops call_ops = {.started = started, .finish = finish, .forgotten = forgotten, .release = release};
+static const struct ferry_call_ops call_ops = {.started = started,
+                                               .finish = finish,
+                                               .forgotten = forgotten,
+                                               .release = release};
 
-static struct mapped_call *call_new(struct ferry_intake *intake, const struct ferry_submission *head, uint32_t imports, uint32_t ups,
-                                    uint32_t downs, uint32_t banks)
+static struct mapped_call *call_new(struct ferry_intake *intake, const struct ferry_submission *head, uint32_t imports,
+                                    uint32_t ups, uint32_t downs, uint32_t banks)
 {
-	size_t bytes = sizeof(struct mapped_call) + imports * sizeof(struct ferry_import *), unit = _Alignof(struct mapped_call);
+	size_t bytes = sizeof(struct mapped_call) + imports * sizeof(struct ferry_import *),
+	       unit = _Alignof(struct mapped_call);
 	struct mapped_call *mapped = aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
 	if (!mapped)
 		return NULL;
@@ -148,32 +153,40 @@ static ferryResult_t no_memory(void)
 
 /* ---- collectives ---- */
 
-static ferryResult_t take_buffer(struct mapped_call *mapped, const struct ferry_buffer_name *name, uint64_t bytes, char **address)
+static ferryResult_t take_buffer(struct mapped_call *mapped, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 char **address)
 {
 	*address = NULL;
 	if (!bytes)
 		return ferrySuccess;
-	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, address, &mapped->imports[mapped->nimports]);
+	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, address,
+	                                          &mapped->imports[mapped->nimports]);
 	mapped->nimports += !result;
 	return result;
 }
 
 struct parts {
-	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS], receive_offsets[FERRY_MAX_RANKS];
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS],
+	        receive_offsets[FERRY_MAX_RANKS];
 };
 
 /* Copies the parts of an alltoallv, and finds how far they reach. */
-static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, struct parts *parts, uint64_t reach[2])
+static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, struct parts *parts,
+                                uint64_t reach[2])
 {
 	const struct ferry_submitted_part *from = behind;
 	reach[FERRY_UP] = reach[FERRY_DOWN] = 0;
 	for (uint32_t peer = 0; peer < head->nparts; peer++) {
 		uint64_t send_end, receive_end;
 		if (__builtin_add_overflow(from[peer].send_length, from[peer].send_offset, &send_end) ||
-		    __builtin_add_overflow(from[peer].receive_length, from[peer].receive_offset, &receive_end) || send_end >> 56 || receive_end >> 56)
-			return ferry_fail(ferryInvalidUsage, "an alltoallv's part for rank %u: %llu bytes from %llu, %llu bytes to %llu", peer,
-			                  (unsigned long long)from[peer].send_length, (unsigned long long)from[peer].send_offset,
-			                  (unsigned long long)from[peer].receive_length, (unsigned long long)from[peer].receive_offset);
+		    __builtin_add_overflow(from[peer].receive_length, from[peer].receive_offset, &receive_end) ||
+		    send_end >> 56 || receive_end >> 56)
+			return ferry_fail(ferryInvalidUsage,
+			                  "an alltoallv's part for rank %u: %llu bytes from %llu, %llu bytes to %llu",
+			                  peer, (unsigned long long)from[peer].send_length,
+			                  (unsigned long long)from[peer].send_offset,
+			                  (unsigned long long)from[peer].receive_length,
+			                  (unsigned long long)from[peer].receive_offset);
 		parts->send_lengths[peer] = from[peer].send_length;
 		parts->send_offsets[peer] = from[peer].send_offset;
 		parts->receive_lengths[peer] = from[peer].receive_length;
@@ -187,7 +200,8 @@ static ferryResult_t read_parts(const struct ferry_submission *head, const void 
 }
 
 /* Everything is taken that can fail, before the lanes see the call. */
-static ferryResult_t fill_collective(struct mapped_call *mapped, const struct ferry_submission *head, const void *behind)
+static ferryResult_t fill_collective(struct mapped_call *mapped, const struct ferry_submission *head,
+                                     const void *behind)
 {
 	struct ferry_call *call = &mapped->call;
 	struct ferry_steps *steps = call->steps;
@@ -196,7 +210,8 @@ static ferryResult_t fill_collective(struct mapped_call *mapped, const struct fe
 	uint64_t reach[2] = {steps->reach[FERRY_UP], steps->reach[FERRY_DOWN]};
 	if (steps->plan->flags & FERRY_PLAN_VARIABLE) {
 		if (head->nparts != steps->plan->nranks)
-			return ferry_fail(ferryInvalidUsage, "an alltoallv among %u ranks with %u parts", steps->plan->nranks, head->nparts);
+			return ferry_fail(ferryInvalidUsage, "an alltoallv among %u ranks with %u parts",
+			                  steps->plan->nranks, head->nparts);
 		ferryResult_t result = read_parts(head, behind, &parts, reach);
 		if (result)
 			return result;
@@ -214,17 +229,22 @@ static ferryResult_t fill_collective(struct mapped_call *mapped, const struct fe
 	return ferrySuccess;
 }
 
-static ferryResult_t check_collective(const struct ferry_intake *intake, const struct ferry_submission *head, const struct ferry_plan *plan)
+static ferryResult_t check_collective(const struct ferry_intake *intake, const struct ferry_submission *head,
+                                      const struct ferry_plan *plan)
 {
 	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
 	if (!head->seq == !head->name || (captured && !head->name) || head->after >= (head->seq ? head->seq : 1))
-		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu, after %llu%s", (unsigned long long)head->seq,
-		                  (unsigned long long)head->name, (unsigned long long)head->after, captured ? ", captured" : "");
-	if ((head->shape & 0xff) != plan->collective || (head->shape >> 8 & 0xff) != plan->type || head->root != plan->root ||
-	    head->count != plan->count)
-		return ferry_fail(ferryInvalidUsage, "rank %u submits %s of %llu with the plan of %s of %llu", intake->member.rank,
-		                  ferry_collective_name(head->shape & 0xff) ? ferry_collective_name(head->shape & 0xff) : "no collective",
-		                  (unsigned long long)head->count, ferry_collective_name(plan->collective), (unsigned long long)plan->count);
+		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu, after %llu%s",
+		                  (unsigned long long)head->seq, (unsigned long long)head->name,
+		                  (unsigned long long)head->after, captured ? ", captured" : "");
+	if ((head->shape & 0xff) != plan->collective || (head->shape >> 8 & 0xff) != plan->type ||
+	    head->root != plan->root || head->count != plan->count)
+		return ferry_fail(ferryInvalidUsage, "rank %u submits %s of %llu with the plan of %s of %llu",
+		                  intake->member.rank,
+		                  ferry_collective_name(head->shape & 0xff) ? ferry_collective_name(head->shape & 0xff)
+		                                                            : "no collective",
+		                  (unsigned long long)head->count, ferry_collective_name(plan->collective),
+		                  (unsigned long long)plan->count);
 	return ferrySuccess;
 }
 
@@ -244,13 +264,14 @@ static void place(struct ferry_intake *intake, const struct ferry_submission *he
 	atomic_store_explicit(&call->steps->last_seq, head->seq, memory_order_relaxed);
 }
 
-static ferryResult_t take_collective(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
+static ferryResult_t take_collective(struct ferry_intake *intake, const struct ferry_submission *head,
+                                     const void *behind)
 {
 	struct ferry_steps *steps;
 	struct ferry_job_plan *plan = ferry_job_hold_plan(intake->job, head->plan_hash, intake->member.rank, &steps);
 	if (!plan)
-		return ferry_fail(ferryInvalidUsage, "rank %u submits a call with plan %016llx, which it has not given", intake->member.rank,
-		                  (unsigned long long)head->plan_hash);
+		return ferry_fail(ferryInvalidUsage, "rank %u submits a call with plan %016llx, which it has not given",
+		                  intake->member.rank, (unsigned long long)head->plan_hash);
 	ferryResult_t result = check_collective(intake, head, steps->plan);
 	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
 	struct mapped_call *mapped =
@@ -280,7 +301,8 @@ static ferryResult_t take_collective(struct ferry_intake *intake, const struct f
 
 /* ---- sends and receives ---- */
 
-static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_call *mapped, const struct ferry_submitted_message *message)
+static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_call *mapped,
+                                  const struct ferry_submitted_message *message)
 {
 	const struct ferry_job_arenas *shared = intake->member.shared;
 	struct ferry_half *half = &mapped->call.halves[message->direction];
@@ -322,18 +344,20 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 
 static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
 {
-	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN && !(message->bytes >> 56) &&
-	    ferry_type_size(message->type))
+	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN &&
+	    !(message->bytes >> 56) && ferry_type_size(message->type))
 		return ferrySuccess;
 	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
-	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer, intake->member.shared->nranks);
+	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer,
+	                  intake->member.shared->nranks);
 }
 
 static ferryResult_t take_messages(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
 {
 	const struct ferry_submitted_message *messages = behind;
 	if (!head->nparts || (head->flags & FERRY_SUBMIT_CAPTURED) || intake->nmessages + head->nparts > MOST_MESSAGES)
-		return ferry_fail(ferryInvalidUsage, "a group of %u messages, %u at most%s", intake->nmessages + head->nparts, MOST_MESSAGES,
+		return ferry_fail(ferryInvalidUsage, "a group of %u messages, %u at most%s",
+		                  intake->nmessages + head->nparts, MOST_MESSAGES,
 		                  head->flags & FERRY_SUBMIT_CAPTURED ? ", and captured" : "");
 	for (uint32_t i = 0; i < head->nparts; i++) {
 		ferryResult_t result = check_message(intake, &messages[i]);
@@ -362,9 +386,10 @@ static ferryResult_t take_record(struct ferry_intake *intake, const struct ferry
 	if (head->word >= FERRY_WORDS || head->number != intake->number + 1 || head->kind < FERRY_SUBMIT_COLLECTIVE ||
 	    head->kind > FERRY_SUBMIT_MESSAGES || head->nparts > (head->bytes - sizeof *head) / part ||
 	    (!messages && (intake->nmessages || head->nparts > FERRY_MAX_RANKS)))
-		return ferry_fail(ferryInvalidUsage, "submission %llu after %llu: kind %u, word %u, %u parts in %u bytes",
-		                  (unsigned long long)head->number, (unsigned long long)intake->number, head->kind, head->word, head->nparts,
-		                  head->bytes);
+		return ferry_fail(ferryInvalidUsage,
+		                  "submission %llu after %llu: kind %u, word %u, %u parts in %u bytes",
+		                  (unsigned long long)head->number, (unsigned long long)intake->number, head->kind,
+		                  head->word, head->nparts, head->bytes);
 	intake->number = head->number;
 	return messages ? take_messages(intake, head, head + 1) : take_collective(intake, head, head + 1);
 }
@@ -407,9 +432,13 @@ static ferryResult_t map_words(int descriptor, struct ferry_word **words)
 {
 	struct stat status;
 	int seals = fcntl(descriptor, F_GET_SEALS);
-	if (fstat(descriptor, &status) || (uint64_t)status.st_size != WORDS_BYTES || seals < 0 || !(seals & F_SEAL_SHRINK))
-		return ferry_fail(ferryRefused, "the rank's words are %lld bytes of memory that %s shrink; %zu that cannot are wanted",
-		                  (long long)status.st_size, seals >= 0 && (seals & F_SEAL_SHRINK) ? "cannot" : "can", WORDS_BYTES);
+	if (fstat(descriptor, &status) || (uint64_t)status.st_size != WORDS_BYTES || seals < 0 ||
+	    !(seals & F_SEAL_SHRINK))
+		return ferry_fail(
+		        ferryRefused,
+		        "the rank's words are %lld bytes of memory that %s shrink; %zu that cannot are wanted",
+		        (long long)status.st_size, seals >= 0 && (seals & F_SEAL_SHRINK) ? "cannot" : "can",
+		        WORDS_BYTES);
 	void *memory = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 	if (memory == MAP_FAILED)
 		return ferry_fail(ferrySystemError, "mmap of a rank's words: %s", strerror(errno));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank whose data this router moves: its member on the lanes of its GPU, and how its submissions become calls there. Made when the job is
- * ready, ended with the job; its D2H lane's thread takes submissions, any lane ends calls. It trusts nothing that the rank writes: what is
- * wrong ends that job, alone.
+ * A rank whose data this router moves: its member on the lanes of its GPU, and how its submissions become calls there.
+ * Made when the job is ready, ended with the job; its D2H lane's thread takes submissions, any lane ends calls. It
+ * trusts nothing that the rank writes: what is wrong ends that job, alone.
  */
 #ifndef FERRY_ROUTER_INTAKE_H
 #define FERRY_ROUTER_INTAKE_H
@@ -25,13 +25,14 @@ struct ferry_intake {
 	struct ferry_submitted_message *messages; /* of a call whose records have not all come */
 	uint32_t nmessages;
 	bool broken;                   /* what the rank submits is not to be believed any more */
-	char message[FERRY_MESSAGE_BYTES]; /* why the job failed; under the job's lock for failures until it is filled */
+	/* why the job failed; under the job's lock for failures until it is filled */
+	char message[FERRY_MESSAGE_BYTES];
 };
 
 /**
- * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the lanes of their GPUs that
- * the mapper has found. The attendant's thread. Errors: ferryRefused for words that are not sealed shared memory of the right size,
- * ferrySystemError, the driver's. The job fails then, and is closed as always.
+ * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the
+ * lanes of their GPUs that the mapper has found. The attendant's thread. Errors: ferryRefused for words that are not
+ * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.
  */
 ferryResult_t ferry_intakes_open(struct ferry_job *job);
 

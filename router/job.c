@@ -28,7 +28,10 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_futex_wake(&header->attached, -1, true);
 	ferry_futex_wake(&header->ready, -1, true);
-	/* The attendant may be mapping the other domains' arenas: until that is done, ranks that wait there look for themselves. */
+	/*
+	 * The attendant may be mapping the other domains' arenas: until that is done, ranks that wait there look for
+	 * themselves.
+	 */
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
@@ -55,13 +58,16 @@ static uint64_t submitted(struct ferry_job *job, uint32_t bank)
 {
 	struct ferry_descriptor *first = &ferry_rank_line(&job->shared, 0)->ring[bank];
 	uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
-	return seq > atomic_load_explicit(&job->runs[bank].last, memory_order_relaxed) && seq % FERRY_BANKS == bank ? seq : 0;
+	return seq > atomic_load_explicit(&job->runs[bank].last, memory_order_relaxed) && seq % FERRY_BANKS == bank
+	               ? seq
+	               : 0;
 }
 
 static bool all_submitted(struct ferry_job *job, uint32_t bank, uint64_t seq)
 {
 	for (uint32_t rank = 1; rank < job->shared.nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[bank].seq, memory_order_acquire) != seq)
+		if (atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->ring[bank].seq, memory_order_acquire) !=
+		    seq)
 			return false;
 	return true;
 }
@@ -98,7 +104,10 @@ static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct fer
 	atomic_store_explicit(&run->left, left, memory_order_relaxed);
 	atomic_store_explicit(&run->plan, entry, memory_order_relaxed);
 	atomic_store_explicit(&run->seq, seq, memory_order_release);
-	/* After it: who looks in between must see a call that came or one that runs. Whoever may act on that needs `admit`, held here. */
+	/*
+	 * After it: who looks in between must see a call that came or one that runs. Whoever may act on that needs
+	 * `admit`, held here.
+	 */
 	atomic_store_explicit(&run->last, seq, memory_order_release);
 }
 
@@ -110,7 +119,10 @@ static void admit_bank(struct ferry_job *job, uint32_t bank)
 		return;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
 		ferry_descriptor_read(&ferry_rank_line(&job->shared, rank)->ring[bank], &calls[rank]);
-	/* Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next descriptors. */
+	/*
+	 * Nobody waits for a router without work in the call: the ranks may have gone on and be writing their next
+	 * descriptors.
+	 */
 	ferry_full_fence();
 	if (submitted(job, bank) != seq || !all_submitted(job, bank, seq))
 		return;
@@ -145,7 +157,8 @@ static bool worth_admitting(struct ferry_job *job)
 	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
 		return false;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		uint64_t seq = atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) ? 0 : submitted(job, bank);
+		uint64_t seq = atomic_load_explicit(&job->runs[bank].seq, memory_order_acquire) ? 0
+		                                                                                : submitted(job, bank);
 		if (seq && all_submitted(job, bank, seq))
 			return true;
 	}
@@ -166,10 +179,11 @@ void ferry_job_admit(struct ferry_job *job)
 /* ---- slices ---- */
 
 /*
- * How many slices of the work may run, remembered so that the gates are read once per advance. `slots` has a cell per slot, so
- * slice k also waits until slice k - window is published: a result that nobody reads has no gate that says so.
+ * How many slices of the work may run, remembered so that the gates are read once per advance. `slots` has a cell per
+ * slot, so slice k also waits until slice k - window is published: a result that nobody reads has no gate that says so.
  */
-static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted, uint32_t window)
+static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted,
+                         uint32_t window)
 {
 	if (wanted > window) {
 		uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
@@ -196,7 +210,8 @@ static bool is_runnable(struct ferry_work *work, uint32_t from, uint64_t seq, ui
 }
 
 /* Claims one part of one slice. The tag in `next` makes a claim for a call that has ended fail. */
-static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t window, uint32_t *slice, uint32_t *part, bool *more)
+static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t window, uint32_t *slice,
+                  uint32_t *part, bool *more)
 {
 	struct ferry_queue *queue = &work->queues[from];
 	uint64_t next = atomic_load_explicit(&queue->next, memory_order_acquire);
@@ -221,7 +236,8 @@ static bool claim(struct ferry_work *work, uint32_t from, uint64_t seq, uint32_t
 /* The queue that is at the oldest slice: the worker's own, unless another is a slice behind it. */
 static uint32_t oldest(const struct ferry_work *work, uint32_t own, uint64_t seq)
 {
-	uint32_t found = own, least = (uint32_t)atomic_load_explicit(&work->queues[own].next, memory_order_relaxed) / work->share;
+	uint32_t found = own,
+	         least = (uint32_t)atomic_load_explicit(&work->queues[own].next, memory_order_relaxed) / work->share;
 	for (uint32_t i = 1; i < work->nqueues; i++) {
 		uint32_t q = (own + i) % work->nqueues;
 		uint64_t next = atomic_load_explicit(&work->queues[q].next, memory_order_relaxed);
@@ -233,9 +249,11 @@ static uint32_t oldest(const struct ferry_work *work, uint32_t own, uint64_t seq
 	return found;
 }
 
-/* From the worker's own queue, or an older slice from another's; else, if it may, from the next one that has something. */
-static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint64_t seq, uint32_t window, uint32_t *slice,
-                      uint32_t *part, bool *more)
+/*
+ * From the worker's own queue, or an older slice from another's; else, if it may, from the next one that has something.
+ */
+static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint64_t seq, uint32_t window,
+                      uint32_t *slice, uint32_t *part, bool *more)
 {
 	uint32_t own = worker % work->nqueues;
 	if (work->oldest_first && is_runnable(work, own, seq, window)) {
@@ -251,8 +269,8 @@ static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint
 	return false;
 }
 
-static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run, uint64_t seq,
-                       struct ferry_work *work, uint32_t slice, uint32_t part)
+static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
+                     uint64_t seq, struct ferry_work *work, uint32_t slice, uint32_t part)
 {
 	const struct ferry_plan *plan = entry->plan;
 	const struct ferry_instr *instr = work->instr;
@@ -287,7 +305,8 @@ static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, 
 }
 
 /* For ferry-stat: bytes read and written. */
-static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t from, uint32_t to)
+static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr,
+                         uint32_t from, uint32_t to)
 {
 	uint64_t begin = (uint64_t)from * plan->slice, end = (uint64_t)to * plan->slice;
 	end = end < instr->length ? end : instr->length;
@@ -299,7 +318,8 @@ static void count_slices(struct ferry_job *job, const struct ferry_plan *plan, c
 static void count_call(struct ferry_job *job, const struct ferry_run *run)
 {
 	atomic_fetch_add_explicit(&job->calls_ns, ferry_now_ns() - run->began_ns, memory_order_relaxed);
-	atomic_fetch_add_explicit(&job->working_ns, atomic_load_explicit(&run->working_ns, memory_order_relaxed), memory_order_relaxed);
+	atomic_fetch_add_explicit(&job->working_ns, atomic_load_explicit(&run->working_ns, memory_order_relaxed),
+	                          memory_order_relaxed);
 }
 
 /* Advances the counter over every slice whose parts are all done, in order. One thread at a time holds `publishing`. */
@@ -311,7 +331,8 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 		if (atomic_exchange(&work->publishing, 1))
 			return; /* the holder looks at `done` once more after it lets go */
 		uint32_t before = work->published, published = before;
-		while (published < nslices && atomic_load(&work->slots[published % window].done) == ferry_parts_of(work)) {
+		while (published < nslices &&
+		       atomic_load(&work->slots[published % window].done) == ferry_parts_of(work)) {
 			atomic_store(&work->slots[published % window].done, 0);
 			published++;
 		}
@@ -321,7 +342,8 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 			count_slices(job, entry->plan, work->instr, before, published);
 		}
 		atomic_store(&work->publishing, 0);
-		again = published < nslices && atomic_load(&work->slots[published % window].done) == ferry_parts_of(work);
+		again = published < nslices &&
+		        atomic_load(&work->slots[published % window].done) == ferry_parts_of(work);
 	} while (again);
 }
 
@@ -346,7 +368,8 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 			if (!began)
 				began = ferry_now_ns();
 			run_part(job, entry, run, seq, work, slice, part);
-			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 == ferry_parts_of(work))
+			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 ==
+			    ferry_parts_of(work))
 				publish(job, seq, entry, work);
 			count++;
 			progress = true;
@@ -363,7 +386,8 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	return count;
 }
 
-static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted)
+static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, bool steal,
+                          uint32_t *wanted)
 {
 	struct ferry_run *run = &job->runs[bank];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
@@ -395,10 +419,12 @@ uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, b
 bool ferry_job_expects(struct ferry_job *job)
 {
 	uint64_t before = job->announced;
-	if (atomic_load_explicit(&job->dead, memory_order_relaxed) || !atomic_load_explicit(&job->ready, memory_order_acquire))
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed) ||
+	    !atomic_load_explicit(&job->ready, memory_order_acquire))
 		return false;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		uint64_t announced = atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->announced, memory_order_acquire);
+		uint64_t announced = atomic_load_explicit(&ferry_rank_line(&job->shared, rank)->announced,
+		                                          memory_order_acquire);
 		if (announced > job->announced)
 			job->announced = announced;
 	}
@@ -415,7 +441,8 @@ static bool has_part(struct ferry_work *work, uint64_t seq, uint32_t window)
 
 bool ferry_job_has_work(struct ferry_job *job)
 {
-	if (atomic_load_explicit(&job->dead, memory_order_relaxed) || !atomic_load_explicit(&job->ready, memory_order_acquire))
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed) ||
+	    !atomic_load_explicit(&job->ready, memory_order_acquire))
 		return false;
 	if (worth_admitting(job))
 		return true;

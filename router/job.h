@@ -2,9 +2,9 @@
 /**
  * A job inside a router: its arenas, the plans it was handed, and the calls under way, one per bank.
  *
- * Written by: the router's connection thread (attach, plans), the job's attendant thread (peers), and workers (calls). The
- * comments at the fields say which and under what. Everything here is private to the router; what comes out of shared
- * memory is copied and checked first.
+ * Written by: the router's connection thread (attach, plans), the job's attendant thread (peers), and workers (calls).
+ * The comments at the fields say which and under what. Everything here is private to the router; what comes out of
+ * shared memory is copied and checked first.
  */
 #ifndef FERRY_ROUTER_JOB_H
 #define FERRY_ROUTER_JOB_H
@@ -17,22 +17,24 @@
 
 #include <pthread.h>
 
-#define FERRY_APART 128 /* bytes: what one core writes and others look at again and again; caches fetch lines in pairs */
+/* bytes: what one core writes and others look at again and again; caches fetch lines in pairs */
+#define FERRY_APART 128
 
 /*
- * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one cache line for
- * every part that they claim; who has nothing to do for a while takes from the others' (`steal` below). Of long parts, who has a newer
- * slice than another's queue takes from that one first: a slice is published when all of it is done, and a core that another
- * thread shares, or whose clock is low, may take twice as long.
+ * A share of the parts of each slice. Where a plan names its workers each has one, so that they do not meet at one
+ * cache line for every part that they claim; who has nothing to do for a while takes from the others' (`steal` below).
+ * Of long parts, who has a newer slice than another's queue takes from that one first: a slice is published when all of
+ * it is done, and a core that another thread shares, or whose clock is low, may take twice as long.
  */
 struct ferry_queue {
 	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
-	_Atomic uint64_t ready;                      /* call tag << 32 | slices known to be runnable: what the gates said; workers,
+	_Atomic uint64_t ready; /* call tag << 32 | slices known to be runnable: what the gates said; workers,
 	                                                release/acquire. One may store less than another has: they look again */
 };
 
 struct ferry_slot {
-	_Alignas(FERRY_APART / 2) _Atomic uint32_t done; /* parts finished; workers, by fetch-add; reset by the publisher */
+	/* parts finished; workers, by fetch-add; reset by the publisher */
+	_Alignas(FERRY_APART / 2) _Atomic uint32_t done;
 };
 
 /* One REDUCE or H2H of a plan that this router runs, with every pointer found, for one bank. */
@@ -47,7 +49,8 @@ struct ferry_work {
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
 	bool oldest_first;           /* parts are long enough to look at all queues before each */
-	_Alignas(FERRY_APART) _Atomic uint32_t publishing; /* lock of `published` and of the counter: whoever holds it is the one writer */
+	/* lock of `published` and of the counter: whoever holds it is the one writer */
+	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
 	uint32_t published;          /* slices */
 };
 
@@ -61,9 +64,11 @@ struct ferry_job_plan {
 	uint32_t nworks;                        /* of this domain */
 	struct ferry_work *works[FERRY_BANKS];
 	void *memory;                           /* that the arrays lie in */
-	struct ferry_steps *steps[FERRY_MAX_RANKS]; /* of ranks whose data this router moves, and that hold it; connection thread, before the rank
+	struct ferry_steps *steps
+	        [FERRY_MAX_RANKS]; /* of ranks whose data this router moves, and that hold it; connection thread, before the rank
 	                                           hears that it is kept */
-	_Atomic uint32_t calls;                 /* of those ranks, under way: who takes one adds, under the table's lock, who ends it takes away */
+	/* of those ranks, under way: who takes one adds, under the table's lock, who ends it takes away */
+	_Atomic uint32_t calls;
 	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
 	struct ferry_job_plan *next;            /* in its bucket: under the table's lock; or among the retired */
 };
@@ -78,7 +83,8 @@ struct ferry_job_plans {
 	pthread_mutex_t lock;
 	struct ferry_job_plan **buckets;        /* nbuckets, a power of two; NULL: none yet */
 	uint32_t nbuckets, count;
-	struct ferry_job_plan *retired;         /* without holders; connection thread; freed when no worker is inside and no call uses it */
+	/* without holders; connection thread; freed when no worker is inside and no call uses it */
+	struct ferry_job_plan *retired;
 };
 
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
@@ -88,8 +94,10 @@ struct ferry_run {
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
-	_Alignas(FERRY_APART) _Atomic uint64_t left; /* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
-	_Atomic uint64_t working_ns;            /* that workers have spent on those that have; each adds before it lowers `left` */
+	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
+	_Alignas(FERRY_APART) _Atomic uint64_t left;
+	/* that workers have spent on those that have; each adds before it lowers `left` */
+	_Atomic uint64_t working_ns;
 };
 
 struct ferry_gpu;
@@ -102,15 +110,19 @@ struct ferry_job {
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
-	struct ferry_intake *intakes[FERRY_MAX_RANKS];  /* of those that are mapped; attendant thread, once the job is ready */
+	/* of those that are mapped; attendant thread, once the job is ready */
+	struct ferry_intake *intakes[FERRY_MAX_RANKS];
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
 	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
 	bool registered[FERRY_MAX_DOMAINS];
-	struct ferry_imports *imports[FERRY_MAX_RANKS]; /* of ranks that have asked to be mapped (router/imports.h); connection thread,
+	struct ferry_imports *imports
+	        [FERRY_MAX_RANKS]; /* of ranks that have asked to be mapped (router/imports.h); connection thread,
 	                                           before the rank is welcomed, and once nobody works for the job any more */
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
-	_Atomic uint32_t ready;                 /* 1 once the other domains' arenas are mapped; attendant thread, release */
-	_Atomic uint32_t dead;                  /* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
+	/* 1 once the other domains' arenas are mapped; attendant thread, release */
+	_Atomic uint32_t ready;
+	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
+	_Atomic uint32_t dead;
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	uint32_t workers;                       /* that the router has */
@@ -120,7 +132,8 @@ struct ferry_job {
 	pthread_mutex_t failing;                /* whoever fails the job writes its arena's failure under this */
 	_Alignas(FERRY_APART) pthread_mutex_t admit; /* one worker at a time starts calls */
 	_Atomic uint64_t slices, bytes;         /* published for this job, for ferry-stat */
-	_Atomic uint64_t calls_ns, working_ns;  /* length of its calls here, and what workers have spent on their parts; the same */
+	/* length of its calls here, and what workers have spent on their parts; the same */
+	_Atomic uint64_t calls_ns, working_ns;
 
 	uint32_t users;                         /* workers inside; under the router's lock */
 	bool closed;                            /* nobody may enter for the moment; under the router's lock */
@@ -146,10 +159,11 @@ ferryResult_t ferry_job_drop_plan(struct ferry_job *job, uint32_t rank, uint64_t
 struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash);
 
 /**
- * The same for a call of a rank whose data this router moves: it stays until it is released. *steps: the rank's. NULL: the rank does not hold it.
- * Any thread.
+ * The same for a call of a rank whose data this router moves: it stays until it is released. *steps: the rank's. NULL:
+ * the rank does not hold it. Any thread.
  */
-struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank, struct ferry_steps **steps);
+struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank,
+                                           struct ferry_steps **steps);
 void ferry_job_release_plan(struct ferry_job_plan *plan);
 
 /** Frees retired plans that no run uses. Only while no worker is inside. Connection thread. */
@@ -168,17 +182,19 @@ bool ferry_job_has_work(struct ferry_job *job);
 bool ferry_job_expects(struct ferry_job *job);
 
 /**
- * Admits calls and runs up to `most` slice parts (0: none); returns how many. *wanted: how many workers should be awake: all that the plan takes while parts
- * are ready that nobody has, and while a call of copy engines is under way, whose slices come too fast for waking somebody
- * for each. Only ever raised. `worker` is the caller's number: a plan that takes few workers always takes the
- * first ones, because only their private caches should fill with what copy engines use. steal: from the others' queues too, if
- * its own have nothing; who has not looked there has not seen all that is ready.
+ * Admits calls and runs up to `most` slice parts (0: none); returns how many. *wanted: how many workers should be
+ * awake: all that the plan takes while parts are ready that nobody has, and while a call of copy engines is under way,
+ * whose slices come too fast for waking somebody for each. Only ever raised. `worker` is the caller's number: a plan
+ * that takes few workers always takes the first ones, because only their private caches should fill with what copy
+ * engines use. steal: from the others' queues too, if its own have nothing; who has not looked there has not seen all
+ * that is ready.
  */
 uint32_t ferry_job_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted);
 
 /**
- * A rank has attached, as far as this router goes: counts it in the arena's header, so that the others may go on, and replies to it with the
- * arena. flags: FERRY_ATTACH_MAPPED, or 0 and, where it has asked for that, why not. Connection thread, or the mapper's.
+ * A rank has attached, as far as this router goes: counts it in the arena's header, so that the others may go on, and
+ * replies to it with the arena. flags: FERRY_ATTACH_MAPPED, or 0 and, where it has asked for that, why not. Connection
+ * thread, or the mapper's.
  */
 void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why);
 

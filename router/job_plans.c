@@ -11,7 +11,8 @@
 #define PART_LEAST (32u << 10)         /* where workers must be woken */
 #define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
 #define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
-#define PART_LONG (32u << 10)          /* takes some ten microseconds: to look at all queues before it costs little of that */
+/* takes some ten microseconds: to look at all queues before it costs little of that */
+#define PART_LONG (32u << 10)
 
 static void plan_free(struct ferry_job_plan *entry)
 {
@@ -45,7 +46,8 @@ struct ferry_job_plan *ferry_job_find_plan(struct ferry_job *job, uint64_t hash)
 	return entry;
 }
 
-struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank, struct ferry_steps **steps)
+struct ferry_job_plan *ferry_job_hold_plan(struct ferry_job *job, uint64_t hash, uint32_t rank,
+                                           struct ferry_steps **steps)
 {
 	struct ferry_job_plans *plans = &job->plans;
 	pthread_mutex_lock(&plans->lock);
@@ -178,8 +180,8 @@ static size_t work_bytes(const struct ferry_plan *plan, const struct ferry_instr
 	                   instr->nedges * sizeof(struct ferry_gate) + instr->nsources * sizeof(char *));
 }
 
-static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
-                    struct ferry_work *work, char **memory)
+static void resolve(struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_instr *instr,
+                    uint32_t bank, struct ferry_work *work, char **memory)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;

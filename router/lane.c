@@ -30,17 +30,19 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
 }
 
 /*
- * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as those are
- * full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there by reading them.
- * Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane, a part of each slice that
- * has arrived, another part each time the slot comes round (AllToAll of 256 MiB: docs/performance.md). Not of a window that
- * nobody reads: its slots wait for nobody, and the next slice may be on its way already.
+ * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as
+ * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
+ * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
+ * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
+ * docs/performance.md). Not of a window that nobody reads: its slots wait for nobody, and the next slice may be on its
+ * way already.
  */
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
-	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice), bytes_in_slice(plan, transfer, slice), lap);
+	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
+	                bytes_in_slice(plan, transfer, slice), lap);
 }
 
 /* A slice has arrived: publish it. */
@@ -53,7 +55,8 @@ static void slice_done(struct ferry_lane *lane, const struct ferry_copying *copy
 	if (!transfer->step)
 		ferry_pair_publish(seat, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
-		ferry_publish(seat->member->shared, transfer->step->instr, transfer->step->counter, ferry_call_number(call), transfer->finished);
+		ferry_publish(seat->member->shared, transfer->step->instr, transfer->step->counter,
+		              ferry_call_number(call), transfer->finished);
 	if (lane->lanes->copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
 		keep_window(call, transfer, transfer->finished - 1);
 	if (transfer->finished == transfer->nslices)
@@ -108,13 +111,14 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 	if (length == transfer->length)
 		return true;
 	char text[FERRY_MESSAGE_BYTES];
-	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu", step->producer_rank,
-	         (unsigned long long)length, member->rank, (unsigned long long)transfer->length);
+	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
+	         step->producer_rank, (unsigned long long)length, member->rank, (unsigned long long)transfer->length);
 	member->ops->fail(member, ferryInvalidUsage, text);
 	return false;
 }
 
-static bool issue_step(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+static bool issue_step(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call,
+                       struct ferry_transfer *transfer)
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	const struct ferry_step *step = transfer->step;
@@ -132,17 +136,19 @@ static bool issue_step(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 		return false;
 	if (slice >= transfer->open) {
 		transfer->open = variable ? open_variable(call, transfer)
-		                          : ferry_gates_open(step->gates, step->ngates, ferry_call_number(call), transfer->nslices);
+		                          : ferry_gates_open(step->gates, step->ngates, ferry_call_number(call),
+		                                             transfer->nslices);
 		if (slice >= transfer->open)
 			return false;
 	}
 	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	if (step->instr->opcode == FERRY_COPY)
-		return ferry_copies_start(&lane->copies, seat, call, transfer, transfer->destination + start, transfer->user + start, bytes, false);
+		return ferry_copies_start(&lane->copies, seat, call, transfer, transfer->destination + start,
+		                          transfer->user + start, bytes, false);
 	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
 	bool up = lane->direction == FERRY_UP;
-	return ferry_copies_start(&lane->copies, seat, call, transfer, up ? slot : transfer->user + start, up ? transfer->user + start : slot,
-	                          bytes, true);
+	return ferry_copies_start(&lane->copies, seat, call, transfer, up ? slot : transfer->user + start,
+	                          up ? transfer->user + start : slot, bytes, true);
 }
 
 /* One slice of each transfer that has one ready. */
@@ -155,7 +161,8 @@ static bool move_slices(struct ferry_lane *lane, struct ferry_seat *seat, struct
 		if (seat->under_way >= most || ferry_copies_full(&lane->copies))
 			break;
 		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
-		if (!(transfer->step ? issue_step(lane, seat, call, transfer) : ferry_pair_issue(&lane->copies, seat, call, transfer)))
+		if (!(transfer->step ? issue_step(lane, seat, call, transfer)
+		                     : ferry_pair_issue(&lane->copies, seat, call, transfer)))
 			continue;
 		progress = true;
 		reap(lane);
@@ -190,7 +197,8 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 		/* fall through */
 	case FERRY_CALL_REACHED:
 		seq = ferry_call_number(call);
-		if (call->steps && !(call->name ? ferry_order_begin(member, call) : ferry_order_may_begin(member, seq, call->after)))
+		if (call->steps &&
+		    !(call->name ? ferry_order_begin(member, call) : ferry_order_may_begin(member, seq, call->after)))
 			return false;
 		if (call->name)
 			wake_descent(lane, call);
@@ -332,7 +340,8 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 		return progress; /* the device may still write to the buffers of what is under way */
 	for (struct ferry_call **link = &seat->calls; *link;) {
 		struct ferry_call *call = *link;
-		progress |= call->captured ? captured_round(lane, seat, link, failed) : plain_round(lane, seat, link, failed);
+		progress |= call->captured ? captured_round(lane, seat, link, failed)
+		                           : plain_round(lane, seat, link, failed);
 		if (*link == call)
 			link = &call->halves[seat->direction].next;
 	}
@@ -428,8 +437,8 @@ static bool look_once(struct ferry_lane *lane)
 }
 
 /*
- * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one itself. Ranks of host
- * devices usually outnumber the cores, and who looks keeps another from working.
+ * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one
+ * itself. Ranks of host devices usually outnumber the cores, and who looks keeps another from working.
  */
 static bool look(struct ferry_lane *lane)
 {
@@ -437,7 +446,8 @@ static bool look(struct ferry_lane *lane)
 	if (!spin->limit_ns || lane->idle_since || (!has_calls(lane) && !lane->lanes->copier->ops->polled))
 		return false;
 	uint64_t now = ferry_now_ns(), begun = now;
-	while (now - begun < ferry_spin_ns(spin, now) && !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed)) {
+	while (now - begun < ferry_spin_ns(spin, now) &&
+	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed)) {
 		if (look_once(lane))
 			return true;
 		ferry_relax();
@@ -457,9 +467,9 @@ static bool awaits_start(const struct ferry_lane *lane)
 }
 
 /*
- * How long to sleep at most; 0: not at all. A GPU rings no bell. While it copies for this lane, the lane looks again at once. A
- * call that it has not reached is looked for after a 64th of the time already spent waiting, and after POLL_MOST_US at most: that
- * finds it late by less than 2% and costs an idle process next to nothing.
+ * How long to sleep at most; 0: not at all. A GPU rings no bell. While it copies for this lane, the lane looks again at
+ * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, and after
+ * POLL_MOST_US at most: that finds it late by less than 2% and costs an idle process next to nothing.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
@@ -483,7 +493,8 @@ static void fail_all(struct ferry_lane *lane)
 	struct ferry_copying copying;
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->calls)
-			lane->seats[i]->member->ops->fail(lane->seats[i]->member, ferryUnhandledDeviceError, ferry_last_message());
+			lane->seats[i]->member->ops->fail(lane->seats[i]->member, ferryUnhandledDeviceError,
+			                                  ferry_last_message());
 	while (ferry_copies_take(&lane->copies, UINT64_MAX, &copying))
 		;
 }
@@ -497,7 +508,8 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 		if (lane->seats[i]->calls)
 			ferry_watch_seat(lane->seats[i], now);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
-	if (has_calls(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) && ferry_copies_check(&lane->copies))
+	if (has_calls(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
+	    ferry_copies_check(&lane->copies))
 		fail_all(lane);
 }
 
@@ -548,7 +560,8 @@ static void *lane_main(void *argument)
 			ferry_looker_close(&lane->looker);
 			return NULL;
 		}
-		int64_t timeout = sleep_us(lane, now); /* again: the round may have found a new call, for which nobody rings */
+		/* again: the round may have found a new call, for which nobody rings */
+		int64_t timeout = sleep_us(lane, now);
 		if (timeout == 0)
 			ferry_bells_cancel(lane->tickets, count);
 		else
@@ -681,8 +694,9 @@ void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
 		atomic_store_explicit(&seat->inbox_filled, 1, memory_order_release);
 		pthread_mutex_unlock(&seat->inbox_lock);
 		/*
-		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts now. Who ends
-		 * the job rings once: either finds the call in the inbox, or is seen here to have done so.
+		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts
+		 * now. Who ends the job rings once: either finds the call in the inbox, or is seen here to have done
+		 * so.
 		 */
 		ferry_full_fence();
 		if (ops->polled || member->ops->failed(member))

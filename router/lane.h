@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Lanes: a thread per device and direction that moves slices between the device's buffers and staging as soon as the plans' gates allow, for
- * every member that has joined. A lane never blocks on one transfer while another is ready: it goes round all transfers of all calls of all
- * seats, a few slices in flight each where several jobs share it, and sleeps only when a whole round, made after it announced its sleep,
- * found nothing to do. It does not care whether it runs in the rank or in its router.
+ * Lanes: a thread per device and direction that moves slices between the device's buffers and staging as soon as the
+ * plans' gates allow, for every member that has joined. A lane never blocks on one transfer while another is ready: it
+ * goes round all transfers of all calls of all seats, a few slices in flight each where several jobs share it, and
+ * sleeps only when a whole round, made after it announced its sleep, found nothing to do. It does not care whether it
+ * runs in the rank or in its router.
  */
 #ifndef FERRY_ROUTER_LANE_H
 #define FERRY_ROUTER_LANE_H
@@ -33,7 +34,8 @@ struct ferry_lane {
 struct ferry_lanes {
 	struct ferry_copier *copier;    /* constant */
 	struct ferry_spin spin;         /* how long they look */
-	uint64_t stall_ns;              /* constant: a lane that is so long in the driver is told of by the other; 0: never */
+	/* constant: a lane that is so long in the driver is told of by the other; 0: never */
+	uint64_t stall_ns;
 	struct ferry_doorbell own_bells[2];
 	struct ferry_lane lane[2];
 	pthread_mutex_t lock;           /* of all below, and of `leaves` and `left` in seats */
@@ -57,19 +59,25 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 /** All members have left. */
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
-/** From now on the lanes run the member's calls. The caller has filled in ops, shared, rank, stall_ns, and zeroed the rest. */
+/**
+ * From now on the lanes run the member's calls. The caller has filled in ops, shared, rank, stall_ns, and zeroed the
+ * rest.
+ */
 void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);
 
 /**
- * Returns when the lanes have let go of the member: at once where its calls are over, else (the job has failed) when the copies under way
- * are. Calls that are left are released, their streams not told.
+ * Returns when the lanes have let go of the member: at once where its calls are over, else (the job has failed) when
+ * the copies under way are. Calls that are left are released, their streams not told.
  */
 void ferry_lanes_leave(struct ferry_member *member);
 
 /** Hands a call to the lanes. One thread at a time per member. */
 void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call);
 
-/** Wakes the lanes and routers that a call will need, before it is put into a stream; `seq`: how many calls have been made. As submit. */
+/**
+ * Wakes the lanes and routers that a call will need, before it is put into a stream; `seq`: how many calls have been
+ * made. As submit.
+ */
 void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ferry-router: the daemon. Parses options, starts a router, and ends it on SIGTERM: drains first, stops at the second. */
+/*
+ * ferry-router: the daemon. Parses options, starts a router, and ends it on SIGTERM: drains first, stops at the second.
+ */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
 #include "ipc/descriptors.h"
@@ -19,7 +21,17 @@
 #include <unistd.h>
 
 enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
-enum option_key { KEY_READY_FD = 256, KEY_STAGING_LIMIT, KEY_IDLE_EXIT, KEY_LAYOUT, KEY_LOG, KEY_SOCKET_DIR, KEY_NO_PIN, KEY_DAEMON, KEY_PRIVATE };
+enum option_key {
+	KEY_READY_FD = 256,
+	KEY_STAGING_LIMIT,
+	KEY_IDLE_EXIT,
+	KEY_LAYOUT,
+	KEY_LOG,
+	KEY_SOCKET_DIR,
+	KEY_NO_PIN,
+	KEY_DAEMON,
+	KEY_PRIVATE
+};
 
 struct arguments {
 	struct ferry_router_options router;
@@ -34,13 +46,18 @@ static const struct argp_option options[] = {
 	{"domain", 'd', "D", 0, "Serve domain D of the layout (default 0)", 0},
 	{"socket-dir", KEY_SOCKET_DIR, "DIR", 0, "Listen on DIR/router-D.sock (default: FERRY_SOCKET_DIR, "
 	                                       "$XDG_RUNTIME_DIR/ferry, /run/ferry where writable, /tmp/ferry-UID)", 0},
-	{"workers", 'w', "N", 0, "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
-	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0, "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two ranks come on top, up to half as much", 0},
+	{"workers", 'w', "N", 0,
+	 "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
+	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0,
+	 "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two "
+	 "ranks come on top, up to half as much", 0},
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},
-	{"daemon", KEY_DAEMON, NULL, 0, "Go to the background; the command returns once ranks can attach. Nothing is logged from then on", 0},
-	{"private-dir", KEY_PRIVATE, NULL, 0, "The socket directory is this run's alone: remove it at the end if it is empty", 0},
+	{"daemon", KEY_DAEMON, NULL, 0,
+	 "Go to the background; the command returns once ranks can attach. Nothing is logged from then on", 0},
+	{"private-dir", KEY_PRIVATE, NULL, 0,
+	 "The socket directory is this run's alone: remove it at the end if it is empty", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
@@ -73,8 +90,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->ready_fd = (int)number_of(value, 0, 1000000, "--ready-fd", state);
 		return 0;
 	case KEY_STAGING_LIMIT:
-		if (!ferry_parse_bytes(value, &arguments->router.staging_limit) || arguments->router.staging_limit < FERRY_STAGING_LEAST)
-			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M, at least %u", value, FERRY_STAGING_LEAST);
+		if (!ferry_parse_bytes(value, &arguments->router.staging_limit) ||
+		    arguments->router.staging_limit < FERRY_STAGING_LEAST)
+			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M, at least %u", value,
+			           FERRY_STAGING_LEAST);
 		return 0;
 	case KEY_SOCKET_DIR:
 		if (!*value)
@@ -107,7 +126,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (arguments->private_directory && !arguments->router.directory)
 			argp_error(state, "--private-dir: which? --socket-dir DIR");
 		if (arguments->daemon && arguments->ready_fd >= 0)
-			argp_error(state, "--daemon returns once ranks can attach, so --ready-fd %d has nothing to tell: one of the two",
+			argp_error(state,
+			           "--daemon returns once ranks can attach, so --ready-fd %d has nothing to tell: one "
+			           "of the two",
 			           arguments->ready_fd);
 		return 0;
 	default:
@@ -158,7 +179,10 @@ static void go_to_background(struct arguments *arguments)
 		dup2(null, standard);
 	if (null > 2)
 		close(null);
-	/* What it inherited belongs to others, who may wait until all of it is closed: mpiexec waits for its ranks' pipes. */
+	/*
+	 * What it inherited belongs to others, who may wait until all of it is closed: mpiexec waits for its ranks'
+	 * pipes.
+	 */
 	arguments->ready_fd = dup2(ready[1], 3) == 3 ? 3 : ready[1];
 	fcntl(arguments->ready_fd, F_SETFD, FD_CLOEXEC);
 	close_range((unsigned)arguments->ready_fd + 1, ~0u, 0);
@@ -197,8 +221,8 @@ int main(int argc, char **argv)
 {
 	static const struct argp argp = {
 		options, parse, NULL,
-		"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies between domains of "
-		"every job that attaches.\v"
+		"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies "
+		"between domains of every job that attaches.\v"
 		"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once.\n"
 		"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
 		"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
@@ -239,7 +263,8 @@ int main(int argc, char **argv)
 	sigprocmask(SIG_BLOCK, &signals, NULL); /* until `running` is set */
 	ferryResult_t result = ferry_router_start(&arguments.router, &running);
 	if (result == ferryInvalidUsage && arguments.daemon)
-		return EXIT_TAKEN; /* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
+		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
+		return EXIT_TAKEN;
 	if (result) {
 		fail("starting");
 		return result == ferryInvalidUsage ? EXIT_TAKEN : EXIT_FAILED;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its domain. A member
- * has a seat on each lane of its device: what that lane keeps for it from call to call.
+ * One rank of one job, as who moves its data sees it: a rank that has lanes of its own (rank-lib), or the router of its
+ * domain. A member has a seat on each lane of its device: what that lane keeps for it from call to call.
  *
- * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A seat is its lane's thread's alone, but
- * for what is said at the fields.
+ * Whoever hosts the lanes makes a member, joins it to them (ferry_lanes_join), and implements `ops`. A seat is its
+ * lane's thread's alone, but for what is said at the fields.
  */
 #ifndef FERRY_ROUTER_MEMBER_H
 #define FERRY_ROUTER_MEMBER_H
@@ -23,9 +23,15 @@ struct ferry_member_ops {
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
-	/** D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL: nobody submits so. */
+	/**
+	 * D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL:
+	 * nobody submits so.
+	 */
 	bool (*take)(struct ferry_member *member);
-	/** A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has been told. */
+	/**
+	 * A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has
+	 * been told.
+	 */
 	void (*begun)(struct ferry_member *member);
 	void (*ended)(struct ferry_member *member, const struct ferry_call *call);
 };
@@ -46,7 +52,8 @@ struct ferry_seat {
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
-	uint64_t awaited_until;                /* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
+	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
+	uint64_t awaited_until;
 	bool reported;                         /* that it has not got on since then */
 	uint64_t checked;                      /* when the routers were last looked at */
 	/* under the lock of the lanes */
@@ -55,7 +62,8 @@ struct ferry_seat {
 
 /* Which call has which number. The D2H lane's alone, but for `fixed`. */
 struct ferry_order {
-	_Atomic uint64_t fixed;  /* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
+	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
+	_Atomic uint64_t fixed;
 	bool fixed_alone;        /* the last of them must be alone; before `fixed` is stored */
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */

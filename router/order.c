@@ -9,7 +9,8 @@
 static bool all_finished(const struct ferry_member *member, uint32_t bank, uint64_t seq)
 {
 	for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[bank], memory_order_acquire) < seq)
+		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[bank], memory_order_acquire) <
+		    seq)
 			return false;
 	return true;
 }
@@ -26,8 +27,10 @@ static bool is_over(const struct ferry_member *member, uint64_t seq)
 	if (!all_finished(member, bank, seq))
 		return false;
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
-		uint64_t last = member->order.router_seq[bank][domain]; /* if later than `seq`: it began because `seq` was over */
-		if (last <= seq && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank], memory_order_acquire) < last)
+		/* if later than `seq`: it began because `seq` was over */
+		uint64_t last = member->order.router_seq[bank][domain];
+		if (last <= seq && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
+		                                        memory_order_acquire) < last)
 			return false;
 	}
 	return true;
@@ -40,8 +43,9 @@ bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint
 }
 
 /*
- * Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. And the call's `after`: the
- * last one begun, if one of the two must be alone. Rank 0 waits for that; the others find it over, if it is the call before this.
+ * Rank 0: the next number. The others: the number under which rank 0 has named this call; 0: not yet. And the call's
+ * `after`: the last one begun, if one of the two must be alone. Rank 0 waits for that; the others find it over, if it
+ * is the call before this.
  */
 static uint64_t number_of(const struct ferry_member *member, struct ferry_call *call)
 {
@@ -56,7 +60,8 @@ static uint64_t number_of(const struct ferry_member *member, struct ferry_call *
 		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[bank];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
 		/* It stays until this rank, too, has finished that call. */
-		if (seq > member->order.last_seq[bank] && atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
+		if (seq > member->order.last_seq[bank] &&
+		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
 			return seq;
 	}
 	return 0;
@@ -100,8 +105,8 @@ uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct 
 	else if (!before || is_over(member, before))
 		return 0;
 	for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
-		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[before % FERRY_BANKS], memory_order_acquire) <
-		    before)
+		if (atomic_load_explicit(&ferry_rank_line(member->shared, rank)->finished[before % FERRY_BANKS],
+		                         memory_order_acquire) < before)
 			*ranks |= 1ull << rank;
 	return before;
 }
@@ -134,7 +139,8 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
 			ferry_publish(member->shared, transfer->step->instr, transfer->step->counter, seq, 0);
 		}
-	ferry_full_fence(); /* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	/* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
+	ferry_full_fence();
 	if (call->name && member->rank == 0) /* they wait for the name */
 		ferry_wake(member->shared, every_rank(member), 0, 0);
 	if (!ferry_order_missing(member, call))
@@ -153,7 +159,8 @@ bool ferry_order_agreed(struct ferry_member *member, const struct ferry_call *ca
 		ferry_descriptor_read(&ferry_rank_line(member->shared, rank)->ring[call->bank], &theirs);
 		if (ferry_descriptor_agree(&mine, &theirs))
 			continue;
-		ferry_descriptor_disagreement(text, sizeof text, ferry_call_number(call), member->rank, &mine, rank, &theirs);
+		ferry_descriptor_disagreement(text, sizeof text, ferry_call_number(call), member->rank, &mine, rank,
+		                              &theirs);
 		member->ops->fail(member, ferryInvalidUsage, text);
 		return false;
 	}
@@ -176,7 +183,10 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 			ferry_wake(member->shared, every_rank(member), 0, 0);
 	}
 	call->ops->finish(call, result, message);
-	/* Not before the word is 0 again: the D2H lane, which sees the last run over by this, would take it for the next replay. */
+	/*
+	 * Not before the word is 0 again: the D2H lane, which sees the last run over by this, would take it for the
+	 * next replay.
+	 */
 	if (call->captured)
 		atomic_store_explicit(&call->seq, 0, memory_order_release);
 	member->ops->ended(member, call);

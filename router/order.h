@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The order of a job's calls, from "the stream has reached it" to "the stream may go on": a call's number, its bank, the descriptor that
- * tells the other ranks, the comparison with theirs, and its end. By the D2H lane's thread, where nothing else is said.
+ * The order of a job's calls, from "the stream has reached it" to "the stream may go on": a call's number, its bank,
+ * the descriptor that tells the other ranks, the comparison with theirs, and its end. By the D2H lane's thread, where
+ * nothing else is said.
  */
 #ifndef FERRY_ROUTER_ORDER_H
 #define FERRY_ROUTER_ORDER_H
@@ -11,10 +12,16 @@
 /** The stream has reached a call whose number rank 0 decides: true once it has one, and its bank is free. */
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
 
-/** Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that had work. */
+/**
+ * Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that
+ * had work.
+ */
 bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint64_t after);
 
-/** The call before this one that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not finished it; 0: a router. */
+/**
+ * The call before this one that is not over, so that this one may not begin; 0: none. *ranks: bit r: rank r has not
+ * finished it; 0: a router.
+ */
 uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks);
 
 /** Tells the other ranks and the routers. */

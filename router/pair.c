@@ -6,8 +6,8 @@
 #include <math.h>
 
 /*
- * The root is slicing.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of one more slice than it
- * has. The factor was found by trying (docs/performance.md, "Send and receive").
+ * The root is slicing.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of
+ * one more slice than it has. The factor was found by trying (docs/performance.md, "Send and receive").
  */
 #define COST_BYTES 400000.0
 #define SLICE_LEAST (64u << 10)
@@ -25,7 +25,8 @@ uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
 }
 
 /* window: NULL, or where to put the address of the slot that the slice goes through. */
-static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const struct ferry_transfer *transfer, uint64_t slice, char **window)
+static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const struct ferry_transfer *transfer,
+                                       uint64_t slice, char **window)
 {
 	const struct ferry_member *member = seat->member;
 	uint32_t self = member->rank;
@@ -37,7 +38,8 @@ static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const stru
 	return &arena->pair_lines[source * arena->nranks + destination];
 }
 
-static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer *transfer, const struct ferry_pair_slot *slot)
+static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer *transfer,
+                           const struct ferry_pair_slot *slot)
 {
 	uint64_t bytes = atomic_load_explicit(&slot->bytes, memory_order_relaxed);
 	uint32_t type = atomic_load_explicit(&slot->type, memory_order_relaxed);
@@ -46,7 +48,8 @@ static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer 
 		return true;
 	char text[FERRY_MESSAGE_BYTES];
 	const char *name = ferry_type_name((ferryDataType_t)type);
-	snprintf(text, sizeof text, "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
+	snprintf(text, sizeof text,
+	         "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
 	         (unsigned long long)transfer->message, transfer->peer, seat->member->rank, (unsigned long long)bytes,
 	         name ? name : "an unknown type", (unsigned long long)transfer->length,
 	         ferry_type_name((ferryDataType_t)transfer->type));
@@ -54,7 +57,8 @@ static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer 
 	return false;
 }
 
-bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                      struct ferry_transfer *transfer)
 {
 	char *window;
 	if (transfer->issued == transfer->nslices)
@@ -90,7 +94,8 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
 	bool up = seat->direction == FERRY_UP;
 	uint64_t peer = 1ull << transfer->peer;
-	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished, memory_order_release);
+	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished,
+	                      memory_order_release);
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 

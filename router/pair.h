@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Send and receive: a stream of slices per ordered pair of ranks, through a small window in the sender's domain. The two lanes
- * concerned are the only parties; no worker is. A message takes at least one slice, so that an empty one is seen too, and
- * the head of the slot says what the sender sent, so that ends that disagree find out. By the lane's thread that has the seat.
+ * Send and receive: a stream of slices per ordered pair of ranks, through a small window in the sender's domain. The
+ * two lanes concerned are the only parties; no worker is. A message takes at least one slice, so that an empty one is
+ * seen too, and the head of the slot says what the sender sent, so that ends that disagree find out. By the lane's
+ * thread that has the seat.
  */
 #ifndef FERRY_ROUTER_PAIR_H
 #define FERRY_ROUTER_PAIR_H
@@ -11,13 +12,14 @@
 #include "router/member.h"
 
 /**
- * Bytes per slice of a message between two ranks whose slots have so many bytes: ends that agree on its length agree on this, and those
- * that do not learn it from the first slot.
+ * Bytes per slice of a message between two ranks whose slots have so many bytes: ends that agree on its length agree on
+ * this, and those that do not learn it from the first slot.
  */
 uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length);
 
 /** Starts the next slice of a send or receive if its slot, or its data, is there. */
-bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer);
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                      struct ferry_transfer *transfer);
 
 /** A slice of a send or receive has been copied. */
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);

@@ -16,8 +16,8 @@ static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_d
 	return !is_work(instr) && instr->owner == rank && (instr->opcode == FERRY_D2H) == (direction == FERRY_UP);
 }
 
-static void find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, const struct ferry_instr *instr, uint32_t bank,
-                 struct ferry_step *step, struct ferry_gate **gates)
+static void find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, const struct ferry_instr *instr,
+                 uint32_t bank, struct ferry_step *step, struct ferry_gate **gates)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
@@ -25,7 +25,9 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	uint32_t staging = ferry_plan_staging_bank(plan, bank);
 	step->instr = instr;
 	step->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	step->window = instr->opcode == FERRY_COPY ? NULL : arenas[instr->window_domain].staging[staging] + instr->window_offset;
+	step->window = instr->opcode == FERRY_COPY
+	                       ? NULL
+	                       : arenas[instr->window_domain].staging[staging] + instr->window_offset;
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;
@@ -33,7 +35,8 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 		const struct ferry_instr *other = &instrs[edges[i].instr];
 		if (edges[i].lag && instr->opcode == FERRY_D2H && !instr->wakes_domains)
 			step->only_passes_on = true;
-		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter], edges[i].lag, other->nslices};
+		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter],
+		                                     edges[i].lag, other->nslices};
 		if (instr->opcode == FERRY_H2D && edges[i].lag == 0 && other->opcode == FERRY_D2H &&
 		    other->window_domain == instr->window_domain && other->window_offset == instr->window_offset) {
 			step->producer = step->gates[i].counter;
@@ -71,14 +74,16 @@ static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size
 	}
 }
 
-ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan, const struct ferry_job_arenas *shared, uint32_t rank)
+ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan,
+                               const struct ferry_job_arenas *shared, uint32_t rank)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	size_t nsteps = 0, ngates = 0;
 	memset(steps, 0, sizeof *steps);
 	steps->plan = plan;
 	count(steps, rank, &nsteps, &ngates);
-	steps->memory = calloc(FERRY_BANKS, nsteps * sizeof(struct ferry_step) + ngates * sizeof(struct ferry_gate) + 1);
+	steps->memory = calloc(FERRY_BANKS,
+	                       nsteps * sizeof(struct ferry_step) + ngates * sizeof(struct ferry_gate) + 1);
 	if (!steps->memory)
 		return ferry_fail(ferrySystemError, "no memory for a plan of %u instructions", plan->ninstrs);
 	struct ferry_step *step = steps->memory;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The D2Hs, H2Ds and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes run. Made once per plan and rank by
- * who hosts the rank's lanes, its rank or its router; constant from then on.
+ * The D2Hs, H2Ds and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes run. Made once
+ * per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
  */
 #ifndef FERRY_ROUTER_STEPS_H
 #define FERRY_ROUTER_STEPS_H
@@ -26,13 +26,15 @@ struct ferry_steps {
 	uint32_t domains;              /* bit d: router d has work in the plan */
 	uint32_t nsteps[2];            /* by enum ferry_direction; COPYs go down */
 	struct ferry_step *steps[2][FERRY_BANKS];
-	uint64_t reach[2];             /* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
+	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
+	uint64_t reach[2];
 	_Atomic uint64_t last_seq;     /* number of the last call of them that began; whoever gives the number */
 	void *memory;
 };
 
 /** Error: ferrySystemError, and nothing to free. */
-ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan, const struct ferry_job_arenas *shared, uint32_t rank);
+ferryResult_t ferry_steps_find(struct ferry_steps *steps, const struct ferry_plan *plan,
+                               const struct ferry_job_arenas *shared, uint32_t rank);
 void ferry_steps_free(struct ferry_steps *steps);
 
 #endif

@@ -6,8 +6,8 @@
 #include "router/order.h"
 
 /*
- * Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has ended its half. Where
- * it has ended its half of a captured call, the D2H lane may begin the next run meanwhile.
+ * Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has
+ * ended its half. Where it has ended its half of a captured call, the D2H lane may begin the next run meanwhile.
  */
 static bool has_half(const struct ferry_seat *seat, const struct ferry_call *call)
 {
@@ -26,11 +26,15 @@ static const struct ferry_call *first_begun(const struct ferry_seat *seat)
 	return call;
 }
 
-/* The stream is at it, and rank 0 has not said which number it has: rank 0's streams have not reached it, or run others first. */
+/*
+ * The stream is at it, and rank 0 has not said which number it has: rank 0's streams have not reached it, or run others
+ * first.
+ */
 static const struct ferry_call *first_unnumbered(const struct ferry_seat *seat)
 {
 	const struct ferry_call *call = seat->member->rank == 0 ? NULL : seat->calls;
-	while (call && !(call->name && !atomic_load_explicit(&call->seq, memory_order_acquire) && call->ops->started(call)))
+	while (call &&
+	       !(call->name && !atomic_load_explicit(&call->seq, memory_order_acquire) && call->ops->started(call)))
 		call = call->halves[seat->direction].next;
 	return call;
 }
@@ -52,27 +56,30 @@ void ferry_watch_other(struct ferry_watch *watch, const struct ferry_copies *oth
 		return;
 	watch->reported = true;
 	ferry_log(FERRY_LOG_WARN,
-	          "%s lane: in the device's driver for %llu s, with a call under way: does a thread of this process free or register memory, or "
-	          "load kernels, which waits for the call in there?",
+	          "%s lane: in the device's driver for %llu s, with a call under way: does a thread of this process "
+	          "free or register memory, or load kernels, which waits for the call in there?",
 	          name_of(other->queue.direction), (unsigned long long)(now - watch->other_since) / 1000000000);
 }
 
 /*
- * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or none. Where this
- * rank is one of them, about those that have not finished a call before, without which it may not begin.
+ * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or
+ * none. Where this rank is one of them, about those that have not finished a call before, without which it may not
+ * begin.
  */
-static void report_missing(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t missing, uint64_t waited)
+static void report_missing(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t missing,
+                           uint64_t waited)
 {
 	const struct ferry_member *member = seat->member;
 	char text[FERRY_RANKSET_TEXT];
 	unsigned long long seconds = waited / 1000000000, seq = ferry_call_number(call), before;
 	const char *name = ferry_collective_name(call->shape & 0xff);
 	if (!(missing >> member->rank & 1))
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to reach call %llu (%s)", member->rank, seconds,
-		          ferry_rankset_print(missing, text), seq, name);
+		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to reach call %llu (%s)", member->rank,
+		          seconds, ferry_rankset_print(missing, text), seq, name);
 	else if ((before = ferry_order_blocked_by(member, call, &missing)) != 0)
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)", member->rank, seconds,
-		          missing ? ferry_rankset_print(missing, text) : "the routers", before, seq, name);
+		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)",
+		          member->rank, seconds, missing ? ferry_rankset_print(missing, text) : "the routers", before,
+		          seq, name);
 }
 
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
@@ -92,9 +99,9 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 		return;
 	seat->reported = true;
 	if (unnumbered) {
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for rank 0 to reach a %scall (%s)", seat->member->rank,
-		          (unsigned long long)(now - since) / 1000000000, unnumbered->captured ? "captured " : "",
-		          ferry_collective_name(unnumbered->shape & 0xff));
+		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for rank 0 to reach a %scall (%s)",
+		          seat->member->rank, (unsigned long long)(now - since) / 1000000000,
+		          unnumbered->captured ? "captured " : "", ferry_collective_name(unnumbered->shape & 0xff));
 		return;
 	}
 	if (missing) {
@@ -113,12 +120,15 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 			peers |= 1ull << half->transfers[i].peer;
 	}
 	if (!call->steps)
-		snprintf(what, sizeof what, "%s %s", seat->direction == FERRY_UP ? "sends to" : "receives from", ferry_rankset_print(peers, from));
+		snprintf(what, sizeof what, "%s %s", seat->direction == FERRY_UP ? "sends to" : "receives from",
+		         ferry_rankset_print(peers, from));
 	else
-		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_call_number(call), ferry_collective_name(call->shape & 0xff));
-	ferry_log(FERRY_LOG_WARN, "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
-	          seat->member->rank, name_of(seat->direction), (unsigned long long)(now - since) / 1000000000, what, finished, slices,
-	          issued - finished);
+		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_call_number(call),
+		         ferry_collective_name(call->shape & 0xff));
+	ferry_log(FERRY_LOG_WARN,
+	          "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
+	          seat->member->rank, name_of(seat->direction), (unsigned long long)(now - since) / 1000000000, what,
+	          finished, slices, issued - finished);
 }
 
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a lane looks at now and then while calls are under way: whether the routers live, whether the other lane comes out of the driver, and
- * whether anything moves. It tells of what it can only tell of, and ends the job for the rest. By the lane's thread.
+ * What a lane looks at now and then while calls are under way: whether the routers live, whether the other lane comes
+ * out of the driver, and whether anything moves. It tells of what it can only tell of, and ends the job for the rest.
+ * By the lane's thread.
  */
 #ifndef FERRY_ROUTER_WATCH_H
 #define FERRY_ROUTER_WATCH_H

@@ -5,22 +5,25 @@
 
 #include <string.h>
 
-#define WAKES_AT_ONCE 16 /* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
+/* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
+#define WAKES_AT_ONCE 16
 #define JOBS_AT_ONCE 32
 #define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
-#define PATIENCE 32 /* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
+/* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
+#define PATIENCE 32
 
 /* The jobs that a worker is inside of, so that it can look at them again and again without a lock. */
 struct round {
 	struct ferry_job *jobs[JOBS_AT_ONCE];
 	uint32_t njobs;
-	uint32_t first, next; /* places in the list: of the first of them, and of the job after the last; next 0: there is none */
+	/* places in the list: of the first of them, and of the job after the last; next 0: there is none */
+	uint32_t first, next;
 	uint64_t generation;
 };
 
 /*
- * Enters the jobs from place `next` on. Each worker goes round by itself: with a cursor that all share, one would see the same
- * jobs every time while others, or its own last look, take those between.
+ * Enters the jobs from place `next` on. Each worker goes round by itself: with a cursor that all share, one would see
+ * the same jobs every time while others, or its own last look, take those between.
  */
 static void enter_jobs(struct ferry_workers *workers, struct round *round)
 {
@@ -76,7 +79,10 @@ void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job)
 	pthread_mutex_unlock(&workers->lock);
 }
 
-/* Wakes some of the sleeping helpers with a number below `wanted`. Spurious if another was quicker; never missed by a sleeper. */
+/*
+ * Wakes some of the sleeping helpers with a number below `wanted`. Spurious if another was quicker; never missed by a
+ * sleeper.
+ */
 static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 {
 	uint64_t below = wanted >= 64 ? ~0ull : (1ull << wanted) - 1;
@@ -93,7 +99,8 @@ static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker, bool steal)
 {
 	uint32_t count = 0, wanted = 0;
-	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) { /* before any part: they take longer to wake up than it does */
+	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) {
+		/* before any part: they take longer to wake up than it does */
 		for (uint32_t i = 0; i < round->njobs; i++)
 			ferry_job_work(round->jobs[i], worker, 0, false, &wanted);
 		if (wanted)
@@ -107,7 +114,9 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	return count;
 }
 
-/* It would have stayed until nobody had work: the other jobs' attendants may have gone to sleep because it was there. */
+/*
+ * It would have stayed until nobody had work: the other jobs' attendants may have gone to sleep because it was there.
+ */
 static void hand_over(struct ferry_workers *workers, const struct ferry_job *attended)
 {
 	pthread_mutex_lock(&workers->lock);
@@ -123,7 +132,8 @@ static bool is_over(const struct ferry_job *attended)
 }
 
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
-static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended, struct ferry_looker *looker)
+static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
+                            struct ferry_looker *looker)
 {
 	struct round round = {.next = 0};
 	uint64_t idle_since = 0, spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
@@ -133,7 +143,8 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	while (round.njobs && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
 		bool all = !round.next, idle = all && !found && steal;
-		if (round.first || round.next || round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
+		if (round.first || round.next ||
+		    round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
 			leave_jobs(workers, &round);
 			enter_jobs(workers, &round);
 		}
@@ -144,7 +155,10 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 		spin_ns = ferry_spin_ns(&workers->spin, now);
 		if (all) {
 			vain = found ? 0 : vain + 1;
-			/* Whose owner may not come in, because attendants of several jobs have one number, is nobody's own. */
+			/*
+			 * Whose owner may not come in, because attendants of several jobs have one number, is nobody's
+			 * own.
+			 */
 			steal = !spin_ns || (found && steal) || (vain && vain % PATIENCE == 0) ||
 			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
 			found = false;
@@ -166,7 +180,8 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 }
 
 /* attended: whose attendant the thread is, or NULL. */
-static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended, struct ferry_looker *looker)
+static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
+                struct ferry_looker *looker)
 {
 	pthread_mutex_lock(&workers->lock);
 	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
@@ -214,7 +229,10 @@ static void *helper_main(void *argument)
 			ferry_looker_close(&looker);
 			return NULL;
 		}
-		/* No condition to check again: a helper is woken by a worker that is awake and finds the work itself if need be. */
+		/*
+		 * No condition to check again: a helper is woken by a worker that is awake and finds the work itself if
+		 * need be.
+		 */
 		ferry_doorbell_wait(&helper->bell, ticket, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
 		run(workers, helper->number, NULL, &looker);
@@ -237,8 +255,8 @@ ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct fe
 		*helper = (struct ferry_helper){.workers = workers, .number = workers->nhelpers};
 		int refused = pthread_create(&helper->thread, NULL, helper_main, helper);
 		if (refused) {
-			ferryResult_t result = ferry_fail(ferrySystemError, "worker thread %u of %u: %s", workers->nhelpers + 2,
-			                                  workers->limit, strerror(refused));
+			ferryResult_t result = ferry_fail(ferrySystemError, "worker thread %u of %u: %s",
+			                                  workers->nhelpers + 2, workers->limit, strerror(refused));
 			ferry_workers_stop(workers);
 			return result;
 		}
@@ -299,7 +317,10 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 	empty(workers, job);
 	ferry_job_free_retired(job);
 	job->closed = false;
-	/* Again: who came back meanwhile has passed the job by, and would not look for it as long as others keep him busy. */
+	/*
+	 * Again: who came back meanwhile has passed the job by, and would not look for it as long as others keep him
+	 * busy.
+	 */
 	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The threads that run slices. Each job has an attendant thread that sleeps on the job's own doorbell (a tenant can only ring
- * its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers are further
- * workers without a job, woken when there is more ready than one can do, the first of them first. Workers go round the jobs, a
- * few slices at a time.
+ * The threads that run slices. Each job has an attendant thread that sleeps on the job's own doorbell (a tenant can
+ * only ring its own); whoever wakes becomes a worker for all jobs, as long as fewer than `limit` are at work. Helpers
+ * are further workers without a job, woken when there is more ready than one can do, the first of them first. Workers
+ * go round the jobs, a few slices at a time.
  *
- * `lock` guards the list of jobs, which the connection thread alone changes and so may read without, their `users`, and `active`. No slice runs under it. `asleep` has a bit per helper, set by
- * the helper after it has prepared to sleep, cleared by whoever takes it upon himself to wake it.
+ * `lock` guards the list of jobs, which the connection thread alone changes and so may read without, their `users`, and
+ * `active`. No slice runs under it. `asleep` has a bit per helper, set by the helper after it has prepared to sleep,
+ * cleared by whoever takes it upon himself to wake it.
  */
 #ifndef FERRY_ROUTER_WORKERS_H
 #define FERRY_ROUTER_WORKERS_H
@@ -19,8 +20,12 @@ struct ferry_workers {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;    /* a permit or a job became free */
 	struct ferry_job *jobs;    /* singly linked */
-	_Atomic uint64_t generation; /* of the list; written under lock: workers that see another one leave their jobs and look */
-	_Atomic uint32_t active;    /* at work now: `limit`, and attendants that pass because their job is dead; written under lock, read anywhere */
+	/* of the list; written under lock: workers that see another one leave their jobs and look */
+	_Atomic uint64_t generation;
+	/*
+	 * at work now: `limit`, and attendants that pass because their job is dead; written under lock, read anywhere
+	 */
+	_Atomic uint32_t active;
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
 	struct ferry_spin spin;    /* how long who has nothing looks for more */
@@ -58,8 +63,9 @@ void ferry_workers_leave(struct ferry_workers *workers, struct ferry_job *job);
 void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job *job);
 
 /**
- * Works until nothing is ready in any job, or this one is dead, then returns. For attendants: helpers do so by themselves. While the
- * job lasts its attendant works for the others too, but who ends it does not wait for those. looker: the calling thread's.
+ * Works until nothing is ready in any job, or this one is dead, then returns. For attendants: helpers do so by
+ * themselves. While the job lasts its attendant works for the others too, but who ends it does not wait for those.
+ * looker: the calling thread's.
  */
 void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_looker *looker);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bad input through the public API: every case gets a result code and a message with the values that were wrong, and nothing
- * crashes or hangs (the suite's timeout is the judge of hanging). What no caller of the API can reach, such as a corrupt
- * descriptor or a foreign attach message, is in the suites of ipc and router.
+ * Bad input through the public API: every case gets a result code and a message with the values that were wrong, and
+ * nothing crashes or hangs (the suite's timeout is the judge of hanging). What no caller of the API can reach, such as
+ * a corrupt descriptor or a foreign attach message, is in the suites of ipc and router.
  */
 #include "tests/refused.h"
 
@@ -42,7 +42,8 @@ static void no_function_takes_a_null_or_foreign_communicator(void **state)
 		snprintf(text, sizeof text, "%p", (void *)comm);
 		REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, other, 1, ferryFloat, ferrySum, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryAllGather(buffer, other, 1, ferryFloat, comm, NULL), text);
-		REFUSED(ferryInvalidArgument, ferryReduceScatter(buffer, other, 1, ferryFloat, ferrySum, comm, NULL), text);
+		REFUSED(ferryInvalidArgument, ferryReduceScatter(buffer, other, 1, ferryFloat, ferrySum, comm, NULL),
+		        text);
 		REFUSED(ferryInvalidArgument, ferryBroadcast(buffer, other, 1, ferryFloat, 0, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryReduce(buffer, other, 1, ferryFloat, ferrySum, 0, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryGather(buffer, other, 1, ferryFloat, 0, comm, NULL), text);
@@ -52,7 +53,8 @@ static void no_function_takes_a_null_or_foreign_communicator(void **state)
 		        ferryAllToAllv(buffer, counts, counts, other, counts, counts, ferryFloat, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferrySend(buffer, 1, ferryFloat, 0, comm, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryRecv(buffer, 1, ferryFloat, 0, comm, NULL), text);
-		REFUSED(ferryInvalidArgument, ferryRunProgram("", buffer, other, 1, ferryFloat, ferrySum, comm, NULL), text);
+		REFUSED(ferryInvalidArgument, ferryRunProgram("", buffer, other, 1, ferryFloat, ferrySum, comm, NULL),
+		        text);
 		REFUSED(ferryInvalidArgument, ferryCommSplit(comm, 0, 0, &made, NULL), text);
 		REFUSED(ferryInvalidArgument, ferryCommRegister(comm, buffer, 1, &(void *){NULL}), text);
 		REFUSED(ferryInvalidArgument, ferryCommDeregister(comm, NULL), text);
@@ -79,18 +81,19 @@ static void bad_types_operations_roots_and_peers_are_refused_by_value(void **sta
 	for (int i = 0; i < 3; i++) {
 		snprintf(text, sizeof text, "%d", types[i]);
 		REFUSED(ferryInvalidArgument,
-		        ferryAllReduce(buffer, other, 1, (ferryDataType_t)types[i], ferrySum, comms[0], NULL), "type", text);
-		REFUSED(ferryInvalidArgument, ferrySend(buffer, 1, (ferryDataType_t)types[i], 1, comms[0], NULL), "type",
+		        ferryAllReduce(buffer, other, 1, (ferryDataType_t)types[i], ferrySum, comms[0], NULL), "type",
 		        text);
+		REFUSED(ferryInvalidArgument, ferrySend(buffer, 1, (ferryDataType_t)types[i], 1, comms[0], NULL),
+		        "type", text);
 		snprintf(text, sizeof text, "%d", ranks[i]);
-		REFUSED(ferryInvalidArgument, ferryBroadcast(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL), "root",
-		        text);
-		REFUSED(ferryInvalidArgument, ferryReduce(buffer, other, 1, ferryFloat, ferrySum, ranks[i], comms[0], NULL),
+		REFUSED(ferryInvalidArgument, ferryBroadcast(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL),
 		        "root", text);
-		REFUSED(ferryInvalidArgument, ferryGather(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL), "root",
-		        text);
-		REFUSED(ferryInvalidArgument, ferryScatter(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL), "root",
-		        text);
+		REFUSED(ferryInvalidArgument,
+		        ferryReduce(buffer, other, 1, ferryFloat, ferrySum, ranks[i], comms[0], NULL), "root", text);
+		REFUSED(ferryInvalidArgument, ferryGather(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL),
+		        "root", text);
+		REFUSED(ferryInvalidArgument, ferryScatter(buffer, other, 1, ferryFloat, ranks[i], comms[0], NULL),
+		        "root", text);
 		REFUSED(ferryInvalidArgument, ferrySend(buffer, 1, ferryFloat, ranks[i], comms[0], NULL), "peer", text);
 		REFUSED(ferryInvalidArgument, ferryRecv(buffer, 1, ferryFloat, ranks[i], comms[0], NULL), "peer", text);
 	}
@@ -117,8 +120,8 @@ static void buffers_that_cannot_be_used_are_refused_with_addresses_and_sizes(voi
 	        "12");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer, NULL, 3, ferryFloat, comms[0], NULL), "recvbuff", "24");
 	REFUSED(ferryInvalidArgument, ferryRecv(NULL, 3, ferryFloat, 1, comms[0], NULL), "recvbuff", "12");
-	REFUSED(ferryInvalidArgument, ferryAllReduce((char *)buffer + 1, other, 3, ferryFloat, ferrySum, comms[0], NULL), at,
-	        "4");
+	REFUSED(ferryInvalidArgument,
+	        ferryAllReduce((char *)buffer + 1, other, 3, ferryFloat, ferrySum, comms[0], NULL), at, "4");
 	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, other, (size_t)-1, ferryFloat, ferrySum, comms[0], NULL),
 	        "18446744073709551615");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer, other, (size_t)1 << 62, ferryDouble, comms[0], NULL),
@@ -133,19 +136,22 @@ static void buffers_that_overlap_and_are_not_in_place_are_refused(void **state)
 	size_t counts[] = {10, 10}, displs[] = {0, 10};
 	open_comms(comms, 2, "1");
 	ferryComm_t comm = comms[1];
-	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, buffer + 1, 10, ferryFloat, ferrySum, comm, NULL), "overlap",
-	        "40");
-	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer + 9, buffer, 10, ferryFloat, ferrySum, comm, NULL), "overlap");
+	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, buffer + 1, 10, ferryFloat, ferrySum, comm, NULL),
+	        "overlap", "40");
+	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer + 9, buffer, 10, ferryFloat, ferrySum, comm, NULL),
+	        "overlap");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer, buffer, 10, ferryFloat, comm, NULL), "overlap");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer + 11, buffer, 10, ferryFloat, comm, NULL), "overlap");
-	REFUSED(ferryInvalidArgument, ferryReduceScatter(buffer, buffer, 10, ferryFloat, ferrySum, comm, NULL), "overlap");
-	REFUSED(ferryInvalidArgument, ferryReduce(buffer, buffer + 1, 10, ferryFloat, ferrySum, 1, comm, NULL), "overlap");
+	REFUSED(ferryInvalidArgument, ferryReduceScatter(buffer, buffer, 10, ferryFloat, ferrySum, comm, NULL),
+	        "overlap");
+	REFUSED(ferryInvalidArgument, ferryReduce(buffer, buffer + 1, 10, ferryFloat, ferrySum, 1, comm, NULL),
+	        "overlap");
 	REFUSED(ferryInvalidArgument, ferryBroadcast(buffer, buffer + 1, 10, ferryFloat, 1, comm, NULL), "overlap");
 	REFUSED(ferryInvalidArgument, ferryGather(buffer, buffer, 10, ferryFloat, 1, comm, NULL), "overlap");
 	REFUSED(ferryInvalidArgument, ferryScatter(buffer, buffer, 10, ferryFloat, 1, comm, NULL), "overlap");
 	REFUSED(ferryInvalidArgument, ferryAllToAll(buffer, buffer + 1, 10, ferryFloat, comm, NULL), "overlap");
-	REFUSED(ferryInvalidArgument, ferryAllToAllv(buffer, counts, displs, buffer, counts, displs, ferryFloat, comm, NULL),
-	        "alltoallv");
+	REFUSED(ferryInvalidArgument,
+	        ferryAllToAllv(buffer, counts, displs, buffer, counts, displs, ferryFloat, comm, NULL), "alltoallv");
 	close_comms(comms, 2);
 }
 
@@ -155,14 +161,16 @@ static void uneven_all_to_all_refuses_missing_arrays_and_impossible_counts(void 
 	ferryComm_t comms[2];
 	size_t fine[] = {1, 1}, displs[] = {0, 1}, huge[] = {1, (size_t)1 << 60}, more[] = {2, 1};
 	open_comms(comms, 2, "1");
-	REFUSED(ferryInvalidArgument, ferryAllToAllv(buffer, NULL, displs, other, fine, displs, ferryFloat, comms[0], NULL),
-	        "sendcounts", "(nil)");
-	REFUSED(ferryInvalidArgument, ferryAllToAllv(buffer, fine, displs, other, fine, NULL, ferryFloat, comms[0], NULL),
-	        "rdispls");
-	REFUSED(ferryInvalidArgument, ferryAllToAllv(buffer, huge, displs, other, fine, displs, ferryFloat, comms[0], NULL),
-	        "peer 1");
-	REFUSED(ferryInvalidUsage, ferryAllToAllv(buffer, more, displs, other, fine, displs, ferryFloat, comms[0], NULL),
-	        "rank 0", "2", "1");
+	REFUSED(ferryInvalidArgument,
+	        ferryAllToAllv(buffer, NULL, displs, other, fine, displs, ferryFloat, comms[0], NULL), "sendcounts",
+	        "(nil)");
+	REFUSED(ferryInvalidArgument,
+	        ferryAllToAllv(buffer, fine, displs, other, fine, NULL, ferryFloat, comms[0], NULL), "rdispls");
+	REFUSED(ferryInvalidArgument,
+	        ferryAllToAllv(buffer, huge, displs, other, fine, displs, ferryFloat, comms[0], NULL), "peer 1");
+	REFUSED(ferryInvalidUsage,
+	        ferryAllToAllv(buffer, more, displs, other, fine, displs, ferryFloat, comms[0], NULL), "rank 0", "2",
+	        "1");
 	close_comms(comms, 2);
 }
 
@@ -177,8 +185,8 @@ static void created_reductions_are_bound_to_their_type_and_communicator(void **s
 	open_comms(comms, 2, "1");
 	REFUSED(ferryInvalidArgument,
 	        ferryRedOpCreatePreMulSum(NULL, &factor, ferryFloat, ferryScalarHostImmediate, comms[0]), "(nil)");
-	REFUSED(ferryInvalidArgument, ferryRedOpCreatePreMulSum(&op, NULL, ferryFloat, ferryScalarHostImmediate, comms[0]),
-	        "(nil)");
+	REFUSED(ferryInvalidArgument,
+	        ferryRedOpCreatePreMulSum(&op, NULL, ferryFloat, ferryScalarHostImmediate, comms[0]), "(nil)");
 	REFUSED(ferryInvalidArgument,
 	        ferryRedOpCreatePreMulSum(&op, &factor, (ferryDataType_t)77, ferryScalarHostImmediate, comms[0]), "77");
 	REFUSED(ferryInvalidArgument,
@@ -192,8 +200,8 @@ static void created_reductions_are_bound_to_their_type_and_communicator(void **s
 	assert_int_equal(ferryRedOpDestroy(op, comms[0]), ferrySuccess);
 	REFUSED(ferryInvalidArgument, ferryRedOpDestroy(op, comms[0]), "created");
 	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, other, 1, ferryFloat, op, comms[0], NULL), "created");
-	while (made < 65 &&
-	       !(result = ferryRedOpCreatePreMulSum(&all[made], &factor, ferryFloat, ferryScalarHostImmediate, comms[0])))
+	while (made < 65 && !(result = ferryRedOpCreatePreMulSum(&all[made], &factor, ferryFloat,
+	                                                         ferryScalarHostImmediate, comms[0])))
 		made++;
 	expect("the 65th reduction", result, ferryInvalidUsage, ferryGetLastError(NULL), "64", NULL);
 	close_comms(comms, 2);
@@ -321,11 +329,11 @@ static void ranks_that_disagree_all_learn_who_and_how(void **state)
 			for (int rank = 0; rank < 3; rank++) {
 				ferryResult_t error;
 				assert_int_equal(ferryCommGetAsyncError(comms[rank], &error), ferrySuccess);
-				expect("async error", error, ferryInvalidUsage, ferryGetLastError(comms[rank]), said[how][0],
-				       said[how][1], said[how][2], NULL);
+				expect("async error", error, ferryInvalidUsage, ferryGetLastError(comms[rank]),
+				       said[how][0], said[how][1], said[how][2], NULL);
 				REFUSED(ferryInvalidUsage,
-				        ferryAllReduce(buffer, other, 1, ferryFloat, ferrySum, comms[rank], NULL), "failed",
-				        said[how][0]);
+				        ferryAllReduce(buffer, other, 1, ferryFloat, ferrySum, comms[rank], NULL),
+				        "failed", said[how][0]);
 			}
 			for (int rank = 0; rank < 3; rank++)
 				assert_int_equal(ferryCommDestroy(comms[rank]), ferryInvalidUsage);
@@ -340,15 +348,15 @@ static void waiting_ranks_end_when_one_aborts(void **state)
 		ferryResult_t error;
 		open_comms(comms, 4, domains == 1 ? "1" : "2");
 		for (int rank = 0; rank < 3; rank++)
-			assert_int_equal(
-			        ferryAllReduce(buffer, other + rank * COUNT, COUNT, ferryFloat, ferrySum, comms[rank], NULL),
-			        ferrySuccess);
+			assert_int_equal(ferryAllReduce(buffer, other + rank * COUNT, COUNT, ferryFloat, ferrySum,
+			                                comms[rank], NULL),
+			                 ferrySuccess);
 		assert_int_equal(ferryCommAbort(comms[3]), ferrySuccess);
 		assert_int_equal(ferryStreamSynchronize(NULL), ferryRemoteError);
 		for (int rank = 0; rank < 3; rank++) {
 			assert_int_equal(ferryCommGetAsyncError(comms[rank], &error), ferrySuccess);
-			expect("async error", error, ferryRemoteError, ferryGetLastError(comms[rank]), "rank 3", "aborted",
-			       NULL);
+			expect("async error", error, ferryRemoteError, ferryGetLastError(comms[rank]), "rank 3",
+			       "aborted", NULL);
 		}
 		for (int rank = 0; rank < 3; rank++)
 			assert_int_equal(ferryCommAbort(comms[rank]), ferrySuccess);
@@ -380,10 +388,13 @@ static void a_program_that_fails_the_check_is_refused_with_line_and_reason(void 
 	         {":3:", "expected", "->"}},
 	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  COPY gpu[0] -> host[0]\n",
 	         {":3:", "expected", "COPY"}},
-	        {"program allreduce ranks 1 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> gpu[0]\n",
+	        {"program allreduce ranks 1 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> "
+	         "gpu[0]\n",
 	         {"1 ranks", "has 2", ""}},
-	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[5] -> host[0]\n", {":3", "gpu[5]", "1"}},
-	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> gpu[0]\n"
+	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[5] -> host[0]\n",
+	         {":3", "gpu[5]", "1"}},
+	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> "
+	         "gpu[0]\n"
 	         "rank 1\n  D2H gpu[0] -> host[1]\n  H2D host[1] -> gpu[0]\n",
 	         {"rank 0", "contribution", "rank 1"}},
 	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  H2D host[0] -> gpu[0] deps: host[0]>=9\n",
@@ -395,7 +406,8 @@ static void a_program_that_fails_the_check_is_refused_with_line_and_reason(void 
 		expect(cases[i].text, result, ferryProgramError, ferryGetLastError(NULL), cases[i].words[0],
 		       cases[i].words[1], cases[i].words[2], NULL);
 	}
-	REFUSED(ferryInvalidArgument, ferryRunProgram(NULL, buffer, other, 4, ferryFloat, ferrySum, comms[0], NULL), "NULL");
+	REFUSED(ferryInvalidArgument, ferryRunProgram(NULL, buffer, other, 4, ferryFloat, ferrySum, comms[0], NULL),
+	        "NULL");
 	close_comms(comms, 2);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators that cannot be made: impossible arguments, settings without sense, ranks that never come, and a system that
- * has no room or no router. Each gets a result code and a message with the values; nothing crashes or hangs.
+ * Communicators that cannot be made: impossible arguments, settings without sense, ranks that never come, and a system
+ * that has no room or no router. Each gets a result code and a message with the values; nothing crashes or hangs.
  */
 #include "tests/refused.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the API beyond a single collective: stream order, events, groups, point to point, uneven all to all, programs,
- * created reductions, several communicators, splitting, ending, and calls from many threads.
+ * Promises of the API beyond a single collective: stream order, events, groups, point to point, uneven all to all,
+ * programs, created reductions, several communicators, splitting, ending, and calls from many threads.
  */
 #include "tests/api_ranks.h"
 
@@ -26,7 +26,8 @@ static void stream_order_holds_before_and_after_a_call(void **state)
 			for (int i = 0; i < COUNT; i++)
 				source[rank][i] = round * (i + rank);
 			OK(ferryMemcpyAsync(input[rank], source[rank], sizeof source[rank], streams[rank]));
-			OK(ferryAllReduce(input[rank], output[rank], COUNT, ferryInt32, ferrySum, ranks.comms[rank], streams[rank]));
+			OK(ferryAllReduce(input[rank], output[rank], COUNT, ferryInt32, ferrySum, ranks.comms[rank],
+			                  streams[rank]));
 			OK(ferryMemcpyAsync(copy[rank], output[rank], sizeof output[rank], streams[rank]));
 		}
 		for (int rank = 0; rank < N; rank++)
@@ -73,7 +74,8 @@ static void a_call_starts_when_its_stream_reaches_it_and_events_tell(void **stat
 	OK(ferryLaunchHostFunc(streams[0], wait_at_gate, &gate));
 	OK(ferryEventRecord(before, streams[0]));
 	for (int rank = 0; rank < 2; rank++)
-		OK(ferryAllReduce(&input[rank], &output[rank], 1, ferryInt32, ferrySum, ranks.comms[rank], streams[rank]));
+		OK(ferryAllReduce(&input[rank], &output[rank], 1, ferryInt32, ferrySum, ranks.comms[rank],
+		                  streams[rank]));
 	OK(ferryEventRecord(after, streams[0]));
 	OK(ferryStreamWaitEvent(other, after));
 	assert_int_equal(ferryStreamQuery(streams[1]), ferryInProgress); /* rank 0 has not come */
@@ -110,7 +112,8 @@ static void many_calls_in_flight_finish_in_order(void **state)
 			values[rank][i] = 1;
 	for (int round = 0; round < 25; round++) /* each multiplies by N: any lost or reordered call shows */
 		for (int rank = 0; rank < N; rank++)
-			OK(ferryAllReduce(values[rank], values[rank], 100, ferryInt64, ferrySum, ranks.comms[rank], NULL));
+			OK(ferryAllReduce(values[rank], values[rank], 100, ferryInt64, ferrySum, ranks.comms[rank],
+			                  NULL));
 	OK(ferryStreamSynchronize(NULL));
 	for (int rank = 0; rank < N; rank++)
 		for (int i = 0; i < 100; i++)
@@ -170,7 +173,8 @@ static void grouped_sends_and_receives_progress_together(void **state)
 		memset(in, 0, sizeof in);
 		for (int rank = 0; rank < N; rank++) {
 			OK(ferryGroupStart());
-			for (int peer = 0; peer < N; peer++) { /* itself too, and an empty message to everybody before the real one */
+			for (int peer = 0; peer < N; peer++) {
+				/* itself too, and an empty message to everybody before the real one */
 				OK(ferrySend(NULL, 0, ferryInt8, peer, ranks.comms[rank], NULL));
 				OK(ferryRecv(NULL, 0, ferryInt8, peer, ranks.comms[rank], NULL));
 				OK(ferrySend(out[rank][peer], 3000, ferryInt32, peer, ranks.comms[rank], NULL));
@@ -208,7 +212,9 @@ static void a_long_message_passes_through_a_shorter_window(void **state)
 static void messages_of_all_lengths_follow_each_other(void **state)
 {
 	(void)state;
-	static const size_t lengths[] = {1, 65535, 65536, 65537, 0, 131072, 399999, 1 << 20, 3, (1 << 20) + 1, (5 << 20) + 4097, 64, 200000, (2 << 20) - 1};
+	static const size_t lengths[] =
+	        {1,  65535,  65536,        65537, 0, 131072, 399999, 1 << 20, 3, (1 << 20) + 1, (5 << 20) + 4097,
+	         64, 200000, (2 << 20) - 1};
 	enum { MESSAGES = sizeof lengths / sizeof *lengths };
 	struct ranks ranks;
 	char *out[2][MESSAGES], *in[2][MESSAGES];
@@ -268,8 +274,8 @@ static void uneven_all_to_all_delivers_every_part(void **state)
 	for (int round = 0; round < 5; round++) {
 		memset(in, 0xee, sizeof in);
 		for (int rank = 0; rank < RANKS; rank++)
-			OK(ferryAllToAllv(out[rank], counts[rank][0], counts[rank][1], in[rank], counts[rank][2], counts[rank][3],
-			                  ferryBfloat16, ranks.comms[rank], NULL));
+			OK(ferryAllToAllv(out[rank], counts[rank][0], counts[rank][1], in[rank], counts[rank][2],
+			                  counts[rank][3], ferryBfloat16, ranks.comms[rank], NULL));
 		OK(ferryStreamSynchronize(NULL));
 		for (int rank = 0; rank < RANKS; rank++)
 			for (int peer = 0; peer < RANKS; peer++) {
@@ -308,7 +314,8 @@ static void figure_3_of_hylink_runs_as_printed(void **state)
 	for (int round = 0; round < 3; round++) {
 		memset(out, 0, sizeof out);
 		for (int rank = 0; rank < 2; rank++)
-			OK(ferryRunProgram(figure_3, in[rank], out[rank], COUNT + 1, ferryFloat, ferrySum, ranks.comms[rank], NULL));
+			OK(ferryRunProgram(figure_3, in[rank], out[rank], COUNT + 1, ferryFloat, ferrySum,
+			                   ranks.comms[rank], NULL));
 		OK(ferryStreamSynchronize(NULL));
 		for (int i = 0; i <= COUNT; i++)
 			assert_true(out[0][i] == (float)(2 * i + 1) && out[1][i] == out[0][i]);
@@ -328,8 +335,8 @@ static void premultiplied_sums_scale_each_rank_by_its_own_factor(void **state)
 		for (int rank = 0; rank < N; rank++) {
 			for (int i = 0; i < 1000; i++)
 				in[rank][i] = (float)(i % 64);
-			OK(ferryRedOpCreatePreMulSum(&ops[rank], &factors[rank], ferryFloat, (ferryScalarResidence_t)residence,
-			                             ranks.comms[rank]));
+			OK(ferryRedOpCreatePreMulSum(&ops[rank], &factors[rank], ferryFloat,
+			                             (ferryScalarResidence_t)residence, ranks.comms[rank]));
 			OK(ferryAllReduce(in[rank], out[rank], 1000, ferryFloat, ops[rank], ranks.comms[rank], NULL));
 			OK(ferryRedOpDestroy(ops[rank], ranks.comms[rank]));
 		}
@@ -387,10 +394,10 @@ static void each_in_a_thread(struct ranks *ranks, void *(*play)(void *))
 	}
 }
 
-#define STEP(number, condition)                                                                                                 \
-	if (!(condition)) {                                                                                                     \
-		actor->failed = number;                                                                                         \
-		return NULL;                                                                                                    \
+#define STEP(number, condition)                                                                                        \
+	if (!(condition)) {                                                                                            \
+		actor->failed = number;                                                                                \
+		return NULL;                                                                                           \
 	}
 
 static void *split_and_use(void *argument)
@@ -402,18 +409,21 @@ static void *split_and_use(void *argument)
 	STEP(2, !ferryCommCount(half, &count) && !ferryCommUserRank(half, &rank));
 	STEP(3, count == 3 && rank == actor->rank / 2);
 	for (int round = 0; round < 10; round++) {
-		STEP(4, !ferryAllReduce(&value, &sum, 1, ferryInt, ferrySum, half, NULL) && !ferryStreamSynchronize(NULL));
+		STEP(4,
+		     !ferryAllReduce(&value, &sum, 1, ferryInt, ferrySum, half, NULL) && !ferryStreamSynchronize(NULL));
 		STEP(5, sum == (color ? 1 + 3 + 5 : 0 + 2 + 4));
 	}
 	STEP(6, !ferryCommSplit(comm, actor->rank == 0 ? FERRY_SPLIT_NOCOLOR : 7, -actor->rank, &reversed, NULL));
 	STEP(7, (reversed == NULL) == (actor->rank == 0));
 	if (reversed) {
 		STEP(8, !ferryCommUserRank(reversed, &rank) && rank == 5 - actor->rank);
-		STEP(9, !ferryBroadcast(&value, &sum, 1, ferryInt, 0, reversed, NULL) && !ferryStreamSynchronize(NULL) && sum == 5);
+		STEP(9, !ferryBroadcast(&value, &sum, 1, ferryInt, 0, reversed, NULL) &&
+		                !ferryStreamSynchronize(NULL) && sum == 5);
 		STEP(10, !ferryCommDestroy(reversed));
 	}
 	STEP(11, !ferryCommDestroy(half));
-	STEP(12, !ferryAllReduce(&value, &sum, 1, ferryInt, ferrySum, comm, NULL) && !ferryStreamSynchronize(NULL) && sum == 15);
+	STEP(12, !ferryAllReduce(&value, &sum, 1, ferryInt, ferrySum, comm, NULL) && !ferryStreamSynchronize(NULL) &&
+	                 sum == 15);
 	return NULL;
 }
 
@@ -458,7 +468,8 @@ static void *random_sequence(void *argument)
 			if (kind == 1)
 				STEP(step * 10 + 2, out[(size_t)(n - 1) * count + i] == own + n - 1);
 			if (kind == 2)
-				STEP(step * 10 + 3, out[(size_t)root * count + i] == (int32_t)(((size_t)rank * count + i) * 3) + step + root);
+				STEP(step * 10 + 3, out[(size_t)root * count + i] ==
+				                            (int32_t)(((size_t)rank * count + i) * 3) + step + root);
 			if (kind == 3)
 				STEP(step * 10 + 4, out[i] == own + root);
 		}

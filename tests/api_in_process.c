@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The promise of every collective, type and operation, with all ranks and the routers in this process: bench/trial/trial.h says
- * what is right and states the bound for floats. Guard bytes, element-aligned buffers and untouched inputs are checked with
- * it.
+ * The promise of every collective, type and operation, with all ranks and the routers in this process:
+ * bench/trial/trial.h says what is right and states the bound for floats. Guard bytes, element-aligned buffers and
+ * untouched inputs are checked with it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,8 @@
 struct setting {
 	int nranks, domains;
 	const char *slice, *window; /* NULL: chosen by Ferry */
-	bool all;                   /* every count in and out of place; else one of them per type and operation, in turn */
+	/* every count in and out of place; else one of them per type and operation, in turn */
+	bool all;
 };
 
 static void set_or_clear(const char *name, const char *value)
@@ -176,9 +177,9 @@ static void a_result_has_the_same_bits_in_every_run_and_order_of_arrival(void **
 	for (int run = 0; run < RUNS; run++) {
 		for (int i = 0; i < 5; i++) {
 			int rank = (i * (1 + run % 4) + run) % 5;
-			assert_int_equal(
-			        ferryAllReduce(send[rank], receive[rank], COUNT, ferryFloat32, ferrySum, comms[rank], NULL),
-			        ferrySuccess);
+			assert_int_equal(ferryAllReduce(send[rank], receive[rank], COUNT, ferryFloat32, ferrySum,
+			                                comms[rank], NULL),
+			                 ferrySuccess);
 		}
 		assert_int_equal(ferryStreamSynchronize(NULL), ferrySuccess);
 		if (!run)

@@ -13,11 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define OK(call)                                                                                                                \
-	do {                                                                                                                    \
-		ferryResult_t result_ = (call);                                                                                 \
-		if (result_)                                                                                                    \
-			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));                   \
+#define OK(call)                                                                                                       \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_)                                                                                           \
+			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
 	} while (0)
 
 struct ranks {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random sequences of calls with one-slot windows and many more threads than cores, several calls in flight at a time, every
- * result judged (bench/trial/trial.h). `api_stress [SEED]` runs ranks in threads of this process; under ferryrun each process is a
- * rank, and all draw the same sequence. The seed is printed, and gives the same sequence again.
+ * Random sequences of calls with one-slot windows and many more threads than cores, several calls in flight at a time,
+ * every result judged (bench/trial/trial.h). `api_stress [SEED]` runs ranks in threads of this process; under ferryrun
+ * each process is a rank, and all draw the same sequence. The seed is printed, and gives the same sequence again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -63,8 +63,8 @@ static struct ferry_trial random_trial(struct walker *walker)
 static void complain(struct walker *walker, const struct ferry_trial *trial, const char *what, const char *why)
 {
 	if (walker->failures++ < 3)
-		fprintf(stderr, "seed %llu: rank %d: %s: %s %s\n", (unsigned long long)seed, walker->rank, trial_text(trial),
-		        what, why);
+		fprintf(stderr, "seed %llu: rank %d: %s: %s %s\n", (unsigned long long)seed, walker->rank,
+		        trial_text(trial), what, why);
 }
 
 static void start(struct walker *walker, struct flight *flight)
@@ -131,7 +131,9 @@ static void set_number(const char *name, int value)
 	setenv(name, text, 1);
 }
 
-/* A thread per rank. Threads stop at their first failure, and the others with them, since Destroy and Abort end their calls.
+/*
+ * A thread per rank. Threads stop at their first failure, and the others with them, since Destroy and Abort end their
+ * calls.
  */
 static void run_threads(int nranks, int domains, int slice, int calls)
 {
@@ -193,8 +195,8 @@ static void *split_and_walk(void *argument)
 		int color = (int)(colors >> walker->rank & 1), key = (int)((order >> walker->rank & 7) * 8);
 		struct ferry_trial none = {.nranks = walker->nranks};
 		walk(walker);
-		if (ferryCommSplit(walker->comm, color, key, &part.comm, NULL) || ferryCommUserRank(part.comm, &part.rank) ||
-		    ferryCommCount(part.comm, &part.nranks)) {
+		if (ferryCommSplit(walker->comm, color, key, &part.comm, NULL) ||
+		    ferryCommUserRank(part.comm, &part.rank) || ferryCommCount(part.comm, &part.nranks)) {
 			complain(walker, &none, "split:", ferryGetLastError(NULL));
 			walker->broken = true;
 			return NULL;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of the arena: nothing stays in the name space, both mappings see the same, corrupt headers and limits are refused. */
+/*
+ * Promises of the arena: nothing stays in the name space, both mappings see the same, corrupt headers and limits are
+ * refused.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -72,7 +75,10 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	ferry_arena_unmap(&first);
 }
 
-/* Every 32-bit word of the header's constants, set to odd values, and to its neighbours: the mapping is refused or harmless, never out of bounds. */
+/*
+ * Every 32-bit word of the header's constants, set to odd values, and to its neighbours: the mapping is refused or
+ * harmless, never out of bounds.
+ */
 static void a_corrupt_header_is_refused_with_its_values(void **state)
 {
 	(void)state;
@@ -90,8 +96,9 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 				assert_true(strlen(ferry_last_message()) > 10);
 			} else {
 				char *end = (char *)mapped.header + mapped.bytes;
-				assert_true(mapped.pair_windows + (uint64_t)mapped.nranks * mapped.nranks * FERRY_PAIR_SLOTS *
-				                                          mapped.pair_slot_bytes <= end);
+				assert_true(mapped.pair_windows + (uint64_t)mapped.nranks * mapped.nranks *
+				                                          FERRY_PAIR_SLOTS * mapped.pair_slot_bytes <=
+				            end);
 				assert_true(mapped.staging[1] + mapped.staging_bytes <= mapped.pair_windows);
 				assert_int_equal(mapped.pair_slot_bytes % 64, 0);
 				ferry_arena_unmap(&mapped);
@@ -143,7 +150,10 @@ static void impossible_shapes_are_refused(void **state)
 static void no_room_in_shared_memory_is_an_error_with_the_size(void **state)
 {
 	(void)state;
-	/* A file size limit stands for a full /dev/shm: both refuse the allocation. In a child, since limits only go down. */
+	/*
+	 * A file size limit stands for a full /dev/shm: both refuse the allocation. In a child, since limits only go
+	 * down.
+	 */
 	int status;
 	fflush(NULL);
 	pid_t child = fork();
@@ -154,7 +164,9 @@ static void no_room_in_shared_memory_is_an_error_with_the_size(void **state)
 		shape.staging = 64 << 20;
 		signal(SIGXFSZ, SIG_IGN);
 		setrlimit(RLIMIT_FSIZE, &limit);
-		_exit(ferry_arena_create(&shape, &arena) == ferrySystemError && strstr(ferry_last_message(), "arena of") ? 0 : 1);
+		_exit(ferry_arena_create(&shape, &arena) == ferrySystemError && strstr(ferry_last_message(), "arena of")
+		              ? 0
+		              : 1);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -178,7 +190,10 @@ static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
 		if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
 			_exit(2);
 		ferryResult_t result = ferry_arena_create(&shape, &arena);
-		_exit(result == ferrySystemError && strstr(ferry_last_message(), "65536") && strstr(ferry_last_message(), "mlock") ? 0 : 1);
+		_exit(result == ferrySystemError && strstr(ferry_last_message(), "65536") &&
+		                      strstr(ferry_last_message(), "mlock")
+		              ? 0
+		              : 1);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);

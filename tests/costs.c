@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the planner takes from `ferry-perf limits`, and how plans for copy engines follow from it and from the caches. */
+/*
+ * What the planner takes from `ferry-perf limits`, and how plans for copy engines follow from it and from the caches.
+ */
 #include "ipc/error.h"
 #include "rank-lib/program/program.h"
 
@@ -23,7 +25,8 @@ static void measured(const char *text)
 	setenv("FERRY_LIMITS", file, 1);
 }
 
-static struct ferry_plan *plan_for(enum ferry_collective collective, uint64_t bytes, const struct ferry_compile_options *given)
+static struct ferry_plan *plan_for(enum ferry_collective collective, uint64_t bytes,
+                                   const struct ferry_compile_options *given)
 {
 	struct ferry_topology topology = {.nranks = 4, .ndomains = 1};
 	struct ferry_compile_options options = *given;
@@ -54,7 +57,8 @@ static void costs_are_those_of_the_file_and_typical_ones_without_it(void **state
 	assert_false(costs.measured);
 	assert_int_equal(costs.issue_ns, 4000);
 	measured("{\"windows\": [], \"gpus\": [], \"flags\": {\"enqueue_us\": 0.5},"
-	         "\"copy\": {\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"enqueue_us\": 1.5, \"d2h\": 26.5, \"h2d\": 25.9}}");
+	         "\"copy\": {\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"enqueue_us\": 1.5, \"d2h\": 26.5, "
+	         "\"h2d\": 25.9}}");
 	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
 	assert_true(costs.measured);
 	assert_int_equal(costs.issue_ns, 6300);
@@ -114,14 +118,15 @@ static void long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow(void
 	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
 		struct ferry_plan *plan = plan_for(wanted[i].collective, wanted[i].bytes, &options);
 		if (plan->slice < wanted[i].slice || plan->window < wanted[i].window)
-			fail_msg("%s: %u slots of %u bytes", ferry_collective_name(wanted[i].collective), plan->window, plan->slice);
+			fail_msg("%s: %u slots of %u bytes", ferry_collective_name(wanted[i].collective), plan->window,
+			         plan->slice);
 		free(plan);
 	}
 }
 
 /*
- * Eight ranks' ReduceScatter, with any staging: three slots of a window are what the room was divided by, and three there are. Of
- * two, one would be the guard's, and a third of the staging nobody's.
+ * Eight ranks' ReduceScatter, with any staging: three slots of a window are what the room was divided by, and three
+ * there are. Of two, one would be the guard's, and a third of the staging nobody's.
  */
 static void long_slices_leave_a_reducing_window_its_slots(void **state)
 {
@@ -137,13 +142,17 @@ static void long_slices_leave_a_reducing_window_its_slots(void **state)
 		options.count = 256 << 20;
 		assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
 		if (plan->window < 3)
-			fail_msg("%llu bytes of staging: %u slots of %u bytes", (unsigned long long)staging, plan->window, plan->slice);
+			fail_msg("%llu bytes of staging: %u slots of %u bytes", (unsigned long long)staging,
+			         plan->window, plan->slice);
 		free(plan);
 	}
 	ferry_program_free(program);
 }
 
-/* Longer slices for moves are for windows that have the room, in the cache and in the staging; else they would have fewer slots. */
+/*
+ * Longer slices for moves are for windows that have the room, in the cache and in the staging; else they would have
+ * fewer slots.
+ */
 static void long_slices_leave_a_moving_window_its_slots(void **state)
 {
 	(void)state;
@@ -152,7 +161,8 @@ static void long_slices_leave_a_moving_window_its_slots(void **state)
 		options.staging[0] = megabytes << 20;
 		struct ferry_plan *plan = plan_for(FERRY_BROADCAST, 4096ull << 20, &options);
 		if (plan->window < 3 || (plan->slice > 2 << 20 && plan->window < 4))
-			fail_msg("%llu MiB of staging: %u slots of %u bytes", (unsigned long long)megabytes, plan->window, plan->slice);
+			fail_msg("%llu MiB of staging: %u slots of %u bytes", (unsigned long long)megabytes,
+			         plan->window, plan->slice);
 		free(plan);
 	}
 }
@@ -181,7 +191,10 @@ static void copy_engines_stay_behind_the_cores_by_what_their_caches_hold(void **
 	free(plan);
 }
 
-/* How much a domain's copy engines may have written that nobody has reduced yet: a third of the staging, or two slots of each. */
+/*
+ * How much a domain's copy engines may have written that nobody has reduced yet: a third of the staging, or two slots
+ * of each.
+ */
 static void copy_engines_stay_near_the_cores(void **state)
 {
 	static const enum ferry_collective collectives[] = {FERRY_ALLREDUCE, FERRY_REDUCE_TO_ROOT, FERRY_REDUCESCATTER};
@@ -199,8 +212,9 @@ static void copy_engines_stay_near_the_cores(void **state)
 					least = lag < least ? lag : least;
 				}
 			if (least < 2 || (least > 2 && ahead > options.staging[0] / 3))
-				fail_msg("%s of %llu bytes: %llu slots, %llu bytes ahead", ferry_collective_name(collectives[i]),
-				         (unsigned long long)bytes, (unsigned long long)least, (unsigned long long)ahead);
+				fail_msg("%s of %llu bytes: %llu slots, %llu bytes ahead",
+				         ferry_collective_name(collectives[i]), (unsigned long long)bytes,
+				         (unsigned long long)least, (unsigned long long)ahead);
 			free(plan);
 		}
 }
@@ -269,7 +283,9 @@ static void domains_that_share_a_cache_share_what_moves_take_of_it(void **state)
 
 static void compiles_to_a_valid_plan(const struct ferry_program *program, const struct ferry_compile_options *options)
 {
-	struct ferry_plan_limits limits = {.nranks = program->nranks, .ndomains = 1, .rank_domain = program->rank_domain};
+	struct ferry_plan_limits limits = {.nranks = program->nranks,
+	                                   .ndomains = 1,
+	                                   .rank_domain = program->rank_domain};
 	struct ferry_plan *plan;
 	limits.staging[0] = options->staging[0];
 	limits.counters[0] = 1000;
@@ -280,7 +296,9 @@ static void compiles_to_a_valid_plan(const struct ferry_program *program, const 
 	free(plan);
 }
 
-/* Short slices, by a setting or because the message is short, in large caches and much staging ask for the most slots. */
+/*
+ * Short slices, by a setting or because the message is short, in large caches and much staging ask for the most slots.
+ */
 static void windows_are_never_deeper_than_a_plan_may_have_them(void **state)
 {
 	(void)state;

@@ -26,7 +26,8 @@ struct on_device {
 static char *moved(const struct on_device *mine, const char *pointer)
 {
 	for (int which = 0; which < 2; which++)
-		if (pointer >= mine->buffers.memory[which] && pointer <= mine->buffers.memory[which] + mine->bytes[which])
+		if (pointer >= mine->buffers.memory[which] &&
+		    pointer <= mine->buffers.memory[which] + mine->bytes[which])
 			return (char *)pointer_of(mine->memory[which]) + (pointer - mine->buffers.memory[which]);
 	return NULL;
 }
@@ -38,7 +39,8 @@ static void start_trial(struct ferry_trial *trial, int rank, ferryComm_t comm, u
 	place_enter(&(struct place){.device = devices[rank]});
 	CU(cuStreamCreate(&mine->stream, CU_STREAM_NON_BLOCKING));
 	for (int which = 0; which < 2; which++) {
-		mine->bytes[which] = (size_t)(buffers->area[which] - buffers->memory[which]) + buffers->bytes[which] + GUARD;
+		mine->bytes[which] = (size_t)(buffers->area[which] - buffers->memory[which]) + buffers->bytes[which] +
+		                     GUARD;
 		CU(cuMemAlloc(&mine->memory[which], mine->bytes[which]));
 		CU(cuMemcpy(mine->memory[which], (uintptr_t)buffers->memory[which], mine->bytes[which]));
 	}
@@ -114,7 +116,9 @@ static void every_collective_is_right_in_device_memory(void **state)
 	every_collective_over(4, 2);
 }
 
-/* Its slots wait for no reader: the next copy into one may start while the lane is at the last. Under ThreadSanitizer. */
+/*
+ * Its slots wait for no reader: the next copy into one may start while the lane is at the last. Under ThreadSanitizer.
+ */
 static void a_window_that_nobody_reads_is_the_copy_engines_alone(void **state)
 {
 	static const char text[] = "program allgather  ranks 2  domains 1  chunks 1\n"
@@ -229,7 +233,8 @@ static void memory_that_is_not_this_devices_is_refused_by_name(void **state)
 		REFUSED(ferryInvalidArgument, "beyond",
 		        ferryAllReduce(good, good, 1 << 20, ferryUint32, ferrySum, comm, stream));
 		REFUSED(ferryInvalidArgument, "stream",
-		        ferryAllReduce(good, good, 1, ferryUint32, ferrySum, comm, (ferryStream_t)places[1 - rank].stream));
+		        ferryAllReduce(good, good, 1, ferryUint32, ferrySum, comm,
+		                       (ferryStream_t)places[1 - rank].stream));
 		CU(cuMemFreeHost(pinned));
 		CU(cuMemFree(managed));
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers in other processes (rank-lib/device/export.h), over the double of the driver. This program owns the buffers; the
- * importer is a second process of it, which does what it is told over a socket, with the device's own copy queues.
+ * Buffers in other processes (rank-lib/device/export.h), over the double of the driver. This program owns the buffers;
+ * the importer is a second process of it, which does what it is told over a socket, with the device's own copy queues.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,8 +66,8 @@ static ferryResult_t import_as_told(const struct order *order, struct opened *sl
 	return result ? result : ferry_device_import(slot->device, &order->handle, order->bytes, &slot->buffer);
 }
 
-static ferryResult_t copy(struct ferry_device *device, enum ferry_direction direction, void *to, const void *from, size_t bytes,
-                          bool crosses)
+static ferryResult_t copy(struct ferry_device *device, enum ferry_direction direction, void *to, const void *from,
+                          size_t bytes, bool crosses)
 {
 	struct ferry_copy_queue queue;
 	ferryResult_t result = device->copier->ops->queue_open(device->copier, direction, &queue);
@@ -81,14 +81,15 @@ static ferryResult_t copy(struct ferry_device *device, enum ferry_direction dire
 }
 
 /* Through memory of the device where the buffer is on another one. */
-static ferryResult_t copy_as_told(const struct order *order, const struct opened *slot, unsigned char *host, CUdeviceptr own)
+static ferryResult_t copy_as_told(const struct order *order, const struct opened *slot, unsigned char *host,
+                                  CUdeviceptr own)
 {
 	char *buffer = (char *)slot->buffer.address + order->at;
 	void *staging = (void *)(uintptr_t)own;
 	bool reads = order->kind == READ;
 	if (slot->crosses)
-		return copy(slot->device, reads ? FERRY_UP : FERRY_DOWN, reads ? (void *)host : buffer, reads ? buffer : (void *)host,
-		            order->bytes, true);
+		return copy(slot->device, reads ? FERRY_UP : FERRY_DOWN, reads ? (void *)host : buffer,
+		            reads ? buffer : (void *)host, order->bytes, true);
 	ferryResult_t result = reads ? copy(slot->device, FERRY_DOWN, staging, buffer, order->bytes, false)
 	                             : copy(slot->device, FERRY_DOWN, staging, host, order->bytes, true);
 	if (!result)
@@ -196,17 +197,18 @@ static struct answer must(const struct importer *importer, const struct order *o
 	return answer;
 }
 
-static void expect(const char *call, ferryResult_t result, const char *message, ferryResult_t expected, const char *words)
+static void expect(const char *call, ferryResult_t result, const char *message, ferryResult_t expected,
+                   const char *words)
 {
 	if (result != expected || !strstr(message, words))
-		fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", call, ferry_result_text(result), message, ferry_result_text(expected),
-		         words);
+		fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", call, ferry_result_text(result), message,
+		         ferry_result_text(expected), words);
 }
 
-#define REFUSED(expected, words, call)                                                                                         \
-	do {                                                                                                                   \
-		ferryResult_t result_ = (call);                                                                                \
-		expect(#call, result_, ferry_last_message(), expected, words);                                                 \
+#define REFUSED(expected, words, call)                                                                                 \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		expect(#call, result_, ferry_last_message(), expected, words);                                         \
 	} while (0)
 
 static struct ferry_device *device_of(int ordinal)
@@ -254,7 +256,11 @@ static struct ferry_export export_of(const struct owned *owned, size_t offset, s
 
 static struct order import_order(const struct ferry_export *handle, int slot, int ordinal)
 {
-	return (struct order){.kind = IMPORT, .slot = slot, .ordinal = ordinal, .bytes = handle->bytes, .handle = *handle};
+	return (struct order){.kind = IMPORT,
+	                      .slot = slot,
+	                      .ordinal = ordinal,
+	                      .bytes = handle->bytes,
+	                      .handle = *handle};
 }
 
 /* The bytes of the buffer in that slot are those of the allocation from `offset` on. */
@@ -278,7 +284,8 @@ static void a_buffer_at_any_offset_is_read_and_written_in_another_process(void *
 		struct owned owned = own(2);
 		size_t bytes = i % 2 ? ROOM - offsets[i] : 300; /* some end where the allocation does */
 		struct ferry_export handle = export_of(&owned, offsets[i], bytes);
-		struct order order = import_order(&handle, 0, ITS_OWN), wrote = {.kind = WRITE, .at = bytes - 5, .bytes = 5};
+		struct order order = import_order(&handle, 0, ITS_OWN),
+		             wrote = {.kind = WRITE, .at = bytes - 5, .bytes = 5};
 		assert_int_equal(must(&importer, &order).ordinal, 2);
 		must_read(&importer, 0, 0, MOST_BYTES, offsets[i]);
 		must_read(&importer, 0, bytes - 3, 3, offsets[i]);
@@ -320,8 +327,10 @@ static void the_gpu_is_found_under_another_numbering_or_refused_by_name(void **s
 		struct order order = import_order(&handle, 0, expected[i] < 0 ? 0 : ITS_OWN);
 		struct answer answer = tell(&importer, &order);
 		if (expected[i] < 0) {
-			expect("a hidden GPU", answer.result, answer.message, ferryInvalidArgument, "GPU-dadbd8d9-dedf-dcdd-d2d3-d0d1d6d7d4d5");
-			expect("a hidden GPU", answer.result, answer.message, ferryInvalidArgument, "CUDA_VISIBLE_DEVICES");
+			expect("a hidden GPU", answer.result, answer.message, ferryInvalidArgument,
+			       "GPU-dadbd8d9-dedf-dcdd-d2d3-d0d1d6d7d4d5");
+			expect("a hidden GPU", answer.result, answer.message, ferryInvalidArgument,
+			       "CUDA_VISIBLE_DEVICES");
 		} else {
 			assert_int_equal(answer.result, ferrySuccess);
 			assert_int_equal(answer.ordinal, expected[i]);
@@ -338,7 +347,8 @@ static void a_device_imports_what_another_one_has_if_it_can_reach_it(void **stat
 	(void)state;
 	struct owned owned = own(1);
 	struct ferry_export handle = export_of(&owned, 4097, 500);
-	struct order order = import_order(&handle, 0, 3), wrote = {.kind = WRITE, .at = 499, .bytes = 1, .data = {0x5a}};
+	struct order order = import_order(&handle, 0, 3),
+	             wrote = {.kind = WRITE, .at = 499, .bytes = 1, .data = {0x5a}};
 	struct importer importer = start(NULL), cut_off = start("FAKE_CUDA_PEERS=0");
 	must(&importer, &order);
 	must_read(&importer, 0, 0, 100, 4097);
@@ -346,7 +356,8 @@ static void a_device_imports_what_another_one_has_if_it_can_reach_it(void **stat
 	assert_int_equal(owned.bytes[4097 + 499], 0x5a);
 	must(&importer, &(struct order){.kind = CLOSE});
 	struct answer answer = tell(&cut_off, &order);
-	expect("a GPU apart", answer.result, answer.message, ferryInvalidUsage, "CUDA device 1, whose memory device 3 cannot reach");
+	expect("a GPU apart", answer.result, answer.message, ferryInvalidUsage,
+	       "CUDA device 1, whose memory device 3 cannot reach");
 	order = import_order(&handle, 0, ITS_OWN);
 	must(&cut_off, &order);
 	must(&cut_off, &(struct order){.kind = CLOSE});
@@ -403,7 +414,8 @@ static void what_cannot_be_exported_is_refused_by_what_it_is(void **state)
 	REFUSED(ferryInvalidArgument, "managed", ferry_device_export(device, (void *)(uintptr_t)managed, 8, &handle));
 	REFUSED(ferryInvalidArgument, "pinned", ferry_device_export(device, pinned, 8, &handle));
 	REFUSED(ferryInvalidArgument, "ordinary host memory", ferry_device_export(device, ordinary, 8, &handle));
-	REFUSED(ferryInvalidArgument, "CUDA device 1", ferry_device_export(device, (void *)(uintptr_t)foreign.memory, 8, &handle));
+	REFUSED(ferryInvalidArgument, "CUDA device 1",
+	        ferry_device_export(device, (void *)(uintptr_t)foreign.memory, 8, &handle));
 	REFUSED(ferryInvalidArgument, "beyond its allocation", ferry_device_export(device, good, ROOM + 1, &handle));
 	/* It ends in memory of this device too, but in another allocation. */
 	REFUSED(ferryInvalidArgument, "beyond its allocation of 100003",
@@ -431,7 +443,8 @@ static void each_damaged_byte_of_a_handle_is_noticed(void **state)
 			struct ferry_export damaged = handle;
 			int ordinal;
 			((unsigned char *)&damaged)[i] ^= (unsigned char)(1 << bit);
-			REFUSED(ferryInvalidArgument, "damaged", ferry_device_import(owned.device, &damaged, 300, &imported));
+			REFUSED(ferryInvalidArgument, "damaged",
+			        ferry_device_import(owned.device, &damaged, 300, &imported));
 			REFUSED(ferryInvalidArgument, "damaged", ferry_cuda_exported_ordinal(&damaged, &ordinal));
 		}
 	disown(&owned);
@@ -456,7 +469,8 @@ static void forged_handles_are_refused_and_harm_nobody(void **state)
 	struct importer importer = start(NULL);
 	struct ferry_imported imported;
 	struct ferry_device *host;
-	refuses(&importer, good, 301, ferryInvalidArgument, "301 bytes of an exported buffer are wanted; its handle is of 300");
+	refuses(&importer, good, 301, ferryInvalidArgument,
+	        "301 bytes of an exported buffer are wanted; its handle is of 300");
 	memcpy(bad.kind, "host", 5);
 	refuses(&importer, bad, 300, ferryInvalidArgument, "of a host device; this device is cuda");
 	memset(bad.kind, 'x', sizeof bad.kind);
@@ -482,7 +496,8 @@ static void forged_handles_are_refused_and_harm_nobody(void **state)
 	memset(bad.name, 0, sizeof bad.name);
 	refuses(&importer, bad, 300, ferryUnhandledDeviceError, "cuIpcOpenMemHandle");
 	assert_int_equal(ferry_device_open("host", 0, 0, &host), ferrySuccess);
-	REFUSED(ferryInvalidArgument, "of a cuda device; this device is host", ferry_device_import(host, &good, 300, &imported));
+	REFUSED(ferryInvalidArgument, "of a cuda device; this device is host",
+	        ferry_device_import(host, &good, 300, &imported));
 	memcpy(bad.kind, "host", 5);
 	ferry_export_seal(&bad);
 	REFUSED(ferryInvalidUsage, "a host device cannot import", ferry_device_import(host, &bad, 300, &imported));
@@ -490,11 +505,13 @@ static void forged_handles_are_refused_and_harm_nobody(void **state)
 	struct order order = import_order(&good, 0, 0);
 	must(&importer, &order);
 	must_read(&importer, 0, 0, 100, 100);
-	assert_false(must(&importer, &(struct order){.kind = CLOSE}).is_mapped); /* nothing that was refused is still open */
+	/* nothing that was refused is still open */
+	assert_false(must(&importer, &(struct order){.kind = CLOSE}).is_mapped);
 	disown(&owned);
 	refuses(&importer, good, 300, ferryUnhandledDeviceError, "cuIpcOpenMemHandle"); /* it is gone, */
 	owned = own(0);
-	refuses(&importer, good, 300, ferryUnhandledDeviceError, "cuIpcOpenMemHandle"); /* and the next one is another */
+	/* and the next one is another */
+	refuses(&importer, good, 300, ferryUnhandledDeviceError, "cuIpcOpenMemHandle");
 	disown(&owned);
 	finish(&importer);
 }

@@ -28,8 +28,8 @@ static ferryResult_t error_within(ferryComm_t comm, int milliseconds)
 static _Atomic int held_up, other_held_up;
 
 /*
- * A call that its stream has not reached ends with its communicator; the start that lies in that stream is written later. By
- * then a call of another communicator must not have it for its own.
+ * A call that its stream has not reached ends with its communicator; the start that lies in that stream is written
+ * later. By then a call of another communicator must not have it for its own.
  */
 static void a_call_that_failed_before_its_stream_reached_it_starts_no_other(void **state)
 {
@@ -51,8 +51,9 @@ static void a_call_that_failed_before_its_stream_reached_it_starts_no_other(void
 	}
 	for (int rank = 0; rank < 2; rank++) { /* in a stream that is free, a call on which the two disagree */
 		place_enter(&places[0][rank]);
-		OK(ferryAllReduce(pointer_of(places[0][rank].input), pointer_of(places[0][rank].output), 10 + (size_t)rank,
-		                  ferryUint32, ferrySum, gangs[0].comms[rank], (ferryStream_t)CU_STREAM_PER_THREAD));
+		OK(ferryAllReduce(pointer_of(places[0][rank].input), pointer_of(places[0][rank].output),
+		                  10 + (size_t)rank, ferryUint32, ferrySum, gangs[0].comms[rank],
+		                  (ferryStream_t)CU_STREAM_PER_THREAD));
 	}
 	for (int rank = 0; rank < 2; rank++)
 		assert_int_equal(error_within(gangs[0].comms[rank], 20000), ferryInvalidUsage);
@@ -102,8 +103,8 @@ static bool tells_of_it(const char *said)
 }
 
 /*
- * The driver waits for the call in a lock that the lanes need. Nothing can be done about it here, but it is told: by the
- * other lane where one of them hangs, by the other rank's where both do.
+ * The driver waits for the call in a lock that the lanes need. Nothing can be done about it here, but it is told: by
+ * the other lane where one of them hangs, by the other rank's where both do.
  */
 static void a_call_that_the_driver_holds_up_is_told_of(void **state)
 {
@@ -163,7 +164,9 @@ static void settings_out_of_range_are_refused_by_name_and_value(void **state)
 	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
 }
 
-/* Rank 1 never calls; rank 0's GPU fails while its call waits. Staging stays registered with it: the suite's last test. */
+/*
+ * Rank 1 never calls; rank 0's GPU fails while its call waits. Staging stays registered with it: the suite's last test.
+ */
 static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 {
 	(void)state;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls captured into graphs, over the double of the CUDA driver: each replay is a new call with what the buffers hold then. */
+/*
+ * Calls captured into graphs, over the double of the CUDA driver: each replay is a new call with what the buffers hold
+ * then.
+ */
 #include "tests/fake_cuda/places.h"
 
 #include <pthread.h>
@@ -30,7 +33,8 @@ static CUgraphExec end(struct place *place)
 }
 
 /* A graph of each rank: input, so many calls, judgement. */
-static void capture_round(struct place *places, const struct gang *gang, int calls, CUstreamCaptureMode mode, CUgraphExec *graphs)
+static void capture_round(struct place *places, const struct gang *gang, int calls, CUstreamCaptureMode mode,
+                          CUgraphExec *graphs)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		begin(&places[rank], mode);
@@ -129,8 +133,8 @@ static void two_graphs_are_replayed_alternately_on_two_streams(void **state)
 #define KINDS 3 /* of calls: two that go round windows that take much of the staging, and one that fits them */
 
 /*
- * Calls that must be alone in the staging share it with those of either bank, on three streams that start them as they like: first in
- * the order in which they are made, then as rank 0's streams reach them, with eager ones between.
+ * Calls that must be alone in the staging share it with those of either bank, on three streams that start them as they
+ * like: first in the order in which they are made, then as rank 0's streams reach them, with eager ones between.
  */
 static void long_calls_share_the_staging_with_others_by_turns(void **state)
 {
@@ -343,7 +347,8 @@ static void capture_of_an_unsupported_case_is_refused_and_the_capture_stays_vali
 		place_write(&places[rank]);
 		REFUSED(ferryInvalidUsage, "graph", ferrySend(input, 1, ferryUint32, 1 - rank, comm, stream));
 		REFUSED(ferryInvalidUsage, "graph", ferryRecv(output, 1, ferryUint32, 1 - rank, comm, stream));
-		REFUSED(ferryInvalidArgument, "host memory", ferryAllReduce(&ordinary, output, 1, ferryUint32, ferrySum, comm, stream));
+		REFUSED(ferryInvalidArgument, "host memory",
+		        ferryAllReduce(&ordinary, output, 1, ferryUint32, ferrySum, comm, stream));
 		place_call(&places[rank], comm);
 		place_judge(&places[rank]);
 		graphs[rank] = end(&places[rank]);
@@ -370,8 +375,8 @@ static void the_default_stream_beside_a_captured_blocking_stream_is_refused(void
 	CU(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
 	CU(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
 	REFUSED(ferryInvalidUsage, "default stream",
-	        ferryAllReduce((void *)(uintptr_t)places[0].input, (void *)(uintptr_t)places[0].output, COUNT, ferryUint32, ferrySum,
-	                       gang.comms[0], NULL));
+	        ferryAllReduce((void *)(uintptr_t)places[0].input, (void *)(uintptr_t)places[0].output, COUNT,
+	                       ferryUint32, ferrySum, gang.comms[0], NULL));
 	CU(cuStreamEndCapture(blocking, &captured));
 	CU(cuGraphDestroy(captured));
 	CU(cuStreamDestroy(blocking));
@@ -446,9 +451,11 @@ static void captures_that_are_thrown_away_leave_the_communicator_working(void **
 			place_call(&places[rank], gang.comms[rank]);
 			assert_int_equal(cuMemAlloc(&memory, 8), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 			REFUSED(ferryInvalidUsage, "invalidated",
-			        ferryAllReduce((void *)(uintptr_t)places[rank].input, (void *)(uintptr_t)places[rank].output, COUNT,
-			                       ferryUint32, ferrySum, gang.comms[rank], (ferryStream_t)places[rank].stream));
-			assert_int_equal(cuStreamEndCapture(places[rank].stream, &captured), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+			        ferryAllReduce((void *)(uintptr_t)places[rank].input,
+			                       (void *)(uintptr_t)places[rank].output, COUNT, ferryUint32, ferrySum,
+			                       gang.comms[rank], (ferryStream_t)places[rank].stream));
+			assert_int_equal(cuStreamEndCapture(places[rank].stream, &captured),
+			                 CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 		}
 		places_round(places, &gang);
 		places_settle(places, &gang, i + 1);
@@ -525,11 +532,11 @@ static void alltoallv_and_device_scalars_are_replayed(void **state)
 		char *input = (char *)(uintptr_t)place->input, *output = (char *)(uintptr_t)place->output;
 		place_enter(place);
 		CU(cuMemAlloc(&scalars[rank], 4));
-		OK(ferryRedOpCreatePreMulSum(&ops[rank], (void *)(uintptr_t)scalars[rank], ferryUint32, ferryScalarDevice,
-		                             gang.comms[rank]));
+		OK(ferryRedOpCreatePreMulSum(&ops[rank], (void *)(uintptr_t)scalars[rank], ferryUint32,
+		                             ferryScalarDevice, gang.comms[rank]));
 		begin(place, CU_STREAM_CAPTURE_MODE_GLOBAL);
-		OK(ferryAllToAllv(input, counts[rank], displacements, output, received, displacements, ferryUint32, gang.comms[rank],
-		                  (ferryStream_t)place->stream));
+		OK(ferryAllToAllv(input, counts[rank], displacements, output, received, displacements, ferryUint32,
+		                  gang.comms[rank], (ferryStream_t)place->stream));
 		OK(ferryAllReduce(input + 2000 * 4, output + 2000 * 4, 1000, ferryUint32, ops[rank], gang.comms[rank],
 		                  (ferryStream_t)place->stream));
 		graphs[rank] = end(place);
@@ -549,7 +556,8 @@ static void alltoallv_and_device_scalars_are_replayed(void **state)
 			for (uint32_t from = 0; from < 2; from++)
 				assert_int_equal(output[1000 * from + counts[from][rank] - 1],
 				                 i * 1000000 + from * 100000 + 1000 * rank + counts[from][rank] - 1);
-			assert_int_equal(output[2999], i * (i * 1000000 + 2999) + (i + 1) * (i * 1000000 + 100000 + 2999));
+			assert_int_equal(output[2999],
+			                 i * (i * 1000000 + 2999) + (i + 1) * (i * 1000000 + 100000 + 2999));
 		}
 	}
 	forget(&gang, graphs);
@@ -612,7 +620,8 @@ int main(void)
 	        cmocka_unit_test_teardown(all_ranks_of_a_process_may_be_captured_into_one_graph, no_misuse),
 	        cmocka_unit_test_teardown(every_capture_mode_will_do, no_misuse),
 	        cmocka_unit_test_teardown(a_global_capture_stays_valid_beside_calls_under_way, no_misuse),
-	        cmocka_unit_test_teardown(capture_of_an_unsupported_case_is_refused_and_the_capture_stays_valid, no_misuse),
+	        cmocka_unit_test_teardown(capture_of_an_unsupported_case_is_refused_and_the_capture_stays_valid,
+	                                  no_misuse),
 	        cmocka_unit_test_teardown(the_default_stream_beside_a_captured_blocking_stream_is_refused, no_misuse),
 	        cmocka_unit_test_teardown(graph_destroyed_while_communicator_lives, no_misuse),
 	        cmocka_unit_test_teardown(communicator_destroyed_before_the_graph, no_misuse),

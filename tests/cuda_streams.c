@@ -201,8 +201,9 @@ static void *call_from_thread(void *argument)
 }
 
 /*
- * More workers than this machine may have cores, each with its own part of every slice: those that look, and take the parts
- * of who is late, and those that sleep and must be woken. Two communicators, so that they go from one to the other.
+ * More workers than this machine may have cores, each with its own part of every slice: those that look, and take the
+ * parts of who is late, and those that sleep and must be woken. Two communicators, so that they go from one to the
+ * other.
  */
 static void workers_share_the_slices_of_copy_engines(void **state)
 {
@@ -233,8 +234,9 @@ static void workers_share_the_slices_of_copy_engines(void **state)
 }
 
 /*
- * A long call, alone in the staging, and two short ones behind it, which rank 0's streams reach in the other order while
- * rank 1 has them in one stream: the later one, begun at rank 0, holds up nobody who waits for the long one to be over.
+ * A long call, alone in the staging, and two short ones behind it, which rank 0's streams reach in the other order
+ * while rank 1 has them in one stream: the later one, begun at rank 0, holds up nobody who waits for the long one to be
+ * over.
  */
 static void short_calls_behind_a_long_one_begin_in_any_order(void **state)
 {
@@ -288,8 +290,9 @@ static int threads_awake(void)
 }
 
 /*
- * A call some milliseconds after another finds its lanes awake, and who destroys the communicator does not wait for them to tire. Two lanes
- * alone: where threads outnumber CPUs they do not look for long. So this test may find them asleep beside others, and tries again.
+ * A call some milliseconds after another finds its lanes awake, and who destroys the communicator does not wait for
+ * them to tire. Two lanes alone: where threads outnumber CPUs they do not look for long. So this test may find them
+ * asleep beside others, and tries again.
  */
 static void lanes_look_for_the_next_call_for_a_while(void **state)
 {
@@ -411,7 +414,8 @@ static void premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call(voi
 			place_enter(&places[rank]);
 			CU(fake_cuda_launch(places[rank].stream, write_factor, &factors[rank][i]));
 			OK(ferryAllReduce(pointer_of(places[rank].input), pointer_of(places[rank].output), COUNT,
-			                  ferryFloat32, ops[rank], gang.comms[rank], (ferryStream_t)places[rank].stream));
+			                  ferryFloat32, ops[rank], gang.comms[rank],
+			                  (ferryStream_t)places[rank].stream));
 		}
 		places_settle(places, &gang, 0);
 		results[i] = ((float *)fake_cuda_reach(places[1].output))[COUNT - 1];
@@ -429,7 +433,8 @@ static void premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call(voi
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test_teardown(call_starts_when_its_stream_reaches_it_and_later_work_waits_for_it, no_misuse),
+	        cmocka_unit_test_teardown(call_starts_when_its_stream_reaches_it_and_later_work_waits_for_it,
+	                                  no_misuse),
 	        cmocka_unit_test_teardown(the_default_streams_are_streams_too, no_misuse),
 	        cmocka_unit_test_teardown(ranks_of_three_threads_may_share_a_device, no_misuse),
 	        cmocka_unit_test_teardown(two_communicators_on_two_streams_at_once, no_misuse),

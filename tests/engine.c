@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the router to its jobs: it reduces what the ranks publish, serves several jobs at once, trusts no rank, and tells why it
- * refuses. The ranks here are played by hand, so that they can lie.
+ * Promises of the router to its jobs: it reduces what the ranks publish, serves several jobs at once, trusts no rank,
+ * and tells why it refuses. The ranks here are played by hand, so that they can lie.
  */
 #include "tests/router_fixture.h"
 
@@ -26,7 +26,10 @@ struct job {
 
 static ferryResult_t attach(const struct job *job, uint32_t rank, int *connection, int *descriptor)
 {
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .rank = rank, .nranks = job->nranks, .ndomains = 1,
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
+	                                       .rank = rank,
+	                                       .nranks = job->nranks,
+	                                       .ndomains = 1,
 	                                       .staging = 1 << 20};
 	memcpy(message.key, job->key, sizeof message.key);
 	ferryResult_t result = ferry_attach_connect(path, connection);
@@ -72,7 +75,11 @@ static void make_plan(struct job *job, uint64_t count)
 {
 	struct ferry_topology topology = {.nranks = job->nranks, .ndomains = 1};
 	struct ferry_program *program;
-	struct ferry_compile_options options = {.count = count, .type = ferryInt32, .redop = ferrySum, .slice = 256, .window = 2};
+	struct ferry_compile_options options = {.count = count,
+	                                        .type = ferryInt32,
+	                                        .redop = ferrySum,
+	                                        .slice = 256,
+	                                        .window = 2};
 	options.staging[0] = job->shared.arenas[0].staging_bytes;
 	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
 	assert_int_equal(ferry_program_compile(program, &options, &job->plan), ferrySuccess);
@@ -110,7 +117,8 @@ static bool wait_slices(struct job *job, const struct ferry_instr *instr, uint64
 	struct ferry_doorbell *bell = &arena->rank_lines[0].h2d;
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool there = ferry_counter_slices(atomic_load_explicit(&counter->value, memory_order_acquire), seq) >= slices;
+		bool there = ferry_counter_slices(atomic_load_explicit(&counter->value, memory_order_acquire), seq) >=
+		             slices;
 		if (there || atomic_load(&arena->header->failed)) {
 			ferry_doorbell_cancel(bell);
 			return there;
@@ -135,13 +143,16 @@ static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t 
 		for (uint32_t i = 0; i < plan->ninstrs; i++) {
 			if (instrs[i].opcode != FERRY_D2H)
 				continue;
-			int32_t *slot = (int32_t *)(arena->staging[bank] + instrs[i].window_offset + slice % plan->window * plan->slice);
+			int32_t *slot = (int32_t *)(arena->staging[bank] + instrs[i].window_offset +
+			                            slice % plan->window * plan->slice);
 			for (uint32_t k = 0; k < per_slice; k++)
 				slot[k] = (int32_t)(1000 * instrs[i].owner + slice * per_slice + k);
-			ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq, slice + 1);
+			ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq,
+			              slice + 1);
 		}
 		assert_true(wait_slices(job, reduce, seq, slice + 1));
-		const int32_t *sum = (const int32_t *)(arena->staging[bank] + reduce->window_offset + slice % plan->window * plan->slice);
+		const int32_t *sum = (const int32_t *)(arena->staging[bank] + reduce->window_offset +
+		                                       slice % plan->window * plan->slice);
 		for (uint32_t k = 0; k < per_slice && slice * per_slice + k < count; k++) {
 			int32_t wanted = 0;
 			for (uint32_t rank = 0; rank < job->nranks; rank++)
@@ -150,7 +161,8 @@ static void play_slices(struct job *job, uint64_t seq, uint64_t count, uint32_t 
 		}
 		for (uint32_t i = 0; i < plan->ninstrs; i++)
 			if (instrs[i].opcode == FERRY_H2D)
-				ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq, slice + 1);
+				ferry_publish(&job->shared, &instrs[i], &arena->counters[bank][instrs[i].counter], seq,
+				              slice + 1);
 	}
 }
 
@@ -229,7 +241,9 @@ static void leave_to_the_first_worker(struct ferry_plan *plan)
 
 #define CROWD 128
 
-/* More than a worker looks at in one go, and multiples of it: a call in any of them is run while all the others rest. */
+/*
+ * More than a worker looks at in one go, and multiples of it: a call in any of them is run while all the others rest.
+ */
 static void each_of_many_jobs_is_served_while_the_others_rest(void **state)
 {
 	static struct job jobs[CROWD];
@@ -536,7 +550,8 @@ static void a_rank_that_comes_after_its_job_failed_hears_why(void **state)
 	assert_int_equal(ferry_arena_map(descriptor, &job.shared.arenas[0]), ferrySuccess);
 	close(second); /* dies */
 	while (!atomic_load(&job.shared.arenas[0].header->failed))
-		ferry_futex_wait(&job.shared.arenas[0].header->attached, atomic_load(&job.shared.arenas[0].header->attached), 10000, true);
+		ferry_futex_wait(&job.shared.arenas[0].header->attached,
+		                 atomic_load(&job.shared.arenas[0].header->attached), 10000, true);
 	struct ferry_attach_message ready = {.kind = FERRY_ATTACH_READY};
 	assert_int_equal(ferry_attach_call(first, &ready, NULL, NULL), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), "rank 1 of 2 died"));

@@ -60,7 +60,8 @@ static void exit_codes_pass_through(void **state)
 	char text[4096];
 	assert_int_equal(run("$B/ferryrun -n 3 --fork -- true 2>&1", text, sizeof text), 0);
 	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'exit 7' 2>&1", text, sizeof text), 7);
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'kill -SEGV $$' 2>&1", text, sizeof text), 128 + SIGSEGV);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- sh -c 'kill -SEGV $$' 2>&1", text, sizeof text),
+	                 128 + SIGSEGV);
 	assert_int_equal(entries_left(), 0);
 }
 
@@ -72,14 +73,18 @@ static void ranks_of_a_ferryrun_without_standard_descriptors_have_the_null_devic
 	for (unsigned closed = 0; closed < 3; closed++) {
 		char command[512];
 		snprintf(command, sizeof command,
-		         "$B/ferryrun -n 2 --fork -- sh -c 'exec 7>>${FERRY_SOCKET_DIR%%/*}/seen; link=$(readlink /proc/$$/fd/%u); echo $link >&7' %u>&-",
+		         "$B/ferryrun -n 2 --fork -- sh -c 'exec 7>>${FERRY_SOCKET_DIR%%/*}/seen; link=$(readlink "
+		         "/proc/$$/fd/%u); echo $link >&7' %u>&-",
 		         closed, closed);
 		assert_int_equal(run(command, text, sizeof text), 0);
 	}
 	assert_int_equal(run("cd $FERRY_SOCKET_DIR && uniq -c seen && rm seen", text, sizeof text), 0);
 	assert_string_equal(text, "      6 /dev/null\n");
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K 2>&1 >&-", text, sizeof text), 0);
-	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K <&- >&- 2>&-", text, sizeof text), 0);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K 2>&1 >&-", text, sizeof text),
+	                 0);
+	assert_int_equal(run("$B/ferryrun -n 2 --fork -- $B/ferry-perf allreduce -e 16K <&- >&- 2>&-", text,
+	                     sizeof text),
+	                 0);
 	assert_int_equal(run("$B/ferry-stat <&- >&- 2>&-", text, sizeof text), 0);
 	assert_int_equal(entries_left(), 0);
 }
@@ -92,40 +97,51 @@ static void a_command_that_cannot_be_run_ends_with_a_shells_code_in_every_mode(v
 	static const struct {
 		const char *command, *says;
 		int code;
-	} cases[] = {
-		{"/nonexistent", "ferryrun: cannot run /nonexistent: No such file or directory\n", 127},
-		{"ferry-nonexistent", "ferryrun: cannot run ferry-nonexistent: no such command on PATH (/bin:/usr/bin)\n", 127},
-		{"''", "ferryrun: cannot run : No such file or directory\n", 127},
-		{"/etc/passwd", "ferryrun: cannot run /etc/passwd: no permission to execute it (mode 0644)\n", 126},
-		{"/etc/passwd/x", "ferryrun: cannot run /etc/passwd/x: Not a directory\n", 127},
-		{"/etc", "ferryrun: cannot run /etc: Is a directory\n", 126}};
+	} cases[] = {{"/nonexistent", "ferryrun: cannot run /nonexistent: No such file or directory\n", 127},
+	             {"ferry-nonexistent",
+	              "ferryrun: cannot run ferry-nonexistent: no such command on PATH (/bin:/usr/bin)\n", 127},
+	             {"''", "ferryrun: cannot run : No such file or directory\n", 127},
+	             {"/etc/passwd", "ferryrun: cannot run /etc/passwd: no permission to execute it (mode 0644)\n",
+	              126},
+	             {"/etc/passwd/x", "ferryrun: cannot run /etc/passwd/x: Not a directory\n", 127},
+	             {"/etc", "ferryrun: cannot run /etc: Is a directory\n", 126}};
 	char command[256], text[4096];
 	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
 		for (size_t j = 0; j < sizeof cases / sizeof *cases; j++) {
 			snprintf(command, sizeof command,
-			         "PATH=/bin:/usr/bin FERRY_ROUTER_EXE=/no/router $B/ferryrun -n 2 %s -- %s 2>&1", modes[i],
+			         "PATH=/bin:/usr/bin FERRY_ROUTER_EXE=/no/router $B/ferryrun -n 2 %s -- %s "
+			         "2>&1", modes[i],
 			         cases[j].command);
 			int code = run(command, text, sizeof text);
 			if (code != cases[j].code || strcmp(text, cases[j].says))
-				fail_msg("%s: exit code %d instead of %d, or it says \"%s\"", command, code, cases[j].code, text);
+				fail_msg("%s: exit code %d instead of %d, or it says \"%s\"", command, code,
+				         cases[j].code, text);
 		}
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /nonexistent 2>&1", text, sizeof text), 127);
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /etc/passwd 2>&1", text, sizeof text), 126);
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /nonexistent 2>&1", text, sizeof text),
+	                 127);
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join -- /etc/passwd 2>&1", text, sizeof text),
+	                 126);
 }
 
 /* A file that may not be executed hides none behind it; and an empty part of PATH is this directory. */
 static void a_command_is_looked_for_as_execvp_does(void **state)
 {
 	(void)state;
-	static const char make[] = "cd $FERRY_SOCKET_DIR && mkdir bin && : >bin/run && printf '#!/bin/sh\\necho here\\n' >run && "
-	                           "chmod +x run";
+	static const char
+	        make[] = "cd $FERRY_SOCKET_DIR && mkdir bin && : >bin/run && printf '#!/bin/sh\\necho here\\n' >run && "
+	                 "chmod +x run";
 	char text[4096];
 	assert_int_equal(run(make, text, sizeof text), 0);
-	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:/bin $B/ferryrun --fork -- run 2>&1", text, sizeof text), 126);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:/bin $B/ferryrun --fork -- run 2>&1", text,
+	                     sizeof text),
+	                 126);
 	assert_non_null(strstr(text, "/bin/run: no permission"));
-	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:$PWD:/bin $B/ferryrun --fork -- run 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=$PWD/bin:$PWD:/bin $B/ferryrun --fork -- run 2>&1", text,
+	                     sizeof text),
+	                 0);
 	assert_string_equal(text, "here\n");
-	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=/bin: $B/ferryrun --fork -- run 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("cd $FERRY_SOCKET_DIR && PATH=/bin: $B/ferryrun --fork -- run 2>&1", text, sizeof text),
+	                 0);
 	assert_int_equal(run("cd $FERRY_SOCKET_DIR && rm -r bin run", text, sizeof text), 0);
 }
 
@@ -133,7 +149,9 @@ static void one_failing_rank_ends_the_others(void **state)
 {
 	(void)state;
 	char text[4096];
-	assert_int_equal(run("$B/ferryrun -n 3 --fork -- sh -c '[ $FERRY_RANK = 1 ] && exit 9; exec sleep 60' 2>&1", text, sizeof text), 9);
+	assert_int_equal(run("$B/ferryrun -n 3 --fork -- sh -c '[ $FERRY_RANK = 1 ] && exit 9; exec sleep 60' 2>&1",
+	                     text, sizeof text),
+	                 9);
 	assert_non_null(strstr(text, "rank 1"));
 }
 
@@ -170,7 +188,9 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("$B/ferryrun -n -18446744073709551615 --fork -- true 2>&1", text, sizeof text), 64);
 	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join --workers 2 -- true 2>&1", text, sizeof text), 64);
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join --workers 2 -- true 2>&1", text,
+	                     sizeof text),
+	                 64);
 	assert_non_null(strstr(text, "--join"));
 	assert_int_equal(run("FERRY_LAYOUT=nonsense $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
 	assert_non_null(strstr(text, "nonsense"));
@@ -182,10 +202,14 @@ static void the_environment_can_ask_for_no_router_processes(void **state)
 {
 	(void)state;
 	char text[4096];
-	assert_int_equal(run("FERRY_ROUTER=embedded $B/ferryrun --fork -- sh -c 'echo $FERRY_ROUTER $FERRY_SOCKET_DIR'", text, sizeof text), 0);
+	assert_int_equal(run("FERRY_ROUTER=embedded $B/ferryrun --fork -- sh -c 'echo $FERRY_ROUTER $FERRY_SOCKET_DIR'",
+	                     text, sizeof text),
+	                 0);
 	assert_non_null(strstr(text, "embedded"));
 	assert_null(strstr(text, "/run-")); /* no sockets of its own */
-	assert_int_equal(run("$B/ferryrun --embedded --workers 3 --fork -- sh -c 'echo workers $FERRY_WORKERS'", text, sizeof text), 0);
+	assert_int_equal(run("$B/ferryrun --embedded --workers 3 --fork -- sh -c 'echo workers $FERRY_WORKERS'", text,
+	                     sizeof text),
+	                 0);
 	assert_string_equal(text, "workers 3\n");
 }
 
@@ -221,7 +245,9 @@ static void a_router_that_cannot_go_to_the_background_says_why(void **state)
 {
 	(void)state;
 	char text[4096];
-	assert_int_equal(run("FERRY_WORKERS=0 $B/ferry-router --daemon --socket-dir $FERRY_SOCKET_DIR 2>&1", text, sizeof text), 1);
+	assert_int_equal(run("FERRY_WORKERS=0 $B/ferry-router --daemon --socket-dir $FERRY_SOCKET_DIR 2>&1", text,
+	                     sizeof text),
+	                 1);
 	assert_non_null(strstr(text, "FERRY_WORKERS=0"));
 	assert_int_equal(run("$B/ferry-router --daemon --socket-dir /nonexistent 2>&1", text, sizeof text), 1);
 	assert_non_null(strstr(text, "/nonexistent"));
@@ -233,7 +259,8 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 	static const char *const cases[][2] = {
 		{"ferry-router --workers 0", "--workers: \"0\""}, {"ferry-router --workers 65", "--workers: \"65\""},
 		{"ferry-router --domain -1", "--domain: \"-1\""}, {"ferry-router --idle-exit x", "--idle-exit: \"x\""},
-		{"ferry-router --staging-limit 0", "--staging-limit: \"0\""}, {"ferry-router --socket-dir ''", "--socket-dir: \"\""},
+		{"ferry-router --staging-limit 0", "--staging-limit: \"0\""}, {"ferry-router --socket-dir ''",
+		 "--socket-dir: \"\""},
 		{"ferry-router --layout ''", "--layout: \"\""}, {"ferry-router --private-dir", "--socket-dir"},
 		{"ferry-router --daemon --ready-fd 1", "--ready-fd 1"}, {"ferry-stat --markdown", "--env"},
 		{"ferry-digits --epochs 3x", "--epochs: \"3x\""}, {"ferry-digits --rate nan", "--rate: \"nan\""}};
@@ -256,7 +283,9 @@ static void looking_for_routers_makes_no_directory(void **state)
 	assert_int_equal(run("$B/ferry-stat 2>&1", text, sizeof text), 0);
 	assert_non_null(strstr(text, "there is no directory"));
 	assert_non_null(strstr(text, none));
-	assert_int_equal(run("FERRY_ROUTER=required FERRY_RANK=0 FERRY_SIZE=1 $B/ferry-perf allreduce 2>&1", text, sizeof text), 1);
+	assert_int_equal(run("FERRY_ROUTER=required FERRY_RANK=0 FERRY_SIZE=1 $B/ferry-perf allreduce 2>&1", text,
+	                     sizeof text),
+	                 1);
 	assert_non_null(strstr(text, "no router answers on"));
 	assert_int_equal(entries_left(), 0);
 }
@@ -310,7 +339,8 @@ static void nothing_is_left_when_ferryrun_is_killed(void **state)
 	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
 	assert_int_equal(system(command), 0);
 	snprintf(command, sizeof command,
-	         "exec $B/ferryrun -n 2 --domains 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600'", fifo);
+	         "exec $B/ferryrun -n 2 --domains 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep "
+	         "600'", fifo);
 	pid_t child = start(command);
 	await_line(fifo);
 	kill(child, SIGKILL);
@@ -377,8 +407,9 @@ static void a_run_that_goes_on_keeps_its_directory(void **state)
 	assert_int_equal(run("ls -d $FERRY_SOCKET_DIR/run-*/router-[01].sock | wc -l", text, sizeof text), 0);
 	assert_string_equal(text, "2\n");
 	/* Also without any answer: ferryrun is there. */
-	assert_int_equal(
-	        run("rm $FERRY_SOCKET_DIR/run-*/router-*.sock && $B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
+	assert_int_equal(run("rm $FERRY_SOCKET_DIR/run-*/router-*.sock && $B/ferryrun --fork -- true 2>&1", text,
+	                     sizeof text),
+	                 0);
 	assert_int_equal(entries_left(), 1);
 	kill_run(first, routers);
 	assert_int_equal(run("$B/ferryrun --fork -- true 2>&1", text, sizeof text), 0);
@@ -393,7 +424,8 @@ static void a_router_that_answers_keeps_its_directory(void **state)
 	snprintf(command, sizeof command, "rm -f %s; mkfifo %s; mkdir -m 700 $FERRY_SOCKET_DIR/run-lives0", fifo, fifo);
 	assert_int_equal(system(command), 0);
 	snprintf(command, sizeof command,
-	         "exec $B/ferry-router --socket-dir $FERRY_SOCKET_DIR/run-lives0 --private-dir --ready-fd 3 3>%s", fifo);
+	         "exec $B/ferry-router --socket-dir $FERRY_SOCKET_DIR/run-lives0 --private-dir --ready-fd 3 "
+	         "3>%s", fifo);
 	pid_t router = start(command);
 	await_line(fifo);
 	unlink(fifo);
@@ -432,7 +464,8 @@ static void a_terminating_signal_ends_everything_and_is_named(void **state)
 	snprintf(command, sizeof command, "rm -f %s; mkfifo %s", fifo, fifo);
 	assert_int_equal(system(command), 0);
 	snprintf(command, sizeof command,
-	         "exec $B/ferryrun -n 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600' 2>$FERRY_SOCKET_DIR/said", fifo);
+	         "exec $B/ferryrun -n 2 --fork -- sh -c '[ $FERRY_RANK = 0 ] && echo up > %s; exec sleep 600' "
+	         "2>$FERRY_SOCKET_DIR/said", fifo);
 	pid_t child = start(command);
 	await_line(fifo);
 	kill(child, SIGTERM);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors: of forked children and of routers that start by themselves, that others wait for the end of; and of programs without standard output. */
+/*
+ * Descriptors: of forked children and of routers that start by themselves, that others wait for the end of; and of
+ * programs without standard output.
+ */
 #include "tests/api_ranks.h"
 
 #include "ipc/attach.h"
@@ -120,7 +123,10 @@ static int sum_alone(void)
 	return ferryStreamSynchronize(NULL) ? 4 : ferryCommDestroy(comm) ? 5 : 0;
 }
 
-/* A sanitizer's allocator does not look after forks: a thread may hold its lock, and the child's first allocation waits for ever. */
+/*
+ * A sanitizer's allocator does not look after forks: a thread may hold its lock, and the child's first allocation waits
+ * for ever.
+ */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CHILD_MAY_ALLOCATE false
 #else
@@ -149,7 +155,8 @@ static void a_child_has_streams_of_its_own_and_is_refused_the_parents(void **sta
 	OK(ferryEventCreate(&event));
 	for (int rank = 0; rank < 2; rank++)
 		for (int call = 0; call < 2; call++)
-			OK(ferryAllReduce(&values[rank][call], &values[rank][call], 1, ferryFloat32, ferrySum, ranks.comms[rank], NULL));
+			OK(ferryAllReduce(&values[rank][call], &values[rank][call], 1, ferryFloat32, ferrySum,
+			                  ranks.comms[rank], NULL));
 	OK(ferryAllReduce(&values[0][0], &values[0][0], 1, ferryFloat32, ferrySum, ranks.comms[0], stream));
 	OK(ferryEventRecord(event, stream));
 	fflush(NULL);
@@ -392,7 +399,8 @@ static void descriptors_of_ferry_stay_above_the_standard_ones(void **state)
 		int failed = ferryCommInitRank(&comm, 1, id, 0) ? 1 : 0;
 		for (int standard = 0; standard <= 2 && !failed; standard++)
 			failed = fcntl(standard, F_GETFD) < 0 ? 0 : 2;
-		if (!failed && (ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL) || ferryCommDestroy(comm)))
+		if (!failed &&
+		    (ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL) || ferryCommDestroy(comm)))
 			failed = 3;
 		_exit(failed);
 	}

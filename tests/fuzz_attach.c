@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target: any bytes as a message on a router's socket, and as the payload of an EXPORT. What the decoders take is within the
- * bounds the router relies on.
+ * libFuzzer target: any bytes as a message on a router's socket, and as the payload of an EXPORT. What the decoders
+ * take is within the bounds the router relies on.
  */
 #include "ipc/attach.h"
 #include "ipc/error.h"
@@ -19,7 +19,8 @@ static bool within_bounds(const struct ferry_attach_message *message)
 	case FERRY_ATTACH_RANK:
 	case FERRY_ATTACH_PEER:
 		return message->nranks >= 1 && message->nranks <= FERRY_MAX_RANKS && message->ndomains >= 1 &&
-		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains && !message->payload &&
+		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&
+		       !message->payload &&
 		       (message->kind == FERRY_ATTACH_PEER
 		                ? !message->flags && !message->descriptors
 		                : message->rank < message->nranks && message->flags <= FERRY_ATTACH_MAPPED &&
@@ -28,13 +29,14 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		return message->payload >= FERRY_EXPORTED_LEAST && message->payload <= sizeof(struct ferry_exported) &&
 		       message->descriptors <= FERRY_ATTACH_MOST_DESCRIPTORS && !message->flags;
 	case FERRY_ATTACH_FORGET:
-		return message->index < FERRY_MOST_EXPORTS && !message->payload && !message->descriptors && !message->flags;
+		return message->index < FERRY_MOST_EXPORTS && !message->payload && !message->descriptors &&
+		       !message->flags;
 	case FERRY_ATTACH_PLAN:
 		return message->payload >= sizeof(struct ferry_plan) && message->payload <= FERRY_PLAN_MAX_BYTES &&
 		       !message->descriptors && !message->flags;
 	default:
-		return message->kind < FERRY_ATTACH_KINDS && message->kind > 0 && !message->payload && !message->descriptors &&
-		       !message->flags;
+		return message->kind < FERRY_ATTACH_KINDS && message->kind > 0 && !message->payload &&
+		       !message->descriptors && !message->flags;
 	}
 }
 
@@ -48,7 +50,8 @@ static bool holds_what_it_says(const struct ferry_exported *exported, uint32_t n
 	}
 	return exported->index < FERRY_MOST_EXPORTS && exported->generation && exported->bytes &&
 	       exported->npieces <= FERRY_MOST_PIECES && exported->npieces == ndescriptors &&
-	       (exported->kind == FERRY_EXPORTED_IPC ? !ndescriptors : exported->kind == FERRY_EXPORTED_VMM && sum == exported->bytes);
+	       (exported->kind == FERRY_EXPORTED_IPC ? !ndescriptors
+	                                             : exported->kind == FERRY_EXPORTED_VMM && sum == exported->bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -62,7 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		memcpy(bytes, data, size);
 	if (ferry_attach_decode(bytes, size, &message) == ferrySuccess &&
 	    (message.magic != FERRY_ATTACH_MAGIC || message.abi != FERRY_ATTACH_ABI || !within_bounds(&message))) {
-		fprintf(stderr, "fuzz_attach: a message of kind %u was taken with a field out of range\n", message.kind);
+		fprintf(stderr, "fuzz_attach: a message of kind %u was taken with a field out of range\n",
+		        message.kind);
 		abort();
 	}
 	/* As many descriptors as it says itself, which is the kindest that may come with it; and none. */
@@ -72,7 +76,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < 2; i++, ndescriptors = 0)
 		if (ferry_exported_read(bytes, size, ndescriptors, &exported) == ferrySuccess &&
 		    !holds_what_it_says(&exported, ndescriptors)) {
-			fprintf(stderr, "fuzz_attach: an export of kind %u was taken with a field out of range\n", exported.kind);
+			fprintf(stderr, "fuzz_attach: an export of kind %u was taken with a field out of range\n",
+			        exported.kind);
 			abort();
 		}
 	free(bytes);

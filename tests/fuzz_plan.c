@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target: any bytes as a plan that a rank hands to a router. They are validated as they are, and once more with the
- * header's magic, size and hash set right, or nothing behind those checks would ever be reached.
+ * libFuzzer target: any bytes as a plan that a rank hands to a router. They are validated as they are, and once more
+ * with the header's magic, size and hash set right, or nothing behind those checks would ever be reached.
  */
 #include "ipc/error.h"
 #include "ipc/plan.h"
@@ -33,7 +33,8 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 	uint64_t window = (uint64_t)plan->slice * plan->window;
 	bool fits = true;
 	for (uint32_t domain = 0; domain < limits->ndomains; domain++)
-		fits &= plan->staging[domain] <= limits->staging[domain] && plan->counters[domain] <= limits->counters[domain];
+		fits &= plan->staging[domain] <= limits->staging[domain] &&
+		        plan->counters[domain] <= limits->counters[domain];
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &instrs[i];
 		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libFuzzer target: any text through parser, printer, checker and compiler. Besides not crashing, it must hold that what parses
- * prints to text that parses and prints the same; that what the checker refuses does not compile; and that the validator takes
- * every plan that compiles.
+ * libFuzzer target: any text through parser, printer, checker and compiler. Besides not crashing, it must hold that
+ * what parses prints to text that parses and prints the same; that what the checker refuses does not compile; and that
+ * the validator takes every plan that compiles.
  */
 #include "ipc/error.h"
 #include "rank-lib/program/program.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The main program of a fuzz target without libFuzzer: feeds it every file of the directories given, as it is, cut short, and
- * with bytes changed by a generator of fixed seed. So `make check` runs the targets on every machine, the same each time.
+ * The main program of a fuzz target without libFuzzer: feeds it every file of the directories given, as it is, cut
+ * short, and with bytes changed by a generator of fixed seed. So `make check` runs the targets on every machine, the
+ * same each time.
  */
 #include <dirent.h>
 #include <stdint.h>

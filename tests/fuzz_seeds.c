@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes seeds for the fuzz targets into DIRECTORY/program, /plan and /attach: synthesized programs, the plans they compile to,
- * and one valid message of each kind. Made when they are needed, so they never lag behind the formats.
+ * Writes seeds for the fuzz targets into DIRECTORY/program, /plan and /attach: synthesized programs, the plans they
+ * compile to, and one valid message of each kind. Made when they are needed, so they never lag behind the formats.
  */
 #include "ipc/attach.h"
 #include "ipc/error.h"
@@ -66,8 +66,14 @@ static int write_program(const char *directory, enum ferry_collective collective
 
 static int write_message(const char *directory, uint32_t kind)
 {
-	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI, .kind = kind, .nranks = 4,
-	                                       .rank = 3, .ndomains = 2, .domain = 1, .key = "0123456789abcde"};
+	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC,
+	                                       .abi = FERRY_ATTACH_ABI,
+	                                       .kind = kind,
+	                                       .nranks = 4,
+	                                       .rank = 3,
+	                                       .ndomains = 2,
+	                                       .domain = 1,
+	                                       .key = "0123456789abcde"};
 	struct ferry_attach_message decoded;
 	char name[16];
 	if (kind == FERRY_ATTACH_PLAN)

@@ -28,7 +28,8 @@ static void an_override_gives_its_domains_cpus_and_devices(void **state)
 	(void)state;
 	struct ferry_layout layout, again;
 	char text[512];
-	assert_int_equal(ferry_layout_parse("0: cpus=0-1,4 node=0 devices=0,3; 1: cpus=2 devices=1-2", &layout), ferrySuccess);
+	assert_int_equal(ferry_layout_parse("0: cpus=0-1,4 node=0 devices=0,3; 1: cpus=2 devices=1-2", &layout),
+	                 ferrySuccess);
 	assert_int_equal(layout.ndomains, 2);
 	assert_int_equal(layout.domains[0].ncpus, 3);
 	assert_int_equal(layout.domains[0].node, 0);
@@ -44,9 +45,18 @@ static void an_override_gives_its_domains_cpus_and_devices(void **state)
 static void a_malformed_override_is_refused_with_position(void **state)
 {
 	(void)state;
-	static const char *const texts[] = {"",          "1: cpus=0",   "0 cpus=0",   "0: cpus=",     "0: cpus=3-1", "0: node=0",
-	                                    "0: cpus=x", "0: cpus=0; 2: cpus=1", "0: cpus=0 devices=0; 1: cpus=1 devices=0",
-	                                    "0: cpus=0 colour=red", "0: cpus=99999"};
+	static const char *const texts[] = {"",
+	                                    "1: cpus=0",
+	                                    "0 cpus=0",
+	                                    "0: cpus=",
+	                                    "0: cpus=3-1",
+	                                    "0: node=0",
+	                                    "0: "
+	                                    "cpus=x",
+	                                    "0: cpus=0; 2: cpus=1",
+	                                    "0: cpus=0 devices=0; 1: cpus=1 devices=0",
+	                                    "0: cpus=0 colour=red",
+	                                    "0: cpus=99999"};
 	struct ferry_layout layout;
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		assert_int_equal(ferry_layout_parse(texts[i], &layout), ferryInvalidArgument);
@@ -98,7 +108,9 @@ static void hwloc_synthetic_machines_have_their_nodes_and_caches(void **state)
 {
 	(void)state;
 	struct ferry_layout layout;
-	assert_int_equal(ferry_layout_from_topology("node:2 l3:1(size=67108864) l2:8(size=2097152) core:1 pu:2", &layout), ferrySuccess);
+	assert_int_equal(ferry_layout_from_topology("node:2 l3:1(size=67108864) l2:8(size=2097152) core:1 pu:2",
+	                                            &layout),
+	                 ferrySuccess);
 	assert_int_equal(layout.ndomains, 2);
 	assert_int_equal(layout.domains[1].ncpus, 16);
 	assert_int_equal(layout.domains[1].cache_bytes, 64 << 20);
@@ -118,7 +130,8 @@ static void numbers_and_sizes_from_the_environment_are_checked(void **state)
 	setenv("FERRY_STAGING", "16M", 1);
 	assert_int_equal(ferry_env_bytes("FERRY_STAGING", 4, 1ull << 40, 5, &bytes), ferrySuccess);
 	assert_int_equal(bytes, 16 << 20);
-	static const char *const wrong[] = {"16X", "-1", "M", "16MM", "99999999999999999999", "1 ", "20000000000G", "3", "1025G", "0"};
+	static const char *const wrong[] = {"16X", "-1",           "M", "16MM",  "99999999999999999999",
+	                                    "1 ",  "20000000000G", "3", "1025G", "0"};
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		setenv("FERRY_STAGING", wrong[i], 1);
 		assert_int_equal(ferry_env_bytes("FERRY_STAGING", 4, 1ull << 40, 5, &bytes), ferryInvalidArgument);
@@ -143,12 +156,17 @@ static void a_variable_outside_the_table_cannot_be_read(void **state)
 
 static void each_launcher_is_understood(void **state)
 {
-	static const struct { const char *launcher, *variables[5][2]; int local_rank; } cases[] = {
-		{"ferry", {{"FERRY_RANK", "3"}, {"FERRY_SIZE", "4"}, {"FERRY_LOCAL_RANK", "1"}}, 1},
-		{"pmi", {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "3"}}, 3},
-		{"openmpi", {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}, 0},
-		{"slurm", {{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "2"}, {"SLURM_JOB_ID", "77"}}, 2},
-		{"torchrun", {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}, {"MASTER_PORT", "29500"}}, 3},
+	static const struct { const char *launcher, *variables[5][2]; int local_rank;
+	} cases[] = {
+	        {"ferry", {{"FERRY_RANK", "3"}, {"FERRY_SIZE", "4"}, {"FERRY_LOCAL_RANK", "1"}}, 1},
+	        {"pmi", {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "3"}}, 3},
+	        {"openmpi",
+	         {{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
+	         0},
+	        {"slurm",
+	         {{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "2"}, {"SLURM_JOB_ID", "77"}},
+	         2},
+	        {"torchrun", {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}, {"MASTER_PORT", "29500"}}, 3},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct ferry_launch launch, again;

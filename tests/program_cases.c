@@ -66,8 +66,8 @@ static void from_synthetic(uint64_t *seed, struct ferry_topology *topology, uint
 {
 	char text[64];
 	struct ferry_layout layout;
-	snprintf(text, sizeof text, "node:%u core:%u pu:%u", 1 + draw_below(seed, most_domains), 1 + draw_below(seed, 8),
-	         1 + draw_below(seed, 2));
+	snprintf(text, sizeof text, "node:%u core:%u pu:%u", 1 + draw_below(seed, most_domains),
+	         1 + draw_below(seed, 8), 1 + draw_below(seed, 2));
 	if (ferry_layout_from_topology(text, &layout))
 		fail_msg("%s: %s", text, ferry_last_message());
 	topology->ndomains = layout.ndomains;

@@ -16,8 +16,8 @@ struct ferry_program *program_of(const char *text);
 unsigned for_each_manual_program(void (*visit)(const char *text, void *context), void *context);
 
 /**
- * A machine with up to `most_ranks` ranks and `most_domains` domains: every other one from an hwloc synthetic string with
- * ranks in equal blocks, the others with ranks anywhere, so that domains are uneven and some are empty.
+ * A machine with up to `most_ranks` ranks and `most_domains` domains: every other one from an hwloc synthetic string
+ * with ranks in equal blocks, the others with ranks anywhere, so that domains are uneven and some are empty.
  */
 struct ferry_topology random_topology(uint64_t *seed, uint32_t most_ranks, uint32_t most_domains);
 

@@ -43,7 +43,8 @@ static void assert_right(const char *text)
 static void places_and_chunks_out_of_bounds_are_named(void **state)
 {
 	(void)state;
-	assert_rejected(TWO "rank 0\nD2H gpu[1] -> host[0]\n", "test:3: gpu[1]: the send buffer of rank 0 has 1 chunks");
+	assert_rejected(TWO "rank 0\nD2H gpu[1] -> host[0]\n",
+	                "test:3: gpu[1]: the send buffer of rank 0 has 1 chunks");
 	assert_rejected(TWO "rank 1\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[1]\n",
 	                "test:4: gpu[1]: the receive buffer of rank 1 has 1 chunks");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host@1[4]\n", "test:3: host@1[4]: the program has domains 0 to 0");
@@ -64,9 +65,11 @@ static void instructions_where_they_cannot_run_are_rejected(void **state)
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[0]\n",
 	                "test:4: REDUCE of host[0] into itself");
 	assert_rejected(
-	        "program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> host[1]\n",
+	        "program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\nREDUCE host[0] -> "
+	        "host[1]\n",
 	        "test:4: alltoallv has D2H and H2D only, not REDUCE");
-	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\n", "alltoallv has 1 chunk per pair of ranks, not 2");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 2\n",
+	                "alltoallv has 1 chunk per pair of ranks, not 2");
 }
 
 static void versions_that_never_exist_are_named(void **state)
@@ -100,7 +103,8 @@ static void circles_are_rejected(void **state)
 {
 	(void)state;
 	assert_rejected(TWO
-	                "rank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nrank 1\nD2H gpu[0] -> host[1] deps: host[0]>=1\n",
+	                "rank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nrank 1\nD2H gpu[0] -> host[1] deps: "
+	                "host[0]>=1\n",
 	                "test:3: deadlock: this statement waits for itself through others");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[1] -> host[2] deps: host[1]>=1\n"
 	                    "REDUCE host[2] -> host[1] deps: host[2]>=1\n",
@@ -115,26 +119,29 @@ static void contributions_missing_or_double_are_named(void **state)
 	                "test:4: rank 0's output chunk 0 lacks the contribution of rank 1");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1]\nREDUCE host[0] -> host[1]\n",
 	                "test:5: the contribution of rank 0 comes in twice");
-	assert_rejected("program allreduce ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[1] -> "
-	                "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
-	                "test:6: adds chunk 0 to chunk 1");
-	assert_rejected("program allgather ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[0] -> "
-	                "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
-	                "test:6: allgather sums nothing, and this REDUCE joins two values");
 	assert_rejected(
-	        "program allgather ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> gpu[2] "
-	        "deps: host[0]>=1\n",
+	        "program allreduce ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[1] -> "
+	        "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
+	        "test:6: adds chunk 0 to chunk 1");
+	assert_rejected(
+	        "program allgather ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nD2H gpu[0] -> "
+	        "host[1]\nREDUCE host[0] -> host[1] deps: host[0]>=1\n",
+	        "test:6: allgather sums nothing, and this REDUCE joins two values");
+	assert_rejected(
+	        "program allgather ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
+	        "gpu[2] deps: host[0]>=1\n",
 	        "rank 0's output chunk 1 is never written");
 	assert_rejected(
-	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> gpu[1] "
-	        "deps: host[0]>=1\n",
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
+	        "gpu[1] deps: host[0]>=1\n",
 	        "rank 1's output chunk 0 is never written");
 	assert_rejected(
-	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[1] -> host[0]\nrank 1\nH2D host[0] -> gpu[0] "
-	        "deps: host[0]>=1\n",
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[1] -> host[0]\nrank 1\nH2D host[0] -> "
+	        "gpu[0] deps: host[0]>=1\n",
 	        "test:5: rank 1's output chunk 0 gets input chunk 1 instead of 0");
 	assert_rejected(
-	        "program gather ranks 3 domains 1 chunks 1\nrank 1\nD2H gpu[0] -> host[1]\nrank 2\nD2H gpu[0] -> host[2]\n"
+	        "program gather ranks 3 domains 1 chunks 1\nrank 1\nD2H gpu[0] -> host[1]\nrank 2\nD2H gpu[0] -> "
+	        "host[2]\n"
 	        "rank 0\nH2D host[2] -> gpu[1] deps: host[2]>=1\nH2D host[1] -> gpu[2] deps: host[1]>=1\n",
 	        "test:7: rank 0's output chunk 1 gets the contribution of rank 2, not of rank 1");
 }
@@ -143,7 +150,8 @@ static void an_output_chunk_is_written_once(void **state)
 {
 	(void)state;
 	assert_rejected(TWO SUM
-	                "H2D host[1] -> gpu[0]\nrank 1\nD2H gpu[0] -> host[1]\nH2D host[1] -> gpu[0] deps: host[1]>=2\n",
+	                "H2D host[1] -> gpu[0]\nrank 1\nD2H gpu[0] -> host[1]\nH2D host[1] -> gpu[0] deps: "
+	                "host[1]>=2\n",
 	                "test:6: rank 0's output chunk 0 is written here and in line 5");
 }
 
@@ -166,20 +174,19 @@ static void a_read_without_version_takes_the_nearest_earlier_write(void **state)
 static void an_older_version_stays_readable_after_an_overwrite(void **state)
 {
 	(void)state;
-	assert_right("program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[0]\n"
-	             "rank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[0] -> gpu[1] deps: host[0]>=2\n");
+	assert_right(
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[0]\n"
+	        "rank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[0] -> gpu[1] deps: host[0]>=2\n");
 }
 
 static void reduces_that_require_the_same_version_commute(void **state)
 {
 	(void)state;
 	assert_right(
-	        "program allreduce ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0] deps: "
-	        "host[0]>=3\nrank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\nH2D host[0] -> "
-	        "gpu[0] "
-	        "deps: host[0]>=3\nrank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[0] deps: host[0]>=1\nH2D host[0] "
-	        "-> "
-	        "gpu[0] deps: host[0]>=3\n");
+	        "program allreduce ranks 3 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0] "
+	        "deps: host[0]>=3\nrank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\nH2D "
+	        "host[0] -> gpu[0] deps: host[0]>=3\nrank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[0] deps: "
+	        "host[0]>=1\nH2D host[0] -> gpu[0] deps: host[0]>=3\n");
 }
 
 static void what_a_rank_owns_already_needs_no_statement(void **state)
@@ -188,9 +195,10 @@ static void what_a_rank_owns_already_needs_no_statement(void **state)
 	assert_right("program allgather ranks 1 domains 1 chunks 3\n");
 	assert_right("program scatter ranks 1 domains 1 chunks 2 root 0\n");
 	assert_right("program alltoallv ranks 1 domains 1 chunks 1\n");
-	assert_right("program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
-	             "gpu[0] deps: "
-	             "host[0]>=1\n");
+	assert_right(
+	        "program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
+	        "gpu[0] deps: "
+	        "host[0]>=1\n");
 	assert_rejected("program allreduce ranks 1 domains 1 chunks 1\n", "rank 0's output chunk 0 is never written");
 }
 
@@ -198,9 +206,9 @@ static void a_dependency_on_what_is_not_read_orders_only(void **state)
 {
 	(void)state;
 	assert_right(
-	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nD2H gpu[1] -> "
-	        "host[1]\nrank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[1] -> gpu[1] deps: host[0]>=1, "
-	        "host[1]>=1\n");
+	        "program sendrecv ranks 2 domains 1 chunks 2\nrank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nD2H "
+	        "gpu[1] -> host[1]\nrank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\nH2D host[1] -> gpu[1] deps: "
+	        "host[0]>=1, host[1]>=1\n");
 }
 
 /* Chunks of one buffer cover it, in order, without overlap, and are cut between cache lines. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of the ferryprog command: exit status, verdicts with line and reason, and output that other commands can read. */
+/*
+ * Promises of the ferryprog command: exit status, verdicts with line and reason, and output that other commands can
+ * read.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Runs `ferryprog arguments` in a shell with `input` on standard input; its output, both kinds, in *output for free(). */
+/*
+ * Runs `ferryprog arguments` in a shell with `input` on standard input; its output, both kinds, in *output for free().
+ */
 static int ferryprog(const char *arguments, const char *input, char **output)
 {
 	char command[512], file[] = "/tmp/ferryprog-test-XXXXXX";
@@ -40,8 +45,8 @@ static void assert_says(const char *arguments, const char *input, int code, cons
 	char *output;
 	int got = ferryprog(arguments, input, &output);
 	if (got != code || !output || !strstr(output, expected))
-		fail_msg("ferryprog %s: exits with %d instead of %d, or lacks \"%s\":\n%s", arguments, got, code, expected,
-		         output ? output : "");
+		fail_msg("ferryprog %s: exits with %d instead of %d, or lacks \"%s\":\n%s", arguments, got, code,
+		         expected, output ? output : "");
 	free(output);
 }
 
@@ -68,7 +73,8 @@ static void check_warns_about_work_for_nothing(void **state)
 {
 	(void)state;
 	assert_says("check -",
-	            "program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[4]\n"
+	            "program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> "
+	            "host[4]\n"
 	            "rank 1\nH2D host[0] -> gpu[0] deps: host[0]>=1\n",
 	            0, "<stdin>:4: warning: version 1 of host[4] reaches no output");
 }
@@ -90,8 +96,10 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("synth allreduce -n 2 --dot", "", 64, "synth: --dot is an option of show");
 	assert_says("check - --count 5", figure3, 64, "check: --count is an option of show");
 	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
-	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1, "it is of allgather, not of broadcast");
-	assert_says("check - --root 1", "program broadcast ranks 2 domains 1 chunks 1 root 0\n", 1, "its root is 0, not 1");
+	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1,
+	            "it is of allgather, not of broadcast");
+	assert_says("check - --root 1", "program broadcast ranks 2 domains 1 chunks 1 root 0\n", 1,
+	            "its root is 0, not 1");
 	assert_says("synth allgather -n 2 --root 0", "", 64, "synth: --root 0: allgather has no root");
 	assert_says("check - -r 1", figure3, 64, "<stdin>: --root 1: allreduce has no root");
 	assert_says("check - -c alltoall -r 1", "rank 0\nrank 1\n", 64, "<stdin>: --root 1: alltoall has no root");
@@ -106,7 +114,8 @@ static void what_synth_prints_passes_the_check(void **state)
 {
 	(void)state;
 	static const char *const requests[] = {"synth allreduce --ranks 8 --domains 2",
-	                                       "synth broadcast --place 0,0,1,1,1 --root 2", "synth alltoallv -n 5 -d 3",
+	                                       "synth broadcast --place 0,0,1,1,1 --root "
+	                                       "2", "synth alltoallv -n 5 -d 3",
 	                                       "synth sendrecv -n 2", "synth reduce -n 64 -d 8 -r 63"};
 	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
 		char *text;
@@ -122,7 +131,8 @@ static void show_prints_instructions_and_bytes_per_link(void **state)
 	char *text;
 	assert_says("show - --count 1024", figure3, 0, "rank 0        up 4096  down 4096");
 	assert_says("show - --count 1024", figure3, 0, "domain 0       REDUCE reads 8192  writes 4096");
-	assert_says("show - --count 1024 --slice 1024 --window 3", figure3, 0, "slices of 1024 bytes, windows of 3 slots");
+	assert_says("show - --count 1024 --slice 1024 --window 3", figure3, 0,
+	            "slices of 1024 bytes, windows of 3 slots");
 	assert_int_equal(ferryprog("synth allgather -n 4 -d 2", "", &text), 0);
 	assert_says("show - --count 1000", text, 0, "domain 0 -> 1  H2H 8000  direct 0");
 	assert_says("check - -n 4", text, 0, "4 ranks in 2 domains"); /* how many domains nobody has said */

@@ -109,7 +109,8 @@ static uint64_t instr_bytes(const struct execution *x, const struct ferry_instr 
 {
 	if (!(x->plan->flags & FERRY_PLAN_VARIABLE))
 		return instr->length;
-	return 4 * (instr->opcode == FERRY_H2D ? x->pair[instr->chunk][instr->owner] : x->pair[instr->owner][instr->chunk]);
+	return 4 *
+	       (instr->opcode == FERRY_H2D ? x->pair[instr->chunk][instr->owner] : x->pair[instr->owner][instr->chunk]);
 }
 
 static uint32_t instr_slices(const struct execution *x, const struct ferry_instr *instr)
@@ -132,14 +133,15 @@ static bool is_ready(const struct execution *x, uint32_t i)
 	return true;
 }
 
-static uint32_t *slot(const struct execution *x, uint32_t domain, uint64_t window_offset, uint32_t slice, uint64_t bytes)
+static uint32_t *slot(const struct execution *x, uint32_t domain, uint64_t window_offset, uint32_t slice,
+                      uint64_t bytes)
 {
 	uint64_t at = window_offset + (uint64_t)(slice % x->plan->window) * x->plan->slice;
 	return at + bytes <= x->plan->staging[domain] ? x->staging[domain] + at / 4 : NULL;
 }
 
-static uint32_t *user(const struct execution *x, const struct ferry_instr *instr, bool sends, uint64_t offset, uint64_t from,
-                      uint64_t bytes)
+static uint32_t *user(const struct execution *x, const struct ferry_instr *instr, bool sends, uint64_t offset,
+                      uint64_t from, uint64_t bytes)
 {
 	uint64_t at = x->plan->flags & FERRY_PLAN_VARIABLE ? part(x, instr->owner, instr->chunk, sends) : offset / 4;
 	uint32_t *buffer = sends ? x->send[instr->owner] : x->receive[instr->owner];
@@ -171,7 +173,8 @@ static bool run_slice(struct execution *x, uint32_t i)
 	const struct ferry_instr *instr = &x->instrs[i];
 	uint64_t from = (uint64_t)x->done[i] * x->plan->slice, left = instr_bytes(x, instr) - from;
 	uint64_t bytes = left < x->plan->slice ? left : x->plan->slice;
-	uint32_t *window = slot(x, instr->window_domain, instr->window_offset, x->done[i], bytes), *source, *destination;
+	uint32_t *window = slot(x, instr->window_domain, instr->window_offset, x->done[i], bytes), *source,
+	         *destination;
 	switch (instr->opcode) {
 	case FERRY_D2H:
 		source = user(x, instr, true, instr->user_offset, from, bytes);
@@ -272,8 +275,8 @@ static bool check_outputs(struct execution *x)
 				uint64_t at = variable ? part(x, rank, block, false) + e : block * x->count + e;
 				uint32_t word = variable ? x->input[block][part(x, block, rank, true) + e] : 0;
 				if ((variable || expected(x, rank, block, e, &word)) && x->receive[rank][at] != word)
-					return wrong(x, "word %llu of rank %u's output is wrong", (unsigned long long)at,
-					             rank);
+					return wrong(x, "word %llu of rank %u's output is wrong",
+					             (unsigned long long)at, rank);
 			}
 		}
 	return true;
@@ -301,7 +304,9 @@ bool execute_plan(const struct ferry_plan *plan, bool in_place, uint64_t most, u
 
 bool compile_and_execute(const struct ferry_program *program, uint64_t seed, char reason[256])
 {
-	struct ferry_compile_options options = {.count = draw_below(&seed, 120), .type = ferryUint32, .redop = ferrySum};
+	struct ferry_compile_options options = {.count = draw_below(&seed, 120),
+	                                        .type = ferryUint32,
+	                                        .redop = ferrySum};
 	struct ferry_plan *plan = NULL;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		options.staging[domain] = 4u << 20;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Executes a compiled plan in one process on real buffers, slice by slice, in a random order that its edges allow, and
- * compares the outputs with the collective's definition. Staging has just the plan's slots; every access is bounds-checked.
+ * compares the outputs with the collective's definition. Staging has just the plan's slots; every access is
+ * bounds-checked.
  */
 #ifndef FERRY_TESTS_PROGRAM_EXECUTION_H
 #define FERRY_TESTS_PROGRAM_EXECUTION_H
@@ -9,14 +10,16 @@
 #include "rank-lib/program/program.h"
 
 /**
- * Validates the plan and runs it on 32-bit words. What must happen to each contribution once happens here by a factor per
- * rank (as premulsum's) and, where a sum is complete, by a common factor (as avg's division). Of alltoallv, which has no
- * count, draws up to `most` elements per pair. True if the plan is valid, ends, and every output is right; else reason says
- * why not.
+ * Validates the plan and runs it on 32-bit words. What must happen to each contribution once happens here by a factor
+ * per rank (as premulsum's) and, where a sum is complete, by a common factor (as avg's division). Of alltoallv, which
+ * has no count, draws up to `most` elements per pair. True if the plan is valid, ends, and every output is right; else
+ * reason says why not.
  */
 bool execute_plan(const struct ferry_plan *plan, bool in_place, uint64_t most, uint64_t seed, char reason[256]);
 
-/** Compiles the program for a random count, slice and window, and executes the plan on buffers in place or not, at random.
+/**
+ * Compiles the program for a random count, slice and window, and executes the plan on buffers in place or not, at
+ * random.
  */
 bool compile_and_execute(const struct ferry_program *program, uint64_t seed, char reason[256]);
 

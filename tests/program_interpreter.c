@@ -118,8 +118,8 @@ static bool resolve_reads(struct run *run)
 			return wrong(run, s->line, "copies a chunk that no buffer has");
 		if (s->opcode != FERRY_D2H) {
 			uint32_t version = least_version(s, s->source);
-			act->reads =
-			        version ? writer_of(run, s->source, version) : earlier_writer(run->program, i, s->source);
+			act->reads = version ? writer_of(run, s->source, version)
+			                     : earlier_writer(run->program, i, s->source);
 			if (act->reads == NONE)
 				return wrong(run, s->line, "reads a version that nobody writes");
 		}
@@ -134,7 +134,10 @@ static bool resolve_reads(struct run *run)
 
 /* ---- buffers ---- */
 
-/* Where chunk i of a rank's buffer is: in blocks of `count`, each in K chunks; alltoallv: in blocks of the pairs' counts. */
+/*
+ * Where chunk i of a rank's buffer is: in blocks of `count`, each in K chunks; alltoallv: in blocks of the pairs'
+ * counts.
+ */
 static void chunk_in_buffer(const struct run *run, uint32_t rank, uint32_t chunk, bool sends, uint64_t *offset,
                             uint64_t *length)
 {
@@ -240,7 +243,8 @@ static bool run_slice(struct run *run, uint32_t i)
 	chunk_in_buffer(run, s->rank, s->gpu, s->opcode == FERRY_D2H, &offset, &length);
 	if ((source && source->done != act->done + 1) || (base && base->done != act->done + 1))
 		return wrong(run, s->line, "finds another slice in the slot");
-	if ((s->opcode == FERRY_D2H || s->opcode == FERRY_H2D) && (length != act->length || offset + length > run->most))
+	if ((s->opcode == FERRY_D2H || s->opcode == FERRY_H2D) &&
+	    (length != act->length || offset + length > run->most))
 		return wrong(run, s->line, "copies a chunk of another length");
 	memset(act->slot, 0xa5, sizeof act->slot);
 	for (uint64_t e = 0; e < n; e++) {

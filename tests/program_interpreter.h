@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A second reading of the language, for tests: runs a program on real data straight from docs/program-language.md, sharing
- * no code with the checker's single-assignment form or the compiler. Statements run slice by slice in a random legal order,
- * every chunk version has one slot of one slice, and slots are poisoned when they are taken again.
+ * A second reading of the language, for tests: runs a program on real data straight from docs/program-language.md,
+ * sharing no code with the checker's single-assignment form or the compiler. Statements run slice by slice in a random
+ * legal order, every chunk version has one slot of one slice, and slots are poisoned when they are taken again.
  */
 #ifndef FERRY_TESTS_PROGRAM_INTERPRETER_H
 #define FERRY_TESTS_PROGRAM_INTERPRETER_H
@@ -10,9 +10,9 @@
 #include "rank-lib/program/program.h"
 
 /**
- * Runs the program on `count` elements (as the collective's API counts them; alltoallv draws a count of up to `count` per
- * pair) and compares every rank's output with the collective's definition. True if it ended and all of it is right; else
- * `reason` says what went wrong. The same seed gives the same data and the same order.
+ * Runs the program on `count` elements (as the collective's API counts them; alltoallv draws a count of up to `count`
+ * per pair) and compares every rank's output with the collective's definition. True if it ended and all of it is right;
+ * else `reason` says what went wrong. The same seed gives the same data and the same order.
  */
 bool interpret_program(const struct ferry_program *program, uint64_t count, uint64_t seed, char reason[256]);
 

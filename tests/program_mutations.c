@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checker's promise, from the other side: right programs are changed at random, and whatever the checker still accepts
- * must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS]]
+ * The checker's promise, from the other side: right programs are changed at random, and whatever the checker still
+ * accepts must compute its collective, whatever order its statements run in. program_mutations [SEED [MUTANTS]]
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,10 @@ static uint32_t mutants = 20000;
 
 /* ---- originals ---- */
 
-/* Shapes that the synthesizer does not write: overwrites, shared requirements, partial sums forwarded, copies by REDUCE. */
+/*
+ * Shapes that the synthesizer does not write: overwrites, shared requirements, partial sums forwarded, copies by
+ * REDUCE.
+ */
 static const char *const hand_written[] = {
         figure3,
         "program sendrecv ranks 2 domains 1 chunks 3\n"
@@ -33,8 +36,10 @@ static const char *const hand_written[] = {
         "H2D host[0] -> gpu[2] deps: host[0]>=3\n",
         "program allreduce ranks 4 domains 1 chunks 1\n"
         "rank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0] deps: host[0]>=4\n"
-        "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\nH2D host[0] -> gpu[0] deps: host[0]>=4\n"
-        "rank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[0] deps: host[0]>=1\nH2D host[0] -> gpu[0] deps: host[0]>=4\n"
+        "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[0] deps: host[0]>=1\nH2D host[0] -> gpu[0] deps: "
+        "host[0]>=4\n"
+        "rank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[0] deps: host[0]>=1\nH2D host[0] -> gpu[0] deps: "
+        "host[0]>=4\n"
         "rank 3\nD2H gpu[0] -> host[3]\nREDUCE host[3] -> host[0] deps: host[0]>=1\nH2D host[0] -> gpu[0] deps: "
         "host[0]>=4\n",
         "program allreduce ranks 3 domains 3 chunks 1 # a ring of partial sums, then the sum handed on\n"
@@ -138,7 +143,8 @@ static void add_dependency(struct ferry_program *program, uint64_t *seed)
 
 static void swap_chunks(struct ferry_program *program, uint64_t *seed)
 {
-	struct ferry_place *a = any_place(any(program, seed), seed), *b = any_place(any(program, seed), seed), kept = *a;
+	struct ferry_place *a = any_place(any(program, seed), seed), *b = any_place(any(program, seed), seed),
+	                   kept = *a;
 	*a = *b;
 	if (draw_below(seed, 2))
 		*b = kept;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of the synthesizer: a right program for every collective on every machine, with the fewest bytes on every link.
+/*
+ * Promises of the synthesizer: a right program for every collective on every machine, with the fewest bytes on every
+ * link.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -50,7 +52,8 @@ static void largest_machines_pass_the_check(void **state)
 	for (int i = 0; i < 3 * FERRY_NUM_COLLECTIVES; i++) {
 		struct ferry_topology topology = {.nranks = FERRY_MAX_RANKS, .ndomains = FERRY_MAX_DOMAINS};
 		for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
-			topology.rank_domain[rank] = (uint8_t)(i % 3 ? draw_below(&seed, i % 3 == 1 ? 8 : 2) : rank / 8);
+			topology.rank_domain[rank] = (uint8_t)(i % 3 ? draw_below(&seed, i % 3 == 1 ? 8 : 2)
+			                                             : rank / 8);
 		enum ferry_collective collective = (enum ferry_collective)(i / 3);
 		struct ferry_program *program = synthesized(collective, &topology, draw_below(&seed, topology.nranks));
 		if (ferry_program_check(program))
@@ -99,9 +102,11 @@ static uint32_t populated_domains(const struct ferry_topology *topology)
  * The least: of an element that only moves, one crossing per domain that needs it and does not have it; of a sum over D
  * domains, D - 1 to bring it to one domain, and D - 1 more if all need it.
  */
-static uint64_t least_crossing_bytes(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root)
+static uint64_t least_crossing_bytes(enum ferry_collective collective, const struct ferry_topology *topology,
+                                     uint32_t root)
 {
-	uint64_t block = COUNT * 4, others = populated_domains(topology) - 1, n = topology->nranks, remote = 0, pairs = 0;
+	uint64_t block = COUNT * 4, others = populated_domains(topology) - 1, n = topology->nranks, remote = 0,
+	         pairs = 0;
 	for (uint32_t a = 0; a < n; a++) {
 		remote += topology->rank_domain[a] != topology->rank_domain[root];
 		for (uint32_t b = 0; b < n; b++)
@@ -139,8 +144,8 @@ static void boundaries_are_crossed_by_the_fewest_bytes(void **state)
 		uint64_t bytes = crossing_bytes(program), least = least_crossing_bytes(collective, &topology, root);
 		if (bytes != least) {
 			char reason[96];
-			snprintf(reason, sizeof reason, "%llu bytes cross, the least is %llu", (unsigned long long)bytes,
-			         (unsigned long long)least);
+			snprintf(reason, sizeof reason, "%llu bytes cross, the least is %llu",
+			         (unsigned long long)bytes, (unsigned long long)least);
 			fail_on(program, reason);
 		}
 		ferry_program_free(program);
@@ -205,7 +210,8 @@ static void sums_add_up_in_the_order_of_ranks_within_a_domain(void **state)
 			continue;
 		uint64_t added = versions.values[value->source].ranks, before = versions.values[value->base].ranks;
 		if (!(added &
-		      (added - 1))) /* one rank's contribution, not a domain's partial sum: all before it are lower ranks' */
+		      /* one rank's contribution, not a domain's partial sum: all before it are lower ranks' */
+		      (added - 1)))
 			assert_true(before < added);
 	}
 	ferry_versions_free(&versions);
@@ -216,11 +222,14 @@ static void impossible_machines_are_refused(void **state)
 {
 	(void)state;
 	struct ferry_program *program = NULL;
-	static const struct ferry_topology machines[] = {
-	        {.nranks = 0, .ndomains = 1}, {.nranks = 65, .ndomains = 1}, {.nranks = 2, .ndomains = 0}, {.nranks = 2, .ndomains = 9},
-                {.nranks = 2, .ndomains = 2, .rank_domain = {0, 2}}};
+	static const struct ferry_topology machines[] = {{.nranks = 0, .ndomains = 1},
+	                                                 {.nranks = 65, .ndomains = 1},
+	                                                 {.nranks = 2, .ndomains = 0},
+	                                                 {.nranks = 2, .ndomains = 9},
+	                                                 {.nranks = 2, .ndomains = 2, .rank_domain = {0, 2}}};
 	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
-		assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &machines[i], 0, &program), ferryInvalidArgument);
+		assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &machines[i], 0, &program),
+		                 ferryInvalidArgument);
 	const struct ferry_topology three = {.nranks = 3, .ndomains = 1};
 	assert_int_equal(ferry_program_synthesize(FERRY_SENDRECV, &three, 0, &program), ferryInvalidArgument);
 	assert_int_equal(ferry_program_synthesize(FERRY_BROADCAST, &three, 3, &program), ferryInvalidArgument);

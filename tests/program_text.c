@@ -26,17 +26,20 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {HEAD "rank 0\n  H2D host[0] -> host[0]\n", "test:3:18: expected gpu[CHUNK], found \"host[0]\""},
 	        {HEAD "rank 0\n\tREDUCE host[0]   ->   7\n",
 	         "test:3:24: expected host[CHUNK] or host@DOMAIN[CHUNK], found \"7\""},
-	        {HEAD "rank 0\n  D2H gpu[] -> host[0]\n", "test:3:11: expected a chunk number, at most 65535, found \"]\""},
+	        {HEAD "rank 0\n  D2H gpu[] -> host[0]\n",
+	         "test:3:11: expected a chunk number, at most 65535, found \"]\""},
 	        {HEAD "rank 0\n  D2H gpu[65536] -> host[0]\n", "test:3:11: expected a chunk number, at most 65535"},
 	        {HEAD "rank 0\n  D2H gpu[0 -> host[0]\n", "test:3:13: expected ']', found \"->\""},
 	        {HEAD "rank 0\n  H2H host@8[0] -> host[0]\n",
 	         "test:3:12: expected a domain number, at most 7, found \"8[0]\""},
-	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] deps host[0]>=1\n", "test:3:30: expected ':', found \"host[0]>=1\""},
+	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] deps host[0]>=1\n",
+	         "test:3:30: expected ':', found \"host[0]>=1\""},
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] deps: host[0]>1\n", "test:3:38: expected '>=', found \">1\""},
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] deps: host[0]>=x\n", "test:3:40: expected a version"},
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] deps: host[0]>=1,\n",
 	         "test:3:42: expected host[CHUNK] or host@DOMAIN[CHUNK], found the end of the line"},
-	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] host[1]\n", "test:3:25: expected \"deps:\" or the end of the line"},
+	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] host[1]\n",
+	         "test:3:25: expected \"deps:\" or the end of the line"},
 	        {HEAD "rank 0\n  d2h gpu[0] -> host[0]\n",
 	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H or a comment"},
 	        {HEAD "rank 0\n  D2Hx gpu[0] -> host[0]\n", "test:3:3: expected program, rank, D2H"},
@@ -56,7 +59,8 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {"program allreduce ranks 2 domains 1\n", "at least 1 each, found 2, 1 and 0"},
 	        {"program allreduce ranks 2 domains 1 chunks 1 bytes 4K..x\n",
 	         "test:1:56: expected a size such as 64K, found \"x\""},
-	        {"program allreduce ranks 2 domains 1 chunks 1 bytes 4K..1K\n", "test:1: bytes 4096..1024 holds no size"},
+	        {"program allreduce ranks 2 domains 1 chunks 1 bytes 4K..1K\n",
+	         "test:1: bytes 4096..1024 holds no size"},
 	        {"", "test: no program header and no section"},
 	        {"# nothing\n", "test: no program header and no section"},
 	        {"# Rank 0 sends\n", "test:1:10: expected \"domain D\" or the end of the line, found \"sends\""},
@@ -104,7 +108,8 @@ static void figure_3_parses_as_printed(void **state)
 static void text_without_header_takes_collective_ranks_and_placement_from_the_caller(void **state)
 {
 	(void)state;
-	static const char text[] = "rank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nrank 2\nH2D host@0[0] -> gpu[5]\n";
+	static const char
+	        text[] = "rank 0\nD2H gpu[0] -> host[0]\nD2H gpu[1] -> host[1]\nrank 2\nH2D host@0[0] -> gpu[5]\n";
 	struct ferry_program_defaults defaults = {.collective = FERRY_NUM_COLLECTIVES};
 	struct ferry_program *program;
 	assert_int_equal(ferry_program_parse("test", text, sizeof text - 1, &defaults, &program), ferryProgramError);
@@ -182,11 +187,11 @@ static void what_is_printed_parses_to_the_same_program(void **state)
 	static const char *const texts[] = {
 	        figure3,
 	        HEAD,
-	        "program broadcast ranks 3 domains 2 chunks 4 root 2 bytes 0..64K\nrank 1\nH2H host@1[3] -> host[4] deps: "
-	        "host@1[3]>=7\n",
+	        "program broadcast ranks 3 domains 2 chunks 4 root 2 bytes 0..64K\nrank 1\nH2H host@1[3] -> host[4] "
+	        "deps: host@1[3]>=7\n",
 	        "program reduce ranks 3 domains 2 chunks 4 root 2 bytes 1000..3G\n",
-	        "program allgather ranks 3 domains 2 chunks 4 bytes 1M..18446744073709551615\nrank 2 domain 0\nD2H gpu[0] "
-	        "-> host@1[2]\n",
+	        "program allgather ranks 3 domains 2 chunks 4 bytes 1M..18446744073709551615\nrank 2 domain 0\nD2H "
+	        "gpu[0] -> host@1[2]\n",
 	        "program alltoallv ranks 3 domains 8 chunks 1 # unchecked\nrank 2\nREDUCE host@7[65535] -> host[0]\n"};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		struct ferry_program *program = program_of(texts[i]);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of the reduction: the definition's result, the same bits on every target and with every store, nothing beyond. */
+/*
+ * Promises of the reduction: the definition's result, the same bits on every target and with every store, nothing
+ * beyond.
+ */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -38,7 +41,8 @@ static void fill_with_bits(void)
 		}
 }
 
-static void run(enum ferry_target target, char *out, const struct ferry_reduction *reduction, uint32_t count, size_t elements)
+static void run(enum ferry_target target, char *out, const struct ferry_reduction *reduction, uint32_t count,
+                size_t elements)
 {
 	const void *pointers[SOURCES];
 	size_t element = ferry_type_size(reduction->type);
@@ -74,19 +78,31 @@ static void every_target_and_store_gives_the_same_bits(void **state)
 		for (int op = 0; op <= ferryNumOps; op++)
 			for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
 				for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-					struct ferry_reduction reduction = {.type = (ferryDataType_t)type, .op = (ferryRedOp_t)op,
+					struct ferry_reduction reduction = {.type = (ferryDataType_t)type,
+					                                    .op = (ferryRedOp_t)op,
 					                                    .divisor = op == ferryAvg ? counts[c] : 1,
-					                                    .scalars = op == ferryNumOps ? scalars : NULL,
-					                                    .scaled = op == ferryNumOps ? 0xaaaaaaaaaaaaaaabull : 0};
+					                                    .scalars = op == ferryNumOps ? scalars
+					                                                                 : NULL,
+					                                    .scaled = op == ferryNumOps
+					                                                      ? 0xaaaaaaaaaaaaaaabull
+					                                                      : 0};
 					run(FERRY_TARGET_PORTABLE, first, &reduction, counts[c], sizes[s]);
 					for (int target = 0; target < FERRY_NUM_TARGETS; target++)
-						for (int store = 0; has((enum ferry_target)target) && store < FERRY_NUM_STORES; store++) {
+						for (int store = 0;
+						     has((enum ferry_target)target) && store < FERRY_NUM_STORES;
+						     store++) {
 							reduction.store = (enum ferry_store)store;
-							run((enum ferry_target)target, other, &reduction, counts[c], sizes[s]);
+							run((enum ferry_target)target, other, &reduction, counts[c],
+							    sizes[s]);
 							if (memcmp(first, other, sizeof first))
-								fail_msg("%s, %s of %u sources, %zu elements: %s with store %d differs from portable",
-								         ferry_type_name((ferryDataType_t)type), ferry_redop_name((ferryRedOp_t)op), counts[c],
-								         sizes[s], ferry_reduce_target_name((enum ferry_target)target), store);
+								fail_msg("%s, %s of %u sources, %zu elements: %s with "
+								         "store %d differs from portable",
+								         ferry_type_name((ferryDataType_t)type),
+								         ferry_redop_name((ferryRedOp_t)op), counts[c],
+								         sizes[s],
+								         ferry_reduce_target_name(
+								                 (enum ferry_target)target),
+								         store);
 							compared++;
 						}
 				}
@@ -171,7 +187,8 @@ static void copies_of_every_store_are_exact_and_stay_inside(void **state)
 		for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
 			for (size_t shift = 0; shift < 70; shift += 23) {
 				memset(first, 0x55, sizeof first);
-				ferry_copy(first + GUARD + shift, sources[0] + shift / 2, sizes[s], (enum ferry_store)store);
+				ferry_copy(first + GUARD + shift, sources[0] + shift / 2, sizes[s],
+				           (enum ferry_store)store);
 				assert_memory_equal(first + GUARD + shift, sources[0] + shift / 2, sizes[s]);
 				assert_int_equal(first[GUARD + shift - 1], 0x55);
 				assert_int_equal(first[GUARD + shift + sizes[s]], 0x55);

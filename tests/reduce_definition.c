@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reduction kernels against a reference that shares nothing with them: one element at a time, small floats decoded by
- * ldexp and rounded by searching the list of all values of the type.
+ * The reduction kernels against a reference that shares nothing with them: one element at a time, small floats decoded
+ * by ldexp and rounded by searching the list of all values of the type.
  */
 #include "ipc/collective.h"
 #include "router/reduce/reduce.h"
@@ -136,7 +136,10 @@ static double float_value(ferryDataType_t type, uint64_t bits)
 	return type == ferryFloat32 ? (double)single : wide;
 }
 
-/* In float32 but for f64: a step in double, rounded to float, is the step in float for +, x and / (double has 2p + 2 bits). */
+/*
+ * In float32 but for f64: a step in double, rounded to float, is the step in float for +, x and / (double has 2p + 2
+ * bits).
+ */
 static double rounded_step(ferryDataType_t type, double value)
 {
 	return type == ferryFloat64 ? value : (double)(float)value;
@@ -202,13 +205,16 @@ static uint64_t integer_reference(ferryDataType_t type, ferryRedOp_t op, const u
 		total &= mask;
 	}
 	if (op == ferryAvg)
-		total = is_signed ? (uint64_t)(as_signed(total, size) / (int64_t)reduction->divisor) : total / reduction->divisor;
+		total = is_signed ? (uint64_t)(as_signed(total, size) / (int64_t)reduction->divisor)
+		                  : total / reduction->divisor;
 	return total & mask;
 }
 
 /* ---- sources ---- */
 
-/* Any bits, or (tame) numbers whose sums and products stay interesting; every type's zeros, ends, NaNs and subnormals. */
+/*
+ * Any bits, or (tame) numbers whose sums and products stay interesting; every type's zeros, ends, NaNs and subnormals.
+ */
 static uint64_t random_element(ferryDataType_t type, bool tame)
 {
 	size_t size = ferry_type_size(type);
@@ -294,7 +300,8 @@ static void every_target_and_store_gives_same_bits_and_touches_nothing_else(void
 		for (size_t n = 0; n < COUNT(source_counts); n++) {
 			fill(sources, (ferryDataType_t)type, source_counts[n], n % 2);
 			for (size_t k = 0; k < COUNT(operations) * COUNT(element_counts); k++) {
-				size_t size = ferry_type_size((ferryDataType_t)type), offset = next_random() % 64 / size * size;
+				size_t size = ferry_type_size((ferryDataType_t)type),
+				       offset = next_random() % 64 / size * size;
 				size_t elements = element_counts[k % COUNT(element_counts)];
 				struct ferry_reduction reduction =
 					reduction_of((ferryDataType_t)type, operations[k / COUNT(element_counts)],
@@ -308,12 +315,14 @@ static void every_target_and_store_gives_same_bits_and_touches_nothing_else(void
 					if (!has_target((enum ferry_target)target))
 						continue;
 					memset(got, GUARD, ROOM);
-					ferry_reduce_on((enum ferry_target)target, got + offset, sources->at, source_counts[n],
-					                elements, &reduction);
+					ferry_reduce_on((enum ferry_target)target, got + offset, sources->at,
+					                source_counts[n], elements, &reduction);
 					if (memcmp(got, expected, ROOM))
-						fail_msg("%s of %s, %u sources, %zu elements at %zu, store %d: %s differs from portable",
-						         ferry_redop_name(reduction.op), ferry_type_name(reduction.type),
-						         source_counts[n], elements, offset, (int)reduction.store,
+						fail_msg("%s of %s, %u sources, %zu elements at %zu, store %d: %s "
+						         "differs from portable",
+						         ferry_redop_name(reduction.op),
+						         ferry_type_name(reduction.type), source_counts[n], elements,
+						         offset, (int)reduction.store,
 						         ferry_reduce_target_name((enum ferry_target)target));
 				}
 				for (size_t i = 0; i < ROOM; i++)
@@ -343,7 +352,8 @@ static void check_target(enum ferry_target target, const struct sources *sources
 			if ((reduction->op == ferryMax || reduction->op == ferryMin) && !value && !have)
 				continue;
 			/* Infinite 8-bit floats: a min or max may keep them, a sum saturates them. */
-			if (reduction->type == ferryFloat8e5m2 && isinf(value) && isinf(have) && signbit(value) == signbit(have))
+			if (reduction->type == ferryFloat8e5m2 && isinf(value) && isinf(have) &&
+			    signbit(value) == signbit(have))
 				continue;
 		} else {
 			wanted = integer_reference(reduction->type, reduction->op, inputs, nsources, reduction);
@@ -351,9 +361,9 @@ static void check_target(enum ferry_target target, const struct sources *sources
 				continue;
 		}
 		fail_msg("%s: %s of %s, %u sources (first %llx), divisor %u, element %zu: %llx instead of %llx",
-		         ferry_reduce_target_name(target), ferry_redop_name(reduction->op), ferry_type_name(reduction->type), nsources,
-		         (unsigned long long)inputs[0], reduction->divisor, i, (unsigned long long)bits,
-		         (unsigned long long)wanted);
+		         ferry_reduce_target_name(target), ferry_redop_name(reduction->op),
+		         ferry_type_name(reduction->type), nsources, (unsigned long long)inputs[0], reduction->divisor,
+		         i, (unsigned long long)bits, (unsigned long long)wanted);
 	}
 }
 
@@ -372,8 +382,9 @@ static void results_follow_the_definition_in_rank_order_with_one_rounding(void *
 		for (size_t n = 1; n < COUNT(source_counts); n++)
 			for (size_t k = 0; k < 2 * COUNT(operations); k++) {
 				fill(sources, (ferryDataType_t)type, source_counts[n], k % 2);
-				struct ferry_reduction reduction = reduction_of((ferryDataType_t)type, operations[k / 2],
-				                                                FERRY_STORE_ORDINARY, sources, source_counts[n]);
+				struct ferry_reduction reduction = reduction_of((ferryDataType_t)type,
+				                                                operations[k / 2], FERRY_STORE_ORDINARY,
+				                                                sources, source_counts[n]);
 				check_against_reference(sources, source_counts[n], 300, &reduction);
 			}
 }
@@ -388,10 +399,13 @@ static void small_floats_add_and_multiply_right_for_every_code(void **state)
 		for (size_t first = 0; first < codes; first += 256)
 			for (int op = ferrySum; op <= ferryProd; op++) {
 				size_t elements = size == 1 ? 4096 : 256;
-				struct ferry_reduction reduction = {.type = types[t], .op = (ferryRedOp_t)op, .divisor = 1};
+				struct ferry_reduction reduction = {.type = types[t],
+				                                    .op = (ferryRedOp_t)op,
+				                                    .divisor = 1};
 				for (size_t round = 0; round < (size == 1 ? 16 : 2); round++) {
 					for (size_t i = 0; i < elements; i++) {
-						uint64_t a = first + i % 256, b = size == 1 ? round * 16 + i / 256 : next_random();
+						uint64_t a = first + i % 256,
+						         b = size == 1 ? round * 16 + i / 256 : next_random();
 						memcpy(sources->memory[0] + i * size, &a, size);
 						memcpy(sources->memory[1] + i * size, &b, size);
 					}
@@ -411,7 +425,10 @@ static bool put(const struct sources *sources, uint32_t source, size_t at, const
 	return decode(format, code) == value;
 }
 
-/* The middle between a code and the next, and what is a little to either side of it: a sum that the accumulators have exactly. */
+/*
+ * The middle between a code and the next, and what is a little to either side of it: a sum that the accumulators have
+ * exactly.
+ */
 static void sums_between_two_codes_go_to_the_nearer_and_from_the_middle_to_the_even_one(void **state)
 {
 	static const ferryDataType_t types[] = {ferryFloat16, ferryBfloat16};
@@ -450,10 +467,12 @@ static void destination_may_be_any_one_of_the_sources(void **state)
 			for (uint32_t in_place = 0; in_place < 5; in_place++) {
 				size_t bytes = 4099 * ferry_type_size((ferryDataType_t)type);
 				fill(sources, (ferryDataType_t)type, 5, true);
-				struct ferry_reduction reduction = reduction_of((ferryDataType_t)type, operations[in_place],
+				struct ferry_reduction reduction = reduction_of((ferryDataType_t)type,
+				                                                operations[in_place],
 				                                                (enum ferry_store)store, sources, 5);
 				ferry_reduce(expected, sources->at, 5, 4099, &reduction);
-				ferry_reduce((void *)(uintptr_t)sources->at[in_place], sources->at, 5, 4099, &reduction);
+				ferry_reduce((void *)(uintptr_t)sources->at[in_place], sources->at, 5, 4099,
+				             &reduction);
 				assert_memory_equal(sources->at[in_place], expected, bytes);
 			}
 }
@@ -469,10 +488,15 @@ static void nan_results_are_one_quiet_nan_whatever_the_sources_payloads(void **s
 		for (size_t k = 0; k < COUNT(operations) * 4; k++) {
 			size_t size = ferry_type_size(types[t]);
 			uint64_t one = float_bits(types[t], 1);
-			struct ferry_reduction reduction = reduction_of(types[t], operations[k / 4], FERRY_STORE_ORDINARY, sources, 0);
+			struct ferry_reduction reduction = reduction_of(types[t], operations[k / 4],
+			                                                FERRY_STORE_ORDINARY, sources, 0);
 			for (size_t i = 0; i < 19; i++) {
 				memcpy(sources->memory[0] + i * size, k & 1 ? &nans[t][0] : &one, size);
-				memcpy(sources->memory[1] + i * size, k & 2 ? &nans[t][1] : k & 1 ? &one : &nans[t][0], size);
+				memcpy(sources->memory[1] + i * size,
+				       k & 2   ? &nans[t][1]
+				       : k & 1 ? &one
+				               : &nans[t][0],
+				       size);
 			}
 			sources->at[0] = sources->memory[0];
 			sources->at[1] = sources->memory[1];
@@ -485,7 +509,8 @@ static void nan_results_are_one_quiet_nan_whatever_the_sources_payloads(void **s
 #if defined(__x86_64__)
 static void bits_do_not_depend_on_the_callers_rounding_and_subnormal_modes(void **state)
 {
-	static const unsigned modes[] = {0x8040 /* flush subnormals, as -ffast-math sets */, 0x2000 /* round down */, 0x6000 /* cut */};
+	static const unsigned modes[] = {0x8040 /* flush subnormals, as -ffast-math sets */, 0x2000 /* round down */,
+	                                 0x6000 /* cut */};
 	struct sources *sources = *state;
 	static unsigned char expected[ROOM], got[ROOM];
 	for (int type = 0; type < ferryNumTypes; type++)
@@ -495,7 +520,8 @@ static void bits_do_not_depend_on_the_callers_rounding_and_subnormal_modes(void 
 			for (size_t i = 0; i < 256 && size > 1; i++) /* subnormals of f16, bf16, f32 and f64 */
 				for (uint32_t s = 0; s < 3; s++)
 					((char *)(uintptr_t)sources->at[s])[(i + 1) * size - 1] = 0;
-			struct ferry_reduction reduction = reduction_of((ferryDataType_t)type, operations[k / COUNT(modes)],
+			struct ferry_reduction reduction = reduction_of((ferryDataType_t)type,
+			                                                operations[k / COUNT(modes)],
 			                                                FERRY_STORE_ORDINARY, sources, 3);
 			ferry_reduce(expected, sources->at, 3, 515, &reduction);
 			unsigned before = _mm_getcsr(), changed = before | modes[k % COUNT(modes)];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** For suites of bad input: a call must fail with this code and a message that says these words. Included by one file each.
+/**
+ * For suites of bad input: a call must fail with this code and a message that says these words. Included by one file
+ * each.
  */
 #ifndef FERRY_TESTS_REFUSED_H
 #define FERRY_TESTS_REFUSED_H
@@ -21,7 +23,8 @@ static void expect(const char *call, ferryResult_t result, ferryResult_t code, c
 {
 	va_list words;
 	if (result != code)
-		fail_msg("%s: %s instead of %s: %s", call, ferryGetErrorString(result), ferryGetErrorString(code), message);
+		fail_msg("%s: %s instead of %s: %s", call, ferryGetErrorString(result), ferryGetErrorString(code),
+		         message);
 	va_start(words, message);
 	for (const char *word; (word = va_arg(words, const char *));)
 		if (!strstr(message, word))
@@ -29,10 +32,10 @@ static void expect(const char *call, ferryResult_t result, ferryResult_t code, c
 	va_end(words);
 }
 
-#define REFUSED(code, call, ...)                                                                                            \
-	do {                                                                                                                \
-		ferryResult_t result_ = (call);                                                                             \
-		expect(#call, result_, code, ferryGetLastError(NULL), __VA_ARGS__, NULL);                                   \
+#define REFUSED(code, call, ...)                                                                                       \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		expect(#call, result_, code, ferryGetLastError(NULL), __VA_ARGS__, NULL);                              \
 	} while (0)
 
 #endif

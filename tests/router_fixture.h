@@ -29,7 +29,10 @@ static inline int start_router(void **state)
 	setenv("FERRY_DOMAINS", "1", 1);
 	snprintf(prefix, sizeof prefix, "engine-%d-%d", (int)getpid(), count++);
 	snprintf(path, sizeof path, "@ferry/%s-0.sock", prefix);
-	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = prefix, .workers = 2};
+	struct ferry_router_options options = {.layout = &layout,
+	                                       .directory = "@ferry",
+	                                       .prefix = prefix,
+	                                       .workers = 2};
 	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
 }
 

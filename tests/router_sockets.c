@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of the router's sockets: whoever connects is answered, or told why not; who waits for a router waits for so long and no
- * longer; and one router does not take what is another's.
+ * Promises of the router's sockets: whoever connects is answered, or told why not; who waits for a router waits for so
+ * long and no longer; and one router does not take what is another's.
  */
 #include "tests/router_fixture.h"
 
@@ -56,12 +56,15 @@ static void another_user_is_refused(void **state)
 		/* Past the client's own check of the server, which root would pass: straight to the router's. */
 		struct sockaddr_un address = {.sun_family = AF_UNIX};
 		struct ferry_attach_reply reply;
-		struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_STATUS};
+		struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC,
+		                                       .abi = FERRY_ATTACH_ABI,
+		                                       .kind = FERRY_ATTACH_STATUS};
 		if (setresuid(65534, 65534, 65534))
 			_exit(2);
 		memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
 		int connection = socket(AF_UNIX, SOCK_STREAM, 0);
-		if (connect(connection, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))))
+		if (connect(connection, (struct sockaddr *)&address,
+		            (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))))
 			_exit(3);
 		send(connection, &message, sizeof message, MSG_NOSIGNAL);
 		if (recv(connection, &reply, sizeof reply, MSG_WAITALL) != sizeof reply)
@@ -87,9 +90,15 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 	char limited_prefix[48], limited_path[100];
 	snprintf(limited_prefix, sizeof limited_prefix, "%s-l", prefix);
 	snprintf(limited_path, sizeof limited_path, "@ferry/%s-0.sock", limited_prefix);
-	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = limited_prefix, .staging_limit = 1 << 20};
+	struct ferry_router_options options = {.layout = &layout,
+	                                       .directory = "@ferry",
+	                                       .prefix = limited_prefix,
+	                                       .staging_limit = 1 << 20};
 	assert_int_equal(ferry_router_start(&options, &limited), ferrySuccess);
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 2 << 20};
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
+	                                       .nranks = 1,
+	                                       .ndomains = 1,
+	                                       .staging = 2 << 20};
 	int connection, descriptor;
 	assert_int_equal(ferry_attach_connect(limited_path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferryRefused);
@@ -113,7 +122,8 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferrySystemError);
 	assert_non_null(strstr(ferry_last_message(), "1 s (FERRY_ATTACH_TIMEOUT)"));
-	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferryRemoteError); /* its answer might have come */
+	/* its answer might have come */
+	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferryRemoteError);
 	close(connection);
 	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
 	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
@@ -125,7 +135,10 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	close(listener);
 }
 
-/* A router that is stopped, and has as many who wait to be accepted as it may: whoever comes next is not even connected. */
+/*
+ * A router that is stopped, and has as many who wait to be accepted as it may: whoever comes next is not even
+ * connected.
+ */
 static int take_all_places(const char *full_path, int *clients, int most)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -177,18 +190,25 @@ static void routers_answer_after_jobs_end_while_they_ask_each_other(void **state
 	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
 	snprintf(pair_prefix, sizeof pair_prefix, "%s-p", prefix);
 	for (uint32_t domain = 0; domain < 2; domain++) {
-		struct ferry_router_options options = {.layout = &two, .directory = "@ferry", .prefix = pair_prefix, .domain = domain};
+		struct ferry_router_options options = {.layout = &two,
+		                                       .directory = "@ferry",
+		                                       .prefix = pair_prefix,
+		                                       .domain = domain};
 		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
 		assert_int_equal(ferry_router_start(&options, &routers[domain]), ferrySuccess);
 	}
 	for (uint32_t round = 0; round < 100; round++) {
-		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 2, .staging = 1 << 16};
+		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
+		                                      .nranks = 1,
+		                                      .ndomains = 2,
+		                                      .staging = 1 << 16};
 		struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
 		int connections[2], descriptor;
 		memset(attach.key, (int)(round + 1), sizeof attach.key);
 		for (int domain = 0; domain < 2; domain++) {
 			assert_int_equal(ferry_attach_connect(paths[domain], &connections[domain]), ferrySuccess);
-			assert_int_equal(ferry_attach_call(connections[domain], &attach, NULL, &descriptor), ferrySuccess);
+			assert_int_equal(ferry_attach_call(connections[domain], &attach, NULL, &descriptor),
+			                 ferrySuccess);
 			close(descriptor);
 		}
 		for (int domain = 0; domain < 2; domain++)
@@ -220,7 +240,9 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	few = (struct rlimit){(rlim_t)connections[63] + 20, before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 	for (int i = 0; i < 64; i++) {
-		assert_int_equal(connect(connections[i], (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))), 0);
+		assert_int_equal(connect(connections[i], (struct sockaddr *)&address,
+		                         (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path))),
+		                 0);
 		ferryResult_t result = ferry_attach_call(connections[i], &message, NULL, NULL);
 		if (result == ferrySystemError && strstr(ferry_last_message(), "cannot take another"))
 			refused++;
@@ -257,7 +279,8 @@ static void a_router_that_had_no_descriptors_listens_again_when_there_are_some(v
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none = (struct rlimit){3, before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	int refused = connect(client, (struct sockaddr *)&address, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
+	int refused = connect(client, (struct sockaddr *)&address,
+	                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path)));
 	while (!refused && descriptors_open() == open)
 		usleep(1000);
 	setrlimit(RLIMIT_NOFILE, &before);
@@ -273,7 +296,10 @@ static void a_process_without_descriptors_is_told_so(void **state)
 	struct rlimit before, none;
 	struct ferry_arena arena;
 	struct ferry_arena_shape shape = {.nranks = 1, .ndomains = 1, .staging = 1 << 20, .node = -1};
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 1 << 20};
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
+	                                       .nranks = 1,
+	                                       .ndomains = 1,
+	                                       .staging = 1 << 20};
 	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 1, .ndomains = 1};
 	char texts[3][1024];
 	int connection, descriptor, unconnected;
@@ -372,11 +398,16 @@ static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void *
 	int connection;
 	snprintf(idle_prefix, sizeof idle_prefix, "%s-i", prefix);
 	snprintf(idle_path, sizeof idle_path, "@ferry/%s-0.sock", idle_prefix);
-	struct ferry_router_options options = {.layout = &layout, .directory = "@ferry", .prefix = idle_prefix, .idle_exit_ms = 1};
-	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1};
+	struct ferry_router_options options = {.layout = &layout,
+	                                       .directory = "@ferry",
+	                                       .prefix = idle_prefix,
+	                                       .idle_exit_ms = 1};
+	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_RANK,
+	                                       .nranks = 1, .ndomains = 1};
 	assert_int_equal(ferry_router_start(&options, &idle), ferrySuccess);
 	ferry_router_wait(idle);
-	assert_int_equal(ferry_attach_connect(idle_path, &connection), ferrySuccess); /* its listener is there until it is stopped */
+	/* its listener is there until it is stopped */
+	assert_int_equal(ferry_attach_connect(idle_path, &connection), ferrySuccess);
 	assert_int_equal(send(connection, &message, sizeof message, MSG_NOSIGNAL), sizeof message);
 	struct pollfd answer = {connection, POLLIN, 0};
 	assert_int_equal(poll(&answer, 1, 200), 0);
@@ -385,7 +416,9 @@ static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void *
 	close(connection);
 }
 
-/* A job of two ranks and two domains, whose second router never answers; `full`: it does not even take the connection. */
+/*
+ * A job of two ranks and two domains, whose second router never answers; `full`: it does not even take the connection.
+ */
 static void die_while_a_router_waits(bool full)
 {
 	struct ferry_router *first;
@@ -407,7 +440,11 @@ static void die_while_a_router_waits(bool full)
 	else
 		assert_int_equal(ferry_attach_listen(paths[1], &silent), ferrySuccess);
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .rank = rank, .nranks = 2, .ndomains = 2, .staging = 1 << 16};
+		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
+		                                      .rank = rank,
+		                                      .nranks = 2,
+		                                      .ndomains = 2,
+		                                      .staging = 1 << 16};
 		int descriptor;
 		assert_int_equal(ferry_attach_connect(paths[0], &ranks[rank]), ferrySuccess);
 		assert_int_equal(ferry_attach_call(ranks[rank], &attach, NULL, &descriptor), ferrySuccess);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of scripts/: each says what it takes, none takes away what is not its own, and a machine without GPUs is told of at once. */
+/*
+ * Promises of scripts/: each says what it takes, none takes away what is not its own, and a machine without GPUs is
+ * told of at once.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +44,8 @@ static void expect(const char *command, int code, const char *says)
 static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 {
 	(void)state;
-	static const char *const scripts[] = {"bundle", "check-models", "fuzz", "gpu-check", "gpu-report", "setup", "tsan-prefix"};
+	static const char *const scripts[] = {"bundle",     "check-models", "fuzz",       "gpu-check",
+	                                      "gpu-report", "setup",        "tsan-prefix"};
 	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
 		char command[64];
 		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
@@ -55,9 +59,10 @@ static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 }
 
 /* What of a build it takes to make a bundle. */
-static const char build[] = "mkdir -p build/bin build/lib build/tests/gpu && ln -s $B/bin/ferryrun build/bin/ferryrun && "
-                            "ln -s $B/bin/ferryrun build/bin/gpu_streams && ln -s $B/lib/libferry.so.0 build/lib && "
-                            "touch build/tests/gpu/CTestTestfile.cmake";
+static const char
+        build[] = "mkdir -p build/bin build/lib build/tests/gpu && ln -s $B/bin/ferryrun build/bin/ferryrun && "
+                  "ln -s $B/bin/ferryrun build/bin/gpu_streams && ln -s $B/lib/libferry.so.0 build/lib && "
+                  "touch build/tests/gpu/CTestTestfile.cmake";
 
 static void bundle_takes_nothing_away_that_is_not_its_own(void **state)
 {
@@ -66,7 +71,8 @@ static void bundle_takes_nothing_away_that_is_not_its_own(void **state)
 	expect("mkdir kept && touch kept/work file", 0, "");
 	expect("$S/bundle build build", 64, "is or contains");
 	expect("$S/bundle build .", 64, "is or contains");
-	expect("mkdir -p source/scripts && cp $S/bundle source/scripts && source/scripts/bundle build source", 64, "is or contains");
+	expect("mkdir -p source/scripts && cp $S/bundle source/scripts && source/scripts/bundle build source", 64,
+	       "is or contains");
 	expect("$S/bundle build build/bin", 64, "not empty and no earlier bundle");
 	expect("$S/bundle build kept", 64, "not empty and no earlier bundle");
 	expect("$S/bundle build file", 64, "is no folder");
@@ -87,8 +93,8 @@ static void without_gpus_nothing_is_run_and_nothing_made(void **state)
 {
 	(void)state;
 	expect("mkdir -p bin none && printf '#!/bin/sh\\nexit 9\\n' >none/nvidia-smi && "
-	       "printf '#!/bin/sh\\necho \"skipped: no GPU here (why)\"; exit 77\\n' >bin/gpu_streams && chmod +x none/* bin/* && "
-	       "cp $S/gpu-check $S/gpu-report .",
+	       "printf '#!/bin/sh\\necho \"skipped: no GPU here (why)\"; exit 77\\n' >bin/gpu_streams && chmod +x "
+	       "none/* bin/* && cp $S/gpu-check $S/gpu-report .",
 	       0, "");
 	char text[4096];
 	assert_int_equal(run("PATH=$PWD/none:$PATH ./gpu-check", text, sizeof text), 77);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of looking before sleeping: nobody looks where threads outnumber CPUs, and that is tried again, ever more rarely. */
+/*
+ * Promises of looking before sleeping: nobody looks where threads outnumber CPUs, and that is tried again, ever more
+ * rarely.
+ */
 #include "tests/api_ranks.h"
 
 #include "ipc/spin.h"
@@ -101,7 +104,8 @@ static void run_on_one_cpu(void)
 	for (int cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&one); cpu++)
 		if (CPU_ISSET(cpu, &allowed))
 			CPU_SET(cpu, &one);
-	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0); /* of this thread, and of those that it makes from now on */
+	/* of this thread, and of those that it makes from now on */
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
 }
 
 /* Whether this kernel counts. */
@@ -151,7 +155,8 @@ static uint64_t time_calls(const char *spin_us)
 		for (int i = 0; i < 20; i++) {
 			OK(ferryGroupStart());
 			for (int rank = 0; rank < 2; rank++)
-				OK(ferryAllReduce(&data[rank], &data[rank], 1, ferryFloat64, ferrySum, ranks.comms[rank], NULL));
+				OK(ferryAllReduce(&data[rank], &data[rank], 1, ferryFloat64, ferrySum,
+				                  ranks.comms[rank], NULL));
 			OK(ferryGroupEnd());
 			OK(ferryStreamSynchronize(NULL));
 		}
@@ -170,7 +175,8 @@ static void lanes_and_workers_that_share_a_cpu_wait_for_no_time_slices(void **st
 		skip();
 	run_on_one_cpu();
 	uint64_t asleep = time_calls("0"), looking = time_calls("1000000");
-	printf("20 calls: %llu us where all sleep, %llu where they look\n", (unsigned long long)asleep / 1000, (unsigned long long)looking / 1000);
+	printf("20 calls: %llu us where all sleep, %llu where they look\n", (unsigned long long)asleep / 1000,
+	       (unsigned long long)looking / 1000);
 	assert_in_range(looking, 0, 4 * asleep);
 }
 

@@ -28,8 +28,8 @@ static void sleep_ms(long ms)
 }
 
 /*
- * AllReduces of 256 KiB, each rank's on so many streams one after another, of ranks that all but the first come so much later; what was
- * written to stderr meanwhile.
+ * AllReduces of 256 KiB, each rank's on so many streams one after another, of ranks that all but the first come so much
+ * later; what was written to stderr meanwhile.
  */
 static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms, char *said, size_t room)
 {
@@ -47,7 +47,8 @@ static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms,
 		for (int i = 0; i < nstreams && !result; i++)
 			result = ferryStreamCreate(&streams[rank][i], rank);
 		for (int call = 0; call < ncalls && !result; call++)
-			result = ferryAllReduce(inputs[rank], outputs[rank], COUNT, ferryFloat32, ferrySum, comms[rank], streams[rank][call % nstreams]);
+			result = ferryAllReduce(inputs[rank], outputs[rank], COUNT, ferryFloat32, ferrySum, comms[rank],
+			                        streams[rank][call % nstreams]);
 	}
 	for (int rank = 0; rank < nranks; rank++)
 		for (int i = 0; i < nstreams && !result; i++)
@@ -63,7 +64,10 @@ static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms,
 	said[length] = '\0';
 }
 
-/* Slices of 64 KiB, each 130 ms under way: after the late rank has come, the H2D lanes wait for the first of them: no stall. */
+/*
+ * Slices of 64 KiB, each 130 ms under way: after the late rank has come, the H2D lanes wait for the first of them: no
+ * stall.
+ */
 static void a_late_rank_is_named_once_and_is_no_stall(void **state)
 {
 	char said[4096];
@@ -97,7 +101,8 @@ static void who_may_not_begin_names_those_that_have_not_finished(void **state)
 	setenv("FERRY_HOST_LINK", "d2h=1,h2d=0.0001", 1); /* 2.6 s */
 	call_with_delay(2, 3, 3, 0, said, sizeof said);
 	for (int rank = 0; rank < 2; rank++) {
-		snprintf(line, sizeof line, "rank %d has waited 2 s for ranks 0-1 to finish call 1, before call 3 (allreduce)\n", rank);
+		snprintf(line, sizeof line,
+		         "rank %d has waited 2 s for ranks 0-1 to finish call 1, before call 3 (allreduce)\n", rank);
 		if (!strstr(said, line))
 			fail_msg("not said: \"%s\" but \"%s\"", line, said);
 	}

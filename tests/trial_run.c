@@ -100,7 +100,8 @@ static bool failed(ferryResult_t result, const struct ferry_trial *trial, int ra
 	return result != ferrySuccess;
 }
 
-static bool start_all(struct ferry_trial *trial, ferryComm_t *comms, ferryStream_t *streams, struct trial_buffers *buffers)
+static bool start_all(struct ferry_trial *trial, ferryComm_t *comms, ferryStream_t *streams,
+                      struct trial_buffers *buffers)
 {
 	bool group = trial->seed % 2; /* either way of calling for several ranks from one thread */
 	if (group && ferryGroupStart())
@@ -111,11 +112,12 @@ static bool start_all(struct ferry_trial *trial, ferryComm_t *comms, ferryStream
 		fine = !failed(trial_op(trial, rank, comms[rank], &op), trial, rank, "creating the reduction");
 		if (!fine)
 			break;
-		fine = !failed(ferry_trial_start(trial, rank, buffers[rank].send, buffers[rank].receive, op, comms[rank],
-		                                 streams ? streams[rank] : NULL),
+		fine = !failed(ferry_trial_start(trial, rank, buffers[rank].send, buffers[rank].receive, op,
+		                                 comms[rank], streams ? streams[rank] : NULL),
 		               trial, rank, "starting");
 		if (op >= ferryNumOps) /* as with NCCL, once the call is made, launched or not */
-			fine = !failed(ferryRedOpDestroy(op, comms[rank]), trial, rank, "destroying the reduction") && fine;
+			fine = !failed(ferryRedOpDestroy(op, comms[rank]), trial, rank, "destroying the reduction") &&
+			       fine;
 	}
 	return (!group || !failed(ferryGroupEnd(), trial, -1, "ending the group")) && fine;
 }

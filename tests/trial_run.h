@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Runs trials (bench/trial/trial.h) with buffers that show every stray byte: guards on both sides, an offset that leaves only the
- * element's own alignment, and a copy of the input. Used by the suites over the public API; single-threaded.
+ * Runs trials (bench/trial/trial.h) with buffers that show every stray byte: guards on both sides, an offset that
+ * leaves only the element's own alignment, and a copy of the input. Used by the suites over the public API;
+ * single-threaded.
  */
 #ifndef FERRY_TESTS_TRIAL_RUN_H
 #define FERRY_TESTS_TRIAL_RUN_H
@@ -23,8 +24,8 @@ size_t trial_buffers_wrong(struct ferry_trial *trial, int rank, const struct tri
 void trial_buffers_close(struct trial_buffers *buffers);
 
 /**
- * All ranks in this process: makes the call on comms[0 .. nranks-1], waits, judges. streams may be NULL (default streams).
- * Prints what went wrong, and returns whether nothing did.
+ * All ranks in this process: makes the call on comms[0 .. nranks-1], waits, judges. streams may be NULL (default
+ * streams). Prints what went wrong, and returns whether nothing did.
  */
 bool trial_run(struct ferry_trial *trial, ferryComm_t *comms, ferryStream_t *streams, unsigned offset);
 

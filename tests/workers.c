@@ -13,7 +13,10 @@
 
 #define SEQ 3 /* of every call here */
 
-/* All of the ranks' slices, in windows that hold the whole message, and the descriptors: the first claim admits the call. */
+/*
+ * All of the ranks' slices, in windows that hold the whole message, and the descriptors: the first claim admits the
+ * call.
+ */
 static void put_call(const struct ferry_job_arenas *shared, const struct ferry_plan *plan)
 {
 	const struct ferry_arena *arena = &shared->arenas[0];
@@ -23,7 +26,8 @@ static void put_call(const struct ferry_job_arenas *shared, const struct ferry_p
 			int32_t *window = (int32_t *)(arena->staging[SEQ % FERRY_BANKS] + instrs[i].window_offset);
 			for (uint64_t k = 0; k < instrs[i].length / 4; k++)
 				window[k] = (int32_t)(1000000 * instrs[i].owner + k);
-			ferry_publish(shared, &instrs[i], &arena->counters[SEQ % FERRY_BANKS][instrs[i].counter], SEQ, instrs[i].nslices);
+			ferry_publish(shared, &instrs[i], &arena->counters[SEQ % FERRY_BANKS][instrs[i].counter], SEQ,
+			              instrs[i].nslices);
 		}
 	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
 		struct ferry_descriptor *descriptor = &arena->rank_lines[rank].ring[SEQ % FERRY_BANKS];
@@ -33,13 +37,20 @@ static void put_call(const struct ferry_job_arenas *shared, const struct ferry_p
 	}
 }
 
-/* A job of two ranks without a router, and a call in it. workers: that the plan names, of copy engines; 0: any, of none. */
+/*
+ * A job of two ranks without a router, and a call in it. workers: that the plan names, of copy engines; 0: any, of
+ * none.
+ */
 static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t workers)
 {
 	uint32_t window = (uint32_t)((count * 4 + slice - 1) / slice);
 	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = 8ull * window * slice, .node = -1};
 	struct ferry_topology topology = {.nranks = 2, .ndomains = 1};
-	struct ferry_compile_options options = {.count = count, .type = ferryInt32, .redop = ferrySum, .slice = slice, .window = window};
+	struct ferry_compile_options options = {.count = count,
+	                                        .type = ferryInt32,
+	                                        .redop = ferrySum,
+	                                        .slice = slice,
+	                                        .window = window};
 	struct ferry_program *program;
 	struct ferry_plan *plan;
 	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
@@ -87,7 +98,10 @@ static struct ferry_plan *plan_of(struct ferry_job *job)
 	return NULL;
 }
 
-/* A worker by itself, without a router: it does its share of every slice; the shares of those who do not come, once it may. */
+/*
+ * A worker by itself, without a router: it does its share of every slice; the shares of those who do not come, once it
+ * may.
+ */
 static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(void **state)
 {
 	(void)state;
@@ -97,7 +111,8 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	const struct ferry_instr *reduce = ferry_plan_instrs(plan_of(job));
 	while (reduce->opcode != FERRY_REDUCE)
 		reduce++;
-	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] + reduce->window_offset);
+	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] +
+	                                       reduce->window_offset);
 	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 4); /* the second third of each of four slices */
 	assert_int_equal(sum[0], 0);
 	assert_int_equal(sum[8192], 1000000 + 2 * 8192);
@@ -118,7 +133,10 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	close_lone_job(job);
 }
 
-/* Nobody waits for a slice whose parts are left with others while it does newer ones: of long parts the oldest come first. */
+/*
+ * Nobody waits for a slice whose parts are left with others while it does newer ones: of long parts the oldest come
+ * first.
+ */
 static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **state)
 {
 	(void)state;
@@ -128,7 +146,8 @@ static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **
 	assert_int_equal(atomic_load(&job->slices), 0);
 	assert_int_equal(ferry_job_work(job, 1, 4, false, &wanted), 4); /* the others' */
 	assert_int_equal(atomic_load(&job->slices), 1);
-	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 14); /* its own of the last one ends what it may do unasked */
+	/* its own of the last one ends what it may do unasked */
+	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 14);
 	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 4);
 	assert_int_equal(atomic_load(&job->slices), 4);
 	assert_true(atomic_load(&job->working_ns) > 0 && atomic_load(&job->working_ns) <= atomic_load(&job->calls_ns));
@@ -193,7 +212,8 @@ static void *attend(void *argument)
 	return NULL;
 }
 
-static void attend_both(struct attendant attendants[2], struct ferry_workers *workers, struct ferry_job *first, struct ferry_job *second)
+static void attend_both(struct attendant attendants[2], struct ferry_workers *workers, struct ferry_job *first,
+                        struct ferry_job *second)
 {
 	attendants[0] = (struct attendant){.workers = workers, .job = first};
 	attendants[1] = (struct attendant){.workers = workers, .job = second};
@@ -201,7 +221,10 @@ static void attend_both(struct attendant attendants[2], struct ferry_workers *wo
 		assert_int_equal(pthread_create(&attendants[i].thread, NULL, attend, &attendants[i]), 0);
 }
 
-/* Slices of the long call that were done when the short one, of another job, was over. One worker at a time, two that would. */
+/*
+ * Slices of the long call that were done when the short one, of another job, was over. One worker at a time, two that
+ * would.
+ */
 static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 {
 	static struct ferry_workers workers;
@@ -225,7 +248,10 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	return done;
 }
 
-/* A queue whose worker is not let in is not left until all other jobs have nothing to do. The test may be late: it tries again. */
+/*
+ * A queue whose worker is not let in is not left until all other jobs have nothing to do. The test may be late: it
+ * tries again.
+ */
 static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **state)
 {
 	(void)state;
@@ -236,7 +262,10 @@ static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **
 	assert_in_range(done, 0, 1023);
 }
 
-/* Two attendants for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for so long. */
+/*
+ * Two attendants for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for
+ * so long.
+ */
 static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **state)
 {
 	(void)state;
@@ -271,12 +300,14 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 	static struct ferry_workers workers;
 	static const struct ferry_layout none;
 	for (int trial = 0; trial < 50; trial++) {
-		struct ferry_job *busy = open_lone_job(64 << 10, 64 << 10, 2), *other = open_lone_job(64 << 10, 64 << 10, 2);
+		struct ferry_job *busy = open_lone_job(64 << 10, 64 << 10, 2),
+		                 *other = open_lone_job(64 << 10, 64 << 10, 2);
 		struct ferry_arena *arenas[] = {&busy->shared.arenas[0], &other->shared.arenas[0]};
 		struct ferry_plan *plan = plan_of(other), *copy = malloc(plan->bytes);
 		assert_non_null(copy);
 		memcpy(copy, plan, plan->bytes);
-		struct attendant attendants[] = {{.workers = &workers, .job = busy}, {.workers = &workers, .job = other}};
+		struct attendant attendants[] = {{.workers = &workers, .job = busy},
+		                                 {.workers = &workers, .job = other}};
 		for (uint32_t rank = 0; rank < 2; rank++) /* it comes later */
 			atomic_store(&arenas[1]->rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
 		assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false), ferrySuccess);
@@ -291,7 +322,8 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		free(copy);
 		uint64_t start = ferry_now_ns();
 		assert_int_equal(pthread_create(&attendants[1].thread, NULL, attend, &attendants[1]), 0);
-		wait_until_finished(arenas[1]); /* by the first one's attendant, who holds the only place for ten seconds */
+		/* by the first one's attendant, who holds the only place for ten seconds */
+		wait_until_finished(arenas[1]);
 		assert_in_range(ferry_now_ns() - start, 0, 5000000000);
 		atomic_store(&busy->dead, 1);
 		atomic_store(&other->dead, 1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A call in a CUDA stream is two memory operations on one word (ipc/words.h): write 1, wait for 0. They work in the stream's order,
- * without an SM and without the host, and can be captured into a graph and replayed.
+ * A call in a CUDA stream is two memory operations on one word (ipc/words.h): write 1, wait for 0. They work in the
+ * stream's order, without an SM and without the host, and can be captured into a graph and replayed.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -32,14 +32,18 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 	if (refused)
 		result = ferry_cuda_failed(driver, refused, "looking at the stream");
 	else if (named && context != device->context)
-		result = ferry_fail(ferryInvalidArgument, "stream %p is of another device or context than the communicator, which is on CUDA device %d",
-		                    (void *)stream, base->ordinal);
+		result = ferry_fail(
+		        ferryInvalidArgument,
+		        "stream %p is of another device or context than the communicator, which is on CUDA device %d",
+		        (void *)stream, base->ordinal);
 	if (!result && (refused = driver->StreamIsCapturing(stream, &status)))
 		result = ferry_fail(ferryInvalidUsage,
-		                    "the default stream cannot be used while another stream of this thread's device is capturing (CUDA error %d)",
+		                    "the default stream cannot be used while another stream of this thread's device is "
+		                    "capturing (CUDA error %d)",
 		                    (int)refused);
 	if (!result && status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
-		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call", (void *)stream);
+		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call",
+		                    (void *)stream);
 	unsigned long long id = 0;
 	if (!result && (refused = driver->StreamGetId(stream, &id)))
 		result = ferry_cuda_failed(driver, refused, "asking for the stream's id");
@@ -49,14 +53,16 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 }
 
 /* When the graph that is captured and all that was instantiated from it are gone, `forget` runs. */
-static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUstream stream, const struct ferry_stream_call *call)
+static CUresult give_to_graph(const struct ferry_cuda_driver *driver, CUstream stream,
+                              const struct ferry_stream_call *call)
 {
 	CUstreamCaptureStatus status;
 	CUgraph graph = NULL;
 	CUuserObject object;
 	CUresult refused = driver->StreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL, NULL);
 	if (!refused)
-		refused = driver->UserObjectCreate(&object, call->argument, call->forget, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+		refused = driver->UserObjectCreate(&object, call->argument, call->forget, 1,
+		                                   CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 	if (!refused && (refused = driver->GraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE)))
 		driver->UserObjectRelease(object, 1);
 	return refused;
@@ -78,20 +84,23 @@ static CUstreamBatchMemOpParams wait_for_word(_Atomic uint32_t *word, uint32_t v
 	                                                .flags = CU_STREAM_WAIT_VALUE_EQ | flags}};
 }
 
-static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
+static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
+                            const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
-	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1), wait_for_word(&call->word->word, 0, device->wait_flags)};
+	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1),
+	                                          wait_for_word(&call->word->word, 0, device->wait_flags)};
 	CUresult refused = CUDA_SUCCESS;
 	if (call->scalar)
-		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&call->word->scalar, (CUdeviceptr)(uintptr_t)call->scalar,
-		                              call->scalar_bytes, stream);
+		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&call->word->scalar,
+		                              (CUdeviceptr)(uintptr_t)call->scalar, call->scalar_bytes, stream);
 	if (refused || !call->ncopies)
 		return refused ? refused : driver->StreamBatchMemOp(stream, 2, operations, 0);
 	refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	for (uint32_t i = 0; !refused && i < call->ncopies; i++)
 		refused = driver->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)call->copies[i].destination,
-		                                  (CUdeviceptr)(uintptr_t)call->copies[i].source, call->copies[i].bytes, stream);
+		                                  (CUdeviceptr)(uintptr_t)call->copies[i].source, call->copies[i].bytes,
+		                                  stream);
 	return refused ? refused : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
 }
 
@@ -145,17 +154,20 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 		return result;
 	if (!lazy && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
 		return ferry_fail(ferryInvalidUsage,
-		                  "this process loads CUDA kernels lazily, which can deadlock beside a call: set CUDA_MODULE_LOADING=EAGER "
-		                  "before CUDA starts (ferryrun does), or FERRY_LAZY_MODULES=1 if all its kernels have run once");
+		                  "this process loads CUDA kernels lazily, which can deadlock beside a call: set "
+		                  "CUDA_MODULE_LOADING=EAGER before CUDA starts (ferryrun does), or "
+		                  "FERRY_LAZY_MODULES=1 if all its kernels have run once");
 	device->base.ops = &cuda_ops;
 	device->base.ordinal = ordinal;
 	CUresult refused = driver->DeviceGet(&device->device, ordinal);
 	if (!refused)
-		refused = driver->DeviceGetAttribute(&addressing, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, device->device);
+		refused = driver->DeviceGetAttribute(&addressing, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+		                                     device->device);
 	if (!refused && !addressing)
 		return ferry_fail(ferryInvalidUsage, "CUDA device %d has no unified addressing", ordinal);
 	if (!refused)
-		refused = driver->DeviceGetAttribute(&flushes, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, device->device);
+		refused = driver->DeviceGetAttribute(&flushes, CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES,
+		                                     device->device);
 	device->wait_flags = flushes ? CU_STREAM_WAIT_VALUE_FLUSH : 0;
 	if (!refused)
 		refused = driver->DevicePrimaryCtxRetain(&device->context, device->device);
@@ -171,7 +183,8 @@ static int current_device(const struct ferry_cuda_driver *driver)
 	CUcontext context = NULL;
 	CUdevice device, candidate;
 	int count = 0;
-	if (driver->CtxGetCurrent(&context) || !context || driver->CtxGetDevice(&device) || driver->DeviceGetCount(&count))
+	if (driver->CtxGetCurrent(&context) || !context || driver->CtxGetDevice(&device) ||
+	    driver->DeviceGetCount(&count))
 		return -1;
 	for (int ordinal = 0; ordinal < count; ordinal++)
 		if (!driver->DeviceGet(&candidate, ordinal) && candidate == device)
@@ -194,7 +207,8 @@ ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_d
 	if (ordinal < 0)
 		ordinal = local_rank % count;
 	if (ordinal >= count || ordinal >= FERRY_MAX_RANKS)
-		return ferry_fail(ferryInvalidArgument, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES?)", ordinal, count);
+		return ferry_fail(ferryInvalidArgument, "CUDA device %d: this process sees %d (CUDA_VISIBLE_DEVICES?)",
+		                  ordinal, count);
 	pthread_mutex_lock(&devices_lock);
 	struct ferry_cuda_device *device = devices[ordinal];
 	if (!device) {

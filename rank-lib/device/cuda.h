@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The cuda device: the inside that cuda.c (streams), cuda_memory.c (what buffers may be) and cuda_export.c (buffers of other processes) share. One struct per GPU of the process, made on first use and
- * kept until the process ends.
+ * The cuda device: the inside that cuda.c (streams), cuda_memory.c (what buffers may be) and cuda_export.c (buffers of
+ * other processes) share. One struct per GPU of the process, made on first use and kept until the process ends.
  *
  * No kernel is launched and no callback put into a user's stream: memory operations and copies are all.
  */
@@ -17,7 +17,8 @@ struct ferry_cuda_device {
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context;          /* the primary one */
-	unsigned wait_flags;        /* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
+	/* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
+	unsigned wait_flags;
 };
 
 static inline struct ferry_cuda_device *ferry_cuda_device(struct ferry_device *device)
@@ -38,8 +39,10 @@ int ferry_cuda_node(struct ferry_device *device);
 extern const struct ferry_pieces_ops ferry_cuda_pieces;
 
 /* cuda_export.c */
-ferryResult_t ferry_cuda_export(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
-ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle, struct ferry_imported *imported);
+ferryResult_t ferry_cuda_export(struct ferry_device *device, const void *buffer, size_t bytes,
+                                struct ferry_export *handle);
+ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle,
+                                struct ferry_imported *imported);
 void ferry_cuda_import_close(struct ferry_device *device, struct ferry_imported *imported);
 /** A GPU's 16 bytes as nvidia-smi -L writes them and CUDA_VISIBLE_DEVICES takes them. */
 void ferry_cuda_write_uuid(const unsigned char *uuid, char text[48]);

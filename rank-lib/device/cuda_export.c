@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers of other processes by CUDA's IPC. A CUipcMemHandle names a whole allocation, so the offset travels beside it. CUDA
- * counts how often a process opens an allocation, and each time gives the same address.
+ * Buffers of other processes by CUDA's IPC. A CUipcMemHandle names a whole allocation, so the offset travels beside it.
+ * CUDA counts how often a process opens an allocation, and each time gives the same address.
  */
 #include "rank-lib/device/cuda.h"
 
@@ -31,7 +31,8 @@ static CUresult find_range(const struct ferry_cuda_driver *driver, CUdeviceptr a
 	return driver->PointerGetAttributes(3, attributes, values, address);
 }
 
-static ferryResult_t name_range(const struct ferry_cuda_device *device, const struct range *range, struct ferry_export *handle)
+static ferryResult_t name_range(const struct ferry_cuda_device *device, const struct range *range,
+                                struct ferry_export *handle)
 {
 	CUipcMemHandle name;
 	CUuuid uuid;
@@ -40,8 +41,8 @@ static ferryResult_t name_range(const struct ferry_cuda_device *device, const st
 		refused = device->driver->IpcGetMemHandle(&name, range->start);
 	if (refused) {
 		ferry_cuda_failed(device->driver, refused, "naming a buffer to other processes (cuIpcGetMemHandle)");
-		return ferry_fail_context(ferryUnhandledDeviceError, "an allocation of %zu bytes on CUDA device %d", range->bytes,
-		                          device->base.ordinal);
+		return ferry_fail_context(ferryUnhandledDeviceError, "an allocation of %zu bytes on CUDA device %d",
+		                          range->bytes, device->base.ordinal);
 	}
 	memcpy(handle->device, &uuid, sizeof uuid);
 	memcpy(handle->name, &name, sizeof name);
@@ -58,11 +59,13 @@ static ferryResult_t export_at(const struct ferry_cuda_device *device, CUdevicep
 		return ferry_cuda_failed(device->driver, refused, "looking at a buffer");
 	if (!range.has_ipc)
 		return ferry_fail(ferryInvalidArgument,
-		                  "exported buffer %p cannot be opened by CUDA's IPC, which opens what cudaMalloc has given: it lies in a memory "
-		                  "pool (cudaMallocAsync) or a mapping (cuMemMap), is itself imported, or this system has no IPC",
+		                  "exported buffer %p cannot be opened by CUDA's IPC, which opens what cudaMalloc has "
+		                  "given: it lies in a memory pool (cudaMallocAsync) or a mapping (cuMemMap), is "
+		                  "itself imported, or this system has no IPC",
 		                  buffer);
 	if (bytes > range.bytes - (address - range.start))
-		return ferry_fail(ferryInvalidArgument, "exported buffer %p of %zu bytes reaches beyond its allocation of %zu at %p", buffer,
+		return ferry_fail(ferryInvalidArgument,
+		                  "exported buffer %p of %zu bytes reaches beyond its allocation of %zu at %p", buffer,
 		                  bytes, range.bytes, (void *)(uintptr_t)range.start);
 	*handle = (struct ferry_export){.kind = "cuda",
 	                                .process = getpid(),
@@ -72,7 +75,8 @@ static ferryResult_t export_at(const struct ferry_cuda_device *device, CUdevicep
 	return name_range(device, &range, handle);
 }
 
-ferryResult_t ferry_cuda_export(struct ferry_device *base, const void *buffer, size_t bytes, struct ferry_export *handle)
+ferryResult_t ferry_cuda_export(struct ferry_device *base, const void *buffer, size_t bytes,
+                                struct ferry_export *handle)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
@@ -94,14 +98,16 @@ static bool has_uuid(const struct ferry_cuda_driver *driver, int ordinal, const 
 {
 	CUdevice device;
 	CUuuid uuid;
-	return !driver->DeviceGet(&device, ordinal) && !driver->DeviceGetUuid(&uuid, device) && !memcmp(&uuid, wanted, sizeof uuid);
+	return !driver->DeviceGet(&device, ordinal) && !driver->DeviceGetUuid(&uuid, device) &&
+	       !memcmp(&uuid, wanted, sizeof uuid);
 }
 
 void ferry_cuda_write_uuid(const unsigned char *uuid, char text[48])
 {
 	size_t length = (size_t)sprintf(text, "GPU");
 	for (int i = 0; i < 16; i++)
-		length += (size_t)sprintf(text + length, "%s%02x", !i || (i >= 4 && i <= 10 && i % 2 == 0) ? "-" : "", uuid[i]);
+		length += (size_t)sprintf(text + length, "%s%02x", !i || (i >= 4 && i <= 10 && i % 2 == 0) ? "-" : "",
+		                          uuid[i]);
 }
 
 ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int *ordinal)
@@ -122,7 +128,8 @@ ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int
 			return ferrySuccess;
 	ferry_cuda_write_uuid(handle->device, text);
 	return ferry_fail(ferryInvalidArgument,
-	                  "the exported buffer is on %s, which is none of the %d that this process sees (CUDA_VISIBLE_DEVICES?)", text,
+	                  "the exported buffer is on %s, which is none of the %d that this process sees "
+	                  "(CUDA_VISIBLE_DEVICES?)", text,
 	                  count);
 }
 
@@ -140,20 +147,23 @@ static ferryResult_t check_peer(const struct ferry_cuda_device *device, int othe
 		return ferry_cuda_failed(device->driver, refused, "looking for peer access");
 	if (!can)
 		return ferry_fail(ferryInvalidUsage,
-		                  "the exported buffer is on CUDA device %d, whose memory device %d cannot reach (no peer access)", other,
+		                  "the exported buffer is on CUDA device %d, whose memory device %d cannot reach (no "
+		                  "peer access)", other,
 		                  device->base.ordinal);
 	return ferrySuccess;
 }
 
-static ferryResult_t open_failed(const struct ferry_cuda_driver *driver, CUresult refused, const struct ferry_export *handle)
+static ferryResult_t open_failed(const struct ferry_cuda_driver *driver, CUresult refused,
+                                 const struct ferry_export *handle)
 {
 	if (handle->process == getpid())
 		return ferry_fail(ferryInvalidUsage,
-		                  "the buffer was exported by this process (%lld) itself, where CUDA does not open it: use its own address",
+		                  "the buffer was exported by this process (%lld) itself, where CUDA does not open it: "
+		                  "use its own address",
 		                  (long long)handle->process);
 	ferry_cuda_failed(driver, refused, "opening another process's buffer (cuIpcOpenMemHandle)");
-	return ferry_fail_context(ferryUnhandledDeviceError, "%llu bytes of process %lld", (unsigned long long)handle->allocation,
-	                          (long long)handle->process);
+	return ferry_fail_context(ferryUnhandledDeviceError, "%llu bytes of process %lld",
+	                          (unsigned long long)handle->allocation, (long long)handle->process);
 }
 
 static ferryResult_t open_mapping(const struct ferry_cuda_driver *driver, const struct ferry_export *handle,
@@ -170,15 +180,17 @@ static ferryResult_t open_mapping(const struct ferry_cuda_driver *driver, const 
 	if (!find_range(driver, mapping, &range) && range.bytes &&
 	    handle->offset + handle->bytes > range.start + range.bytes - mapping) {
 		driver->IpcCloseMemHandle(mapping);
-		return ferry_fail(ferryInvalidArgument, "the handle is of %llu bytes at %llu, but process %lld's allocation has %zu",
-		                  (unsigned long long)handle->bytes, (unsigned long long)handle->offset, (long long)handle->process,
-		                  range.bytes);
+		return ferry_fail(ferryInvalidArgument,
+		                  "the handle is of %llu bytes at %llu, but process %lld's allocation has %zu",
+		                  (unsigned long long)handle->bytes, (unsigned long long)handle->offset,
+		                  (long long)handle->process, range.bytes);
 	}
 	*imported = (struct ferry_imported){.address = (char *)(uintptr_t)mapping + handle->offset, .mapping = (void *)(uintptr_t)mapping};
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_export *handle, struct ferry_imported *imported)
+ferryResult_t ferry_cuda_import(struct ferry_device *base, const struct ferry_export *handle,
+                                struct ferry_imported *imported)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;

@@ -34,8 +34,8 @@ static const char *objection(const struct description *description, int ordinal)
 	return description->ordinal == ordinal ? NULL : "memory of another device";
 }
 
-static ferryResult_t check_at(const struct ferry_cuda_device *device, CUdeviceptr address, const char *what, const void *buffer,
-                              size_t bytes, struct description *description)
+static ferryResult_t check_at(const struct ferry_cuda_device *device, CUdeviceptr address, const char *what,
+                              const void *buffer, size_t bytes, struct description *description)
 {
 	CUresult refused = describe(device->driver, address, description);
 	if (refused)
@@ -44,10 +44,12 @@ static ferryResult_t check_at(const struct ferry_cuda_device *device, CUdevicept
 	if (!reason)
 		return ferrySuccess;
 	if (address != (CUdeviceptr)(uintptr_t)buffer)
-		return ferry_fail(ferryInvalidArgument, "%s %p of %zu bytes reaches beyond its allocation: its last byte is %s", what, buffer,
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s %p of %zu bytes reaches beyond its allocation: its last byte is %s", what, buffer,
 		                  bytes, reason);
 	if (description->type == CU_MEMORYTYPE_DEVICE && !description->managed)
-		return ferry_fail(ferryInvalidArgument, "%s %p is memory of CUDA device %d; the communicator is on device %d", what, buffer,
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s %p is memory of CUDA device %d; the communicator is on device %d", what, buffer,
 		                  description->ordinal, device->base.ordinal);
 	return ferry_fail(ferryInvalidArgument, "%s %p is %s", what, buffer, reason);
 }
@@ -64,7 +66,10 @@ ferryResult_t ferry_cuda_check_buffer(struct ferry_device *base, const void *buf
 	if (result)
 		return result;
 	result = check_at(device, first, what, buffer, bytes, &description);
-	/* Addresses may be reserved and not mapped (cuMemMap), in what CUDA calls one range. That the last byte is there is cheap to ask. */
+	/*
+	 * Addresses may be reserved and not mapped (cuMemMap), in what CUDA calls one range. That the last byte is
+	 * there is cheap to ask.
+	 */
 	if (!result)
 		result = check_at(device, first + bytes - 1, what, buffer, bytes, &description);
 	ferry_cuda_visit_end(&visit);

@@ -36,7 +36,8 @@ ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, s
 		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);
 	if (!strcmp(kind, "cuda"))
 		return ferry_cuda_device_open(ordinal, local_rank, device);
-	return ferry_fail(ferryInvalidArgument, "FERRY_DEVICE (or the configuration's device) \"%s\": host or cuda", kind);
+	return ferry_fail(ferryInvalidArgument, "FERRY_DEVICE (or the configuration's device) \"%s\": host or cuda",
+	                  kind);
 }
 
 void ferry_device_close(struct ferry_device *device)

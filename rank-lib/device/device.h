@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and copy
- * engines for each direction. Backends: host (ordinary memory) and cuda. The copy engines themselves are router/copy/copy.h's.
+ * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and
+ * copy engines for each direction. Backends: host (ordinary memory) and cuda. The copy engines themselves are
+ * router/copy/copy.h's.
  *
- * Who calls: any thread of the application. Tickets (host) and words (GPUs) are how a stream and the lanes speak: the stream says
- * "reached", the lanes say "done".
+ * Who calls: any thread of the application. Tickets (host) and words (GPUs) are how a stream and the lanes speak: the
+ * stream says "reached", the lanes say "done".
  */
 #ifndef FERRY_DEVICE_DEVICE_H
 #define FERRY_DEVICE_DEVICE_H
@@ -54,7 +55,8 @@ struct ferry_stream_call {
 	uint32_t ncopies;
 	const void *scalar;              /* NULL or a value in device memory, copied to word->scalar before */
 	size_t scalar_bytes;
-	void (*forget)(void *argument);  /* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
+	/* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
+	void (*forget)(void *argument);
 	void *argument;
 };
 
@@ -66,22 +68,32 @@ struct ferry_stream_state {
 
 struct ferry_device_ops {
 	const char *kind;
-	/** One of the two. Host: puts the ticket into the stream (NULL: the default one): started when reached, later work waits for finished. */
+	/**
+	 * One of the two. Host: puts the ticket into the stream (NULL: the default one): started when reached, later
+	 * work waits for finished.
+	 */
 	ferryResult_t (*enqueue_ticket)(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket);
 	/**
-	 * CUDA: puts the call into the stream, or into the graph that it captures. Copies within the device are the stream's own work then.
-	 * On an error it may be in the stream already.
+	 * CUDA: puts the call into the stream, or into the graph that it captures. Copies within the device are the
+	 * stream's own work then. On an error it may be in the stream already.
 	 */
-	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream, const struct ferry_stream_call *call);
+	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream,
+	                              const struct ferry_stream_call *call);
 	/** Makes the process's words known to the device's streams. NULL with tickets. */
 	ferryResult_t (*register_words)(struct ferry_device *device, struct ferry_word *words, size_t bytes);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
-	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream, struct ferry_stream_state *state);
+	ferryResult_t (*check_stream)(struct ferry_device *device, ferryStream_t stream,
+	                              struct ferry_stream_state *state);
 	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-	/** Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its process. */
-	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
-	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle, struct ferry_imported *imported);
+	/**
+	 * Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its
+	 * process.
+	 */
+	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes,
+	                               struct ferry_export *handle);
+	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle,
+	                               struct ferry_imported *imported);
 	void (*import_close)(struct ferry_device *device, struct ferry_imported *imported);
 	/** What its memory is made of, for who exports it to a router; NULL: it stays in its process. */
 	const struct ferry_pieces_ops *pieces;
@@ -94,7 +106,10 @@ struct ferry_device {
 	const struct ferry_device_ops *ops;
 	struct ferry_copier *copier; /* for lanes of this process */
 	int ordinal;
-	/* Calls of all communicators on it; whoever makes one adds, the lane that ends it takes away. Futex word: rung at 0. */
+	/*
+	 * Calls of all communicators on it; whoever makes one adds, the lane that ends it takes away. Futex word: rung
+	 * at 0.
+	 */
 	_Atomic uint32_t inflight;
 };
 
@@ -110,7 +125,10 @@ void ferry_device_close(struct ferry_device *device);
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **device);
 ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
 
-/** Which of this process's CUDA devices an exported buffer is on. ferryInvalidArgument: none of them, or the handle is bad. */
+/**
+ * Which of this process's CUDA devices an exported buffer is on. ferryInvalidArgument: none of them, or the handle is
+ * bad.
+ */
 ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int *ordinal);
 
 #endif

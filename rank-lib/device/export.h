@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A device's buffers in other processes of the machine. The process that owns a buffer exports it: a handle of plain bytes, to
- * be sent over any socket or collective. Another process imports it: a pointer for copies of its own device, then a close.
+ * A device's buffers in other processes of the machine. The process that owns a buffer exports it: a handle of plain
+ * bytes, to be sent over any socket or collective. Another process imports it: a pointer for copies of its own device,
+ * then a close.
  *
- * The owner writes a handle and nobody changes it; it may be exported and imported as often as one likes. The owner keeps the
- * allocation until all who import it have closed it: what becomes of copies otherwise is undefined.
+ * The owner writes a handle and nobody changes it; it may be exported and imported as often as one likes. The owner
+ * keeps the allocation until all who import it have closed it: what becomes of copies otherwise is undefined.
  *
- * Nobody has to trust a handle: a damaged one is refused, and so is one that names more than there is. But whoever has it can
- * reach the whole allocation around the buffer, and where the driver puts small allocations together, its neighbours.
+ * Nobody has to trust a handle: a damaged one is refused, and so is one that names more than there is. But whoever has
+ * it can reach the whole allocation around the buffer, and where the driver puts small allocations together, its
+ * neighbours.
  */
 #ifndef FERRY_DEVICE_EXPORT_H
 #define FERRY_DEVICE_EXPORT_H
@@ -35,17 +37,19 @@ struct ferry_imported {
 
 /**
  * Names the bytes to other processes, without looking at streams: what is in them is up to the owner.
- * Errors: ferryInvalidUsage if this kind of device cannot export, ferryInvalidArgument, with the reason, if this memory cannot
- * be exported (cuda: only what cudaMalloc gives can, at any offset), the driver's refusal as ferryUnhandledDeviceError.
+ * Errors: ferryInvalidUsage if this kind of device cannot export, ferryInvalidArgument, with the reason, if this memory
+ * cannot be exported (cuda: only what cudaMalloc gives can, at any offset), the driver's refusal as
+ * ferryUnhandledDeviceError.
  */
-ferryResult_t ferry_device_export(struct ferry_device *device, const void *buffer, size_t bytes, struct ferry_export *handle);
+ferryResult_t ferry_device_export(struct ferry_device *device, const void *buffer, size_t bytes,
+                                  struct ferry_export *handle);
 
 /**
- * Opens a buffer of which `bytes` will be used: copies of `device` may name them from imported->address on. Every import needs a
- * close of its own, also where several are of one allocation.
- * Errors: ferryInvalidArgument for a handle that is damaged, of another kind of device, of fewer bytes, or of a device that this
- * process does not see; ferryInvalidUsage if `device` cannot reach that device, or if this process itself has exported the
- * buffer (CUDA opens it only in others); the driver's refusal as ferryUnhandledDeviceError. Nothing is then open.
+ * Opens a buffer of which `bytes` will be used: copies of `device` may name them from imported->address on. Every
+ * import needs a close of its own, also where several are of one allocation. Errors: ferryInvalidArgument for a handle
+ * that is damaged, of another kind of device, of fewer bytes, or of a device that this process does not see;
+ * ferryInvalidUsage if `device` cannot reach that device, or if this process itself has exported the buffer (CUDA opens
+ * it only in others); the driver's refusal as ferryUnhandledDeviceError. Nothing is then open.
  */
 ferryResult_t ferry_device_import(struct ferry_device *device, const struct ferry_export *handle, size_t bytes,
                                   struct ferry_imported *imported);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The host device: buffers in ordinary memory; its copy engine is router/copy/host.c. Between host.c (the device) and host_stream.c
- * (streams).
+ * The host device: buffers in ordinary memory; its copy engine is router/copy/host.c. Between host.c (the device) and
+ * host_stream.c (streams).
  */
 #ifndef FERRY_DEVICE_HOST_H
 #define FERRY_DEVICE_HOST_H
@@ -24,8 +24,8 @@ struct ferry_host_device {
 ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream);
 
 /**
- * Around a fork, and the same for host_stream.c alone: no other thread has the tables locked meanwhile. A child begins without
- * devices, and refuses the streams and events that it inherits: who runs them is in the parent.
+ * Around a fork, and the same for host_stream.c alone: no other thread has the tables locked meanwhile. A child begins
+ * without devices, and refuses the streams and events that it inherits: who runs them is in the parent.
  */
 void ferry_host_before_fork(void);
 void ferry_host_after_fork(bool in_child);

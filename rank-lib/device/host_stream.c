@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Host streams: a queue of operations that run in order, one at a time. Whoever has reason to runs them: a thread that
- * synchronizes with the stream, or the stream's own thread, which exists once an operation needs one. A call into an idle
- * stream starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
+ * synchronizes with the stream, or the stream's own thread, which exists once an operation needs one. A call into an
+ * idle stream starts at once in the caller, and a call that is last in its stream is left waiting without any thread.
  *
  * `lock` guards everything in a stream. `busy`: somebody runs the operation at the head, outside the lock.
  */
@@ -61,10 +61,14 @@ struct ferryEvent {
 };
 
 static ferryStream_t defaults[FERRY_HOST_DEVICES];
-/* How far each default stream was filled when this thread last put something into it: what ferryStreamSynchronize(NULL) waits for. */
+/*
+ * How far each default stream was filled when this thread last put something into it: what ferryStreamSynchronize(NULL)
+ * waits for.
+ */
 static _Thread_local uint64_t used_to[FERRY_HOST_DEVICES];
 static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t forks; /* between the process that loaded the library and this one; written where a child has one thread yet */
+/* between the process that loaded the library and this one; written where a child has one thread yet */
+static uint32_t forks;
 
 /* ---- records ---- */
 
@@ -209,9 +213,11 @@ static void retire_finished(struct ferryStream *stream)
 static ferryResult_t check_stream(ferryStream_t stream)
 {
 	if (stream && !((uintptr_t)stream % _Alignof(struct ferryStream)) && stream->magic == STREAM_MAGIC)
-		return stream->forks == forks ? ferrySuccess
-		                              : ferry_fail(ferryInvalidUsage, "stream %p belongs to the process that forked this one, with its thread",
-		                                           (void *)stream);
+		return stream->forks == forks
+		               ? ferrySuccess
+		               : ferry_fail(ferryInvalidUsage,
+		                            "stream %p belongs to the process that forked this one, with its thread",
+		                            (void *)stream);
 	return ferry_fail(ferryInvalidArgument, "stream %p is NULL, destroyed or not a host stream", (void *)stream);
 }
 
@@ -247,7 +253,10 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 	if (!operation)
 		return ferrySystemError;
 	operation->call.ticket = ticket;
-	/* The stream's hold, and this thread's: once started, the call may end and be let go by all others while it still rings. */
+	/*
+	 * The stream's hold, and this thread's: once started, the call may end and be let go by all others while it
+	 * still rings.
+	 */
 	atomic_fetch_add_explicit(&ticket->holders, 2, memory_order_relaxed);
 	pthread_mutex_lock(&stream->lock);
 	retire_finished(stream);
@@ -268,8 +277,8 @@ ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *tick
 ferryResult_t ferryStreamCreate(ferryStream_t *made, int ordinal)
 {
 	if (!made || ordinal < 0 || ordinal >= FERRY_HOST_DEVICES)
-		return ferry_fail(ferryInvalidArgument, "ferryStreamCreate: stream %p, host device %d (0 to %d)", (void *)made, ordinal,
-		                  FERRY_HOST_DEVICES - 1);
+		return ferry_fail(ferryInvalidArgument, "ferryStreamCreate: stream %p, host device %d (0 to %d)",
+		                  (void *)made, ordinal, FERRY_HOST_DEVICES - 1);
 	struct ferryStream *stream = calloc(1, sizeof *stream);
 	if (!stream)
 		return ferry_fail(ferrySystemError, "no memory for a stream");
@@ -309,7 +318,10 @@ void ferry_host_streams_after_fork(bool in_child)
 	pthread_mutex_unlock(&defaults_lock);
 }
 
-/* Waits for the first `target` operations, not for what others append meanwhile: that may depend on the caller's next call. */
+/*
+ * Waits for the first `target` operations, not for what others append meanwhile: that may depend on the caller's next
+ * call.
+ */
 static ferryResult_t synchronize(struct ferryStream *stream, uint64_t target)
 {
 	pthread_mutex_lock(&stream->lock);
@@ -392,7 +404,8 @@ ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t byt
 	if (result)
 		return result;
 	if (bytes && (!destination || !source))
-		return ferry_fail(ferryInvalidArgument, "ferryMemcpyAsync of %zu bytes from %p to %p", bytes, source, destination);
+		return ferry_fail(ferryInvalidArgument, "ferryMemcpyAsync of %zu bytes from %p to %p", bytes, source,
+		                  destination);
 	struct operation *operation = operation_new(RUN_COPY);
 	if (!operation)
 		return ferrySystemError;
@@ -422,9 +435,11 @@ ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *)
 static ferryResult_t check_event(ferryEvent_t event)
 {
 	if (event && !((uintptr_t)event % _Alignof(struct ferryEvent)) && event->magic == EVENT_MAGIC)
-		return event->forks == forks ? ferrySuccess
-		                             : ferry_fail(ferryInvalidUsage, "event %p belongs to the process that forked this one, with its streams",
-		                                          (void *)event);
+		return event->forks == forks
+		               ? ferrySuccess
+		               : ferry_fail(ferryInvalidUsage,
+		                            "event %p belongs to the process that forked this one, with its streams",
+		                            (void *)event);
 	return ferry_fail(ferryInvalidArgument, "event %p is NULL, destroyed or not Ferry's", (void *)event);
 }
 
@@ -536,9 +551,11 @@ ferryResult_t ferryEventElapsedTime(double *microseconds, ferryEvent_t start, fe
 		return ferry_fail(ferryInvalidArgument, "ferryEventElapsedTime: microseconds is NULL");
 	struct record *first = record_of(start), *last = record_of(end);
 	if (!first || !last)
-		result = ferry_fail(ferryInvalidUsage, "ferryEventElapsedTime: the %s event was never recorded", first ? "end" : "start");
+		result = ferry_fail(ferryInvalidUsage, "ferryEventElapsedTime: the %s event was never recorded",
+		                    first ? "end" : "start");
 	else if (!record_reached(first) || !record_reached(last))
-		result = ferry_fail(ferryInProgress, "the %s event has not been reached", record_reached(first) ? "end" : "start");
+		result = ferry_fail(ferryInProgress, "the %s event has not been reached",
+		                    record_reached(first) ? "end" : "start");
 	else
 		*microseconds = ((double)last->time_ns - (double)first->time_ns) / 1e3;
 	record_drop(first);

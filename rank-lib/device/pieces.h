@@ -39,7 +39,9 @@ struct ferry_pieces_ops {
 	/** Fills in kind, bytes, handle and lengths, and as many descriptors, which are the caller's. */
 	ferryResult_t (*name)(struct ferry_device *device, const struct ferry_pieces *pieces,
 	                      struct ferry_exported *exported, int *descriptors);
-	/** Memory of the device that can be exported, for Ferry's own use; a multiple of 4 bytes. Errors: the driver's. */
+	/**
+	 * Memory of the device that can be exported, for Ferry's own use; a multiple of 4 bytes. Errors: the driver's.
+	 */
 	ferryResult_t (*allocate)(struct ferry_device *device, uint64_t bytes, void **memory);
 	void (*release)(struct ferry_device *device, void *memory);
 };

@@ -33,8 +33,8 @@ void ferry_ticket_wait(struct ferry_ticket *ticket)
 {
 	uint32_t state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
 	while (state != 1) {
-		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2, memory_order_acq_rel,
-		                                                          memory_order_acquire))
+		if (state == 2 || atomic_compare_exchange_strong_explicit(&ticket->finished, &state, 2,
+		                                                          memory_order_acq_rel, memory_order_acquire))
 			ferry_futex_wait(&ticket->finished, 2, -1, false);
 		state = atomic_load_explicit(&ticket->finished, memory_order_acquire);
 	}

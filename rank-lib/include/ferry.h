@@ -2,9 +2,10 @@
 /**
  * Ferry: collective communication through host memory, in NCCL's shape.
  *
- * A rank is one communicator handle. Calls are asynchronous and ordered by the stream they are given: they return at once,
- * start when the stream reaches them, and later work on that stream waits for them. Counts are elements, 64-bit. Buffers
- * need only be aligned to their element. Every function returns a ferryResult_t; ferryGetLastError() tells the values.
+ * A rank is one communicator handle. Calls are asynchronous and ordered by the stream they are given: they return at
+ * once, start when the stream reaches them, and later work on that stream waits for them. Counts are elements, 64-bit.
+ * Buffers need only be aligned to their element. Every function returns a ferryResult_t; ferryGetLastError() tells the
+ * values.
  *
  * All functions may be called from any thread. Calls on one communicator must be made in the same order on every rank.
  */
@@ -33,7 +34,10 @@ typedef struct ferryComm *ferryComm_t;
 typedef struct ferryStream *ferryStream_t;
 typedef struct ferryEvent *ferryEvent_t;
 
-/** Names a new communicator: made by one rank, carried to the others by whatever they have (MPI_Bcast, a file, a socket). */
+/**
+ * Names a new communicator: made by one rank, carried to the others by whatever they have (MPI_Bcast, a file, a
+ * socket).
+ */
 #define FERRY_UNIQUE_ID_BYTES 128
 typedef struct {
 	char internal[FERRY_UNIQUE_ID_BYTES];
@@ -42,11 +46,13 @@ typedef struct {
 /** How a communicator is made. Set it to FERRY_CONFIG_INITIALIZER, then change what you need. */
 typedef struct {
 	size_t size;
-	const char *device;  /**< "host", "cuda" or NULL: FERRY_DEVICE, else cuda where the process has a CUDA device, else host */
+	const char *
+	        device; /**< "host", "cuda" or NULL: FERRY_DEVICE, else cuda where the process has a CUDA device, else host */
 	int ordinal;         /**< which device; -1: local rank (host), the thread's current device (cuda) */
 	int domain;          /**< the rank's domain; -1: from the layout */
 	const char *router;  /**< "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
-	uint64_t staging;    /**< bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's last-level cache */
+	uint64_t
+	        staging; /**< bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's last-level cache */
 } ferryConfig_t;
 #define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0}
 
@@ -55,7 +61,9 @@ typedef struct {
 FERRY_API ferryResult_t ferryGetVersion(int *version);
 /** The fixed sentence for a result code. Never NULL. */
 FERRY_API const char *ferryGetErrorString(ferryResult_t result);
-/** The message of the calling thread's last failure, with its values; or, given a communicator that failed, why it did. */
+/**
+ * The message of the calling thread's last failure, with its values; or, given a communicator that failed, why it did.
+ */
 FERRY_API const char *ferryGetLastError(ferryComm_t comm);
 
 /* ---- communicators ---- */
@@ -65,13 +73,17 @@ FERRY_API ferryResult_t ferryGetUniqueId(ferryUniqueId *id);
 FERRY_API ferryResult_t ferryCommInitRank(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank);
 FERRY_API ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank,
                                                 const ferryConfig_t *config);
-/** Rank, size and job from the launcher's environment (ferryrun, MPI's PMI, Slurm, torchrun); no id to carry. config may be NULL. */
+/**
+ * Rank, size and job from the launcher's environment (ferryrun, MPI's PMI, Slurm, torchrun); no id to carry. config may
+ * be NULL.
+ */
 FERRY_API ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config);
 /** All ranks in this process, one per device; devices may be NULL (0 .. ndevices-1). */
 FERRY_API ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devices);
 /** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
 #define FERRY_SPLIT_NOCOLOR (-1)
-FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm, const ferryConfig_t *config);
+FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm,
+                                       const ferryConfig_t *config);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /** Finalizes and frees. A rank that hosts an embedded router stays in this call until the other ranks have detached. */
@@ -87,17 +99,18 @@ FERRY_API ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndom
 /* ---- buffers ---- */
 
 /**
- * Tells the communicator's router of a buffer before a call names it, and has it keep the buffer until it is deregistered. Nobody has to:
- * the first call with a buffer does it, in 0.2 to 9 ms, and the router forgets what no call has named for a second. Device memory
- * that is freed while the router has it comes back when it has been forgotten. On host devices, and for memory that cannot be
- * exported, the arguments are checked and nothing else happens. Not collective. Errors: ferryInvalidArgument for what is no buffer of
- * the communicator's device; the router's.
+ * Tells the communicator's router of a buffer before a call names it, and has it keep the buffer until it is
+ * deregistered. Nobody has to: the first call with a buffer does it, in 0.2 to 9 ms, and the router forgets what no
+ * call has named for a second. Device memory that is freed while the router has it comes back when it has been
+ * forgotten. On host devices, and for memory that cannot be exported, the arguments are checked and nothing else
+ * happens. Not collective. Errors: ferryInvalidArgument for what is no buffer of the communicator's device; the
+ * router's.
  */
 FERRY_API ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, size_t bytes, void **handle);
 /**
- * Ends a registration, before the buffer is freed; the router unmaps it once the calls that name it have ended, unless another
- * registration or a captured call has it still. ferryInvalidArgument for what ferryCommRegister has not given on this communicator.
- * What is not deregistered ends with the communicator.
+ * Ends a registration, before the buffer is freed; the router unmaps it once the calls that name it have ended, unless
+ * another registration or a captured call has it still. ferryInvalidArgument for what ferryCommRegister has not given
+ * on this communicator. What is not deregistered ends with the communicator.
  */
 FERRY_API ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle);
 
@@ -112,8 +125,8 @@ FERRY_API ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm);
 /* ---- collectives; n is the number of ranks ---- */
 
 /** send: count, recv: count elements. In place: sendbuff == recvbuff. */
-FERRY_API ferryResult_t ferryAllReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, ferryRedOp_t op,
-                                       ferryComm_t comm, ferryStream_t stream);
+FERRY_API ferryResult_t ferryAllReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type,
+                                       ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream);
 /** send: sendcount, recv: n * sendcount. In place: sendbuff == recvbuff + rank * sendcount. */
 FERRY_API ferryResult_t ferryAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ferryDataType_t type,
                                        ferryComm_t comm, ferryStream_t stream);
@@ -121,11 +134,11 @@ FERRY_API ferryResult_t ferryAllGather(const void *sendbuff, void *recvbuff, siz
 FERRY_API ferryResult_t ferryReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ferryDataType_t type,
                                            ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream);
 /** send: count at root (ignored elsewhere), recv: count. In place: sendbuff == recvbuff. */
-FERRY_API ferryResult_t ferryBroadcast(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, int root,
-                                       ferryComm_t comm, ferryStream_t stream);
+FERRY_API ferryResult_t ferryBroadcast(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type,
+                                       int root, ferryComm_t comm, ferryStream_t stream);
 /** send: count, recv: count at root (ignored elsewhere). In place: sendbuff == recvbuff. */
-FERRY_API ferryResult_t ferryReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, ferryRedOp_t op,
-                                    int root, ferryComm_t comm, ferryStream_t stream);
+FERRY_API ferryResult_t ferryReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type,
+                                    ferryRedOp_t op, int root, ferryComm_t comm, ferryStream_t stream);
 /** send: count, recv: n * count at root. In place at root: sendbuff == recvbuff + root * count. */
 FERRY_API ferryResult_t ferryGather(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, int root,
                                     ferryComm_t comm, ferryStream_t stream);
@@ -133,28 +146,35 @@ FERRY_API ferryResult_t ferryGather(const void *sendbuff, void *recvbuff, size_t
 FERRY_API ferryResult_t ferryScatter(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, int root,
                                      ferryComm_t comm, ferryStream_t stream);
 /** send: n * count, recv: n * count. In place: sendbuff == recvbuff. */
-FERRY_API ferryResult_t ferryAllToAll(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, ferryComm_t comm,
-                                      ferryStream_t stream);
-/** Counts and displacements in elements, n of each, read before the call returns. Not in place. Both ends must agree on each count. */
-FERRY_API ferryResult_t ferryAllToAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls, void *recvbuff,
-                                       const size_t *recvcounts, const size_t *rdispls, ferryDataType_t type, ferryComm_t comm,
-                                       ferryStream_t stream);
+FERRY_API ferryResult_t ferryAllToAll(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type,
+                                      ferryComm_t comm, ferryStream_t stream);
 /**
- * Point to point; sends and receives of one group progress together. Counts and types of the two ends must agree. A send may be over
- * before its receive begins: it then learns of a disagreement by ferryCommGetAsyncError.
+ * Counts and displacements in elements, n of each, read before the call returns. Not in place. Both ends must agree on
+ * each count.
+ */
+FERRY_API ferryResult_t ferryAllToAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls,
+                                       void *recvbuff, const size_t *recvcounts, const size_t *rdispls,
+                                       ferryDataType_t type, ferryComm_t comm, ferryStream_t stream);
+/**
+ * Point to point; sends and receives of one group progress together. Counts and types of the two ends must agree. A
+ * send may be over before its receive begins: it then learns of a disagreement by ferryCommGetAsyncError.
  */
 FERRY_API ferryResult_t ferrySend(const void *sendbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
 FERRY_API ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
 /**
- * Runs a user's program (docs/program-language.md), checked and compiled on first use. `program` is its text, NUL-terminated.
- * Buffers and count are those of the collective that the program names; op is ignored by those that do not reduce.
+ * Runs a user's program (docs/program-language.md), checked and compiled on first use. `program` is its text,
+ * NUL-terminated. Buffers and count are those of the collective that the program names; op is ignored by those that do
+ * not reduce.
  */
 FERRY_API ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *recvbuff, size_t count,
                                         ferryDataType_t type, ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream);
 
-/** Calls between start and end are checked at once and launched together at the (outermost) end, which returns the first error. */
+/**
+ * Calls between start and end are checked at once and launched together at the (outermost) end, which returns the first
+ * error.
+ */
 FERRY_API ferryResult_t ferryGroupStart(void);
 FERRY_API ferryResult_t ferryGroupEnd(void);
 
@@ -165,8 +185,8 @@ FERRY_API ferryResult_t ferryStreamCreate(ferryStream_t *stream, int ordinal);
 /** Waits for the stream's work, then frees it. */
 FERRY_API ferryResult_t ferryStreamDestroy(ferryStream_t stream);
 /**
- * Waits for what is in the stream now. NULL: for what the calling thread has put into default streams (of any host device).
- * Returns the first error of the calls waited for.
+ * Waits for what is in the stream now. NULL: for what the calling thread has put into default streams (of any host
+ * device). Returns the first error of the calls waited for.
  */
 FERRY_API ferryResult_t ferryStreamSynchronize(ferryStream_t stream);
 /** ferrySuccess if all work is done, ferryInProgress if not. */

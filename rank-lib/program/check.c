@@ -22,8 +22,8 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 	uint32_t send, receive;
 	ferryResult_t result = ferrySuccess;
 	if (statement->rank >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", program->name, statement->line, statement->rank,
-		                  program->nranks);
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", program->name, statement->line,
+		                  statement->rank, program->nranks);
 	if (!from_device)
 		result = check_place(program, statement, statement->source);
 	if (!result && !to_device)
@@ -35,23 +35,25 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, statement->rank,
 	                        &send, &receive);
 	if ((from_device && statement->gpu >= send) || (to_device && statement->gpu >= receive))
-		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunks", program->name,
-		                  statement->line, statement->gpu, from_device ? "send" : "receive", statement->rank,
-		                  from_device ? send : receive);
+		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunks",
+		                  program->name, statement->line, statement->gpu, from_device ? "send" : "receive",
+		                  statement->rank, from_device ? send : receive);
 	bool one_domain = statement->source.domain == statement->destination.domain;
 	if (statement->opcode == FERRY_REDUCE && !one_domain)
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: REDUCE from domain %u into domain %u: move the chunk with H2H first",
-		                  program->name, statement->line, statement->source.domain, statement->destination.domain);
+		                  program->name, statement->line, statement->source.domain,
+		                  statement->destination.domain);
 	if (statement->opcode == FERRY_H2H && one_domain)
 		return ferry_fail(ferryProgramError, "%s:%u: H2H inside domain %u", program->name, statement->line,
 		                  statement->source.domain);
 	if (statement->opcode == FERRY_REDUCE && statement->source.chunk == statement->destination.chunk)
-		return ferry_fail(ferryProgramError, "%s:%u: REDUCE of host[%u] into itself", program->name, statement->line,
-		                  statement->source.chunk);
+		return ferry_fail(ferryProgramError, "%s:%u: REDUCE of host[%u] into itself", program->name,
+		                  statement->line, statement->source.chunk);
 	if (program->collective == FERRY_ALLTOALLV && !from_device && !to_device)
 		return ferry_fail(ferryProgramError,
-		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's size",
+		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's "
+		                  "size",
 		                  program->name, statement->line, names[statement->opcode]);
 	return ferrySuccess;
 }
@@ -60,8 +62,9 @@ static ferryResult_t check_header(const struct ferry_program *program)
 {
 	if (program->nranks < 1 || program->nranks > FERRY_MAX_RANKS || program->ndomains < 1 ||
 	    program->ndomains > FERRY_MAX_DOMAINS || program->nchunks < 1 || program->nchunks > 1024)
-		return ferry_fail(ferryProgramError, "%s: %u ranks (1 to %d), %u domains (1 to %d), %u chunks (1 to 1024)",
-		                  program->name, program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS,
+		return ferry_fail(ferryProgramError,
+		                  "%s: %u ranks (1 to %d), %u domains (1 to %d), %u chunks (1 to 1024)", program->name,
+		                  program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS,
 		                  program->nchunks);
 	if (program->root >= program->nranks)
 		return ferry_fail(ferryProgramError, "%s: root %u of %u ranks", program->name, program->root,
@@ -70,8 +73,8 @@ static ferryResult_t check_header(const struct ferry_program *program)
 		return ferry_fail(ferryProgramError, "%s: sendrecv is between 2 ranks, not %u", program->name,
 		                  program->nranks);
 	if (program->collective == FERRY_ALLTOALLV && program->nchunks != 1)
-		return ferry_fail(ferryProgramError, "%s: alltoallv has 1 chunk per pair of ranks, not %u", program->name,
-		                  program->nchunks);
+		return ferry_fail(ferryProgramError, "%s: alltoallv has 1 chunk per pair of ranks, not %u",
+		                  program->name, program->nchunks);
 	for (uint32_t rank = 0; rank < program->nranks; rank++)
 		if (program->rank_domain[rank] >= program->ndomains)
 			return ferry_fail(ferryProgramError, "%s: rank %u is in domain %u of %u", program->name, rank,
@@ -85,7 +88,8 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 	char where[64];
 	snprintf(where, sizeof where, line ? "%s:%u" : "%s", program->name, line);
 	if (!value)
-		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", where, rank, chunk);
+		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", where, rank,
+		                  chunk);
 	if (value->chunk != wanted_chunk)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u",
 		                  where, rank, chunk, value->chunk, wanted_chunk);
@@ -116,8 +120,8 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 		}
 		const struct ferry_value *value = &versions->values[versions->uses[writer[chunk]].reads];
 		if (value->ranks != ranks || value->chunk != send_chunk)
-			return wrong_output(program, program->statements[writer[chunk]].line, rank, chunk, ranks, send_chunk,
-			                    value);
+			return wrong_output(program, program->statements[writer[chunk]].line, rank, chunk, ranks,
+			                    send_chunk, value);
 	}
 	return ferrySuccess;
 }
@@ -138,7 +142,8 @@ static ferryResult_t check_outputs(const struct ferry_program *program, const st
 		uint32_t *first = &writer[(size_t)statement->rank * most + statement->gpu];
 		if (*first != UINT32_MAX)
 			result = ferry_fail(ferryProgramError,
-			                    "%s:%u: rank %u's output chunk %u is written here and in line %u", program->name,
+			                    "%s:%u: rank %u's output chunk %u is written here and in line "
+			                    "%u", program->name,
 			                    statement->line, statement->rank, statement->gpu,
 			                    program->statements[*first].line);
 		*first = i;

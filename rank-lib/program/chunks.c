@@ -43,7 +43,8 @@ void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, 
 	}
 }
 
-void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset, uint64_t *length)
+void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset,
+                      uint64_t *length)
 {
 	/* Cut between cache lines, so that no line is copied by two chunks; the last chunk takes the rest. */
 	uint64_t line = element < 64 ? 64 / element : 1, lines = (count + line - 1) / line;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a checked program to a plan. The single-assignment form (versions.c) has a value per chunk version; a value whose only
- * reader is a REDUCE disappears into that one ("absorbed"), so a chain becomes one pass over its leaves. Every value left gets a
- * window and every statement left an instruction; needs and reuse become edges.
+ * From a checked program to a plan. The single-assignment form (versions.c) has a value per chunk version; a value
+ * whose only reader is a REDUCE disappears into that one ("absorbed"), so a chain becomes one pass over its leaves.
+ * Every value left gets a window and every statement left an instruction; needs and reuse become edges.
  */
 #include "ipc/error.h"
 #include "ipc/rankset.h"
@@ -73,7 +73,8 @@ static void absorb(struct compiler *compiler)
 			continue;
 		const struct ferry_value *value = &versions->values[v];
 		compiler->root[v] = v;
-		if (program->statements[value->writer].opcode != FERRY_REDUCE || value->nreaders != 1 || compiler->waited[v])
+		if (program->statements[value->writer].opcode != FERRY_REDUCE || value->nreaders != 1 ||
+		    compiler->waited[v])
 			continue;
 		uint32_t reader = versions->readers[value->first_reader];
 		if (program->statements[reader].opcode != FERRY_REDUCE)
@@ -104,8 +105,8 @@ static uint64_t chunk_offset(const struct compiler *compiler, uint32_t chunk)
 	size_t element = ferry_type_size(compiler->options->type);
 	if (compiler->program->collective == FERRY_ALLTOALLV)
 		return 0;
-	ferry_chunk_span(compiler->options->count, element, compiler->program->nchunks, block_chunk(compiler, chunk), &offset,
-	                 &length);
+	ferry_chunk_span(compiler->options->count, element, compiler->program->nchunks, block_chunk(compiler, chunk),
+	                 &offset, &length);
 	return chunk / compiler->program->nchunks * compiler->options->count * element + offset;
 }
 
@@ -131,14 +132,16 @@ static ferryResult_t place_windows(struct compiler *compiler)
 		}
 	compiler->head.ndomains = (uint8_t)compiler->program->ndomains;
 	compiler->head.collective = (uint8_t)compiler->program->collective;
-	compiler->head.workers = ferry_choose_workers(compiler->program, compiler->options, compiler->longest, &compiler->head);
+	compiler->head.workers = ferry_choose_workers(compiler->program, compiler->options, compiler->longest,
+	                                              &compiler->head);
 	compiler->guard = ferry_choose_guard(compiler->program, compiler->options, &compiler->head);
 	return ferrySuccess;
 }
 
 /* ---- instructions ---- */
 
-static struct ferry_instr *new_instr(struct compiler *compiler, uint8_t opcode, uint32_t owner, uint32_t domain, uint32_t chunk)
+static struct ferry_instr *new_instr(struct compiler *compiler, uint8_t opcode, uint32_t owner, uint32_t domain,
+                                     uint32_t chunk)
 {
 	struct ferry_instr *instr = grow(compiler, &compiler->instrs, sizeof *instr);
 	if (!instr)
@@ -247,14 +250,16 @@ static void emit_copies(struct compiler *compiler, const bool *written, uint32_t
 	const struct ferry_program *program = compiler->program;
 	for (uint32_t rank = 0; rank < program->nranks; rank++) {
 		uint32_t send, receive;
-		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send, &receive);
+		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
+		                        &send, &receive);
 		for (uint32_t chunk = 0; chunk < receive; chunk++) {
 			uint64_t ranks;
 			uint32_t send_chunk;
 			if (written[(size_t)rank * most + chunk])
 				continue;
 			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-			struct ferry_instr *instr = new_instr(compiler, FERRY_COPY, rank, program->rank_domain[rank], send_chunk);
+			struct ferry_instr *instr = new_instr(compiler, FERRY_COPY, rank, program->rank_domain[rank],
+			                                      send_chunk);
 			if (!instr)
 				return;
 			instr->user_offset = chunk_offset(compiler, send_chunk);
@@ -281,7 +286,8 @@ static ferryResult_t emit_all(struct compiler *compiler)
 		if (what->opcode == FERRY_H2D && compiler->options->redop == ferryNumOps &&
 		    is_raw(compiler, compiler->versions.uses[statement].reads)) {
 			free(written);
-			return ferry_fail(ferryProgramError, "%s:%u: premulsum scales in a REDUCE, and this output has passed none",
+			return ferry_fail(ferryProgramError,
+			                  "%s:%u: premulsum scales in a REDUCE, and this output has passed none",
 			                  program->name, what->line);
 		}
 	}
@@ -323,10 +329,14 @@ static void add_edge(struct compiler *compiler, uint32_t waiter, uint32_t produc
 	wake(instr, instr_at(compiler, producer));
 }
 
-/* Slice k may go into the slot that slice k - W was read from; where a core read it and a copy engine writes, a little later. */
+/*
+ * Slice k may go into the slot that slice k - W was read from; where a core read it and a copy engine writes, a little
+ * later.
+ */
 static void add_reuse(struct compiler *compiler, uint32_t writer, uint32_t reader)
 {
-	bool guarded = instr_at(compiler, writer)->opcode == FERRY_D2H && instr_at(compiler, reader)->opcode == FERRY_REDUCE;
+	bool guarded = instr_at(compiler, writer)->opcode == FERRY_D2H &&
+	               instr_at(compiler, reader)->opcode == FERRY_REDUCE;
 	add_edge(compiler, writer, reader, compiler->head.window - (guarded ? compiler->guard : 0));
 }
 
@@ -475,11 +485,13 @@ static ferryResult_t seal(struct compiler *compiler, struct ferry_plan **sealed)
 		                  (unsigned long long)head->bytes);
 	memcpy(plan, head, sizeof *head);
 	if (head->ninstrs)
-		memcpy((char *)plan + head->instrs_at, compiler->instrs.items, head->ninstrs * sizeof(struct ferry_instr));
+		memcpy((char *)plan + head->instrs_at, compiler->instrs.items,
+		       head->ninstrs * sizeof(struct ferry_instr));
 	if (head->nedges)
 		memcpy((char *)plan + head->edges_at, compiler->edges.items, head->nedges * sizeof(struct ferry_edge));
 	if (head->nsources)
-		memcpy((char *)plan + head->sources_at, compiler->sources.items, head->nsources * sizeof(struct ferry_source));
+		memcpy((char *)plan + head->sources_at, compiler->sources.items,
+		       head->nsources * sizeof(struct ferry_source));
 	plan->hash = ferry_plan_hash(plan);
 	*sealed = plan;
 	return ferrySuccess;
@@ -496,8 +508,8 @@ static bool allocate(struct compiler *compiler)
 	compiler->stack = calloc(n, sizeof *compiler->stack);
 	compiler->d2h_next = calloc(n, sizeof *compiler->d2h_next);
 	compiler->d2h_first = calloc((size_t)compiler->program->nranks * most, sizeof *compiler->d2h_first);
-	return compiler->absorbed && compiler->waited && compiler->root && compiler->instr_of && compiler->window_offset &&
-	       compiler->stack && compiler->d2h_next && compiler->d2h_first;
+	return compiler->absorbed && compiler->waited && compiler->root && compiler->instr_of &&
+	       compiler->window_offset && compiler->stack && compiler->d2h_next && compiler->d2h_first;
 }
 
 static void release(struct compiler *compiler)
@@ -522,8 +534,9 @@ ferryResult_t ferry_program_compile(const struct ferry_program *program, const s
 	struct compiler compiler = {.program = program, .options = options};
 	if (!ferry_type_size(options->type) || (unsigned)options->redop > ferryNumOps ||
 	    options->count > (1ull << 50) / FERRY_MAX_RANKS || options->slice % 64)
-		return ferry_fail(ferryInvalidArgument, "%s: compiling for type %d, op %d, count %llu, slice %u", program->name,
-		                  (int)options->type, (int)options->redop, (unsigned long long)options->count, options->slice);
+		return ferry_fail(ferryInvalidArgument, "%s: compiling for type %d, op %d, count %llu, slice %u",
+		                  program->name, (int)options->type, (int)options->redop,
+		                  (unsigned long long)options->count, options->slice);
 	ferryResult_t result = ferry_program_check(program);
 	if (result || (result = ferry_versions_build(program, &compiler.versions)))
 		return result;
@@ -536,7 +549,8 @@ ferryResult_t ferry_program_compile(const struct ferry_program *program, const s
 		goto done;
 	if (!compiler.failed)
 		add_edges(&compiler);
-	result = compiler.failed ? ferry_fail(ferrySystemError, "%s: no memory to compile", program->name) : seal(&compiler, plan);
+	result = compiler.failed ? ferry_fail(ferrySystemError, "%s: no memory to compile", program->name)
+	                         : seal(&compiler, plan);
 done:
 	release(&compiler);
 	return result;

@@ -181,8 +181,8 @@ static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct
 		void *grown =
 		        capacity > MOST_STATEMENTS ? NULL : realloc(program->statements, capacity * sizeof **statement);
 		if (!grown)
-			return ferry_fail(ferryProgramError, "%s:%u: more than %u statements, or no memory", parser->name,
-			                  parser->line, parser->capacity);
+			return ferry_fail(ferryProgramError, "%s:%u: more than %u statements, or no memory",
+			                  parser->name, parser->line, parser->capacity);
 		program->statements = grown;
 		parser->capacity = capacity;
 	}
@@ -202,12 +202,13 @@ static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
 		                  parser->name, parser->line);
 	ferryResult_t result = new_statement(parser, opcode, &statement);
 	if (!result)
-		result = opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->source);
+		result = opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu)
+		                             : read_host(parser, &statement->source);
 	if (!result)
 		result = expect(parser, "->", "'->'");
 	if (!result)
-		result =
-		        opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu) : read_host(parser, &statement->destination);
+		result = opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu)
+		                             : read_host(parser, &statement->destination);
 	if (!result && accept_word(parser, "deps")) {
 		result = expect(parser, ":", "':'");
 		if (!result)
@@ -225,7 +226,8 @@ static void place_ranks(struct parser *parser)
 {
 	struct ferry_program *program = parser->program;
 	const struct ferry_program_defaults *defaults = parser->defaults;
-	bool same = defaults->rank_domain && defaults->nranks == program->nranks && defaults->ndomains == program->ndomains;
+	bool same = defaults->rank_domain && defaults->nranks == program->nranks &&
+	            defaults->ndomains == program->ndomains;
 	for (uint32_t rank = 0; rank < program->nranks; rank++)
 		program->rank_domain[rank] =
 		        (uint8_t)(same ? defaults->rank_domain[rank] : rank * program->ndomains / program->nranks);
@@ -239,8 +241,9 @@ static ferryResult_t read_collective(struct parser *parser)
 			parser->program->collective = (enum ferry_collective)i;
 			return ferrySuccess;
 		}
-	return unexpected(parser, "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
-	                          "alltoall, alltoallv, sendrecv)");
+	return unexpected(parser,
+	                  "a collective (allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, "
+	                  "alltoall, alltoallv, sendrecv)");
 }
 
 static ferryResult_t read_message_sizes(struct parser *parser)
@@ -252,8 +255,9 @@ static ferryResult_t read_message_sizes(struct parser *parser)
 	if (!result)
 		result = read_bytes(parser, &program->most_bytes);
 	if (!result && program->least_bytes > program->most_bytes)
-		result = ferry_fail(ferryProgramError, "%s:%u: bytes %llu..%llu holds no size", parser->name, parser->line,
-		                    (unsigned long long)program->least_bytes, (unsigned long long)program->most_bytes);
+		result = ferry_fail(ferryProgramError, "%s:%u: bytes %llu..%llu holds no size", parser->name,
+		                    parser->line, (unsigned long long)program->least_bytes,
+		                    (unsigned long long)program->most_bytes);
 	return result;
 }
 
@@ -368,7 +372,8 @@ static ferryResult_t infer_header(struct parser *parser)
 	if (!parser->in_section)
 		return ferry_fail(ferryProgramError, "%s: no program header and no section", parser->name);
 	if (defaults->collective >= FERRY_NUM_COLLECTIVES)
-		return ferry_fail(ferryProgramError, "%s: no program header says which collective this is", parser->name);
+		return ferry_fail(ferryProgramError, "%s: no program header says which collective this is",
+		                  parser->name);
 	program->collective = defaults->collective;
 	program->root = ferry_collective_has_root(program->collective) ? defaults->root : 0;
 	for (uint32_t rank = defaults->nranks; rank < FERRY_MAX_RANKS; rank++)
@@ -381,8 +386,8 @@ static ferryResult_t infer_header(struct parser *parser)
 	}
 	program->nchunks = (parser->most_gpu + blocks) / blocks;
 	if (program->nchunks > 1024)
-		return ferry_fail(ferryProgramError, "%s: gpu[%u] makes %u chunks, at most 1024", parser->name, parser->most_gpu,
-		                  program->nchunks);
+		return ferry_fail(ferryProgramError, "%s: gpu[%u] makes %u chunks, at most 1024", parser->name,
+		                  parser->most_gpu, program->nchunks);
 	return ferrySuccess;
 }
 
@@ -425,8 +430,8 @@ ferryResult_t ferry_program_parse(const char *name, const char *text, size_t byt
 	program->ndomains = program->nranks && parser.defaults->ndomains ? parser.defaults->ndomains : 1;
 	ferryResult_t result = ferrySuccess;
 	if (program->nranks > FERRY_MAX_RANKS || program->ndomains > FERRY_MAX_DOMAINS)
-		result = ferry_fail(ferryInvalidArgument, "%s: for %u ranks (at most %d) in %u domains (at most %d)", name,
-		                    program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS);
+		result = ferry_fail(ferryInvalidArgument, "%s: for %u ranks (at most %d) in %u domains (at most %d)",
+		                    name, program->nranks, FERRY_MAX_RANKS, program->ndomains, FERRY_MAX_DOMAINS);
 	if (!result) {
 		place_ranks(&parser);
 		result = parse_all(&parser, text, bytes);

@@ -37,13 +37,17 @@ struct ferry_program {
 	enum ferry_collective collective;
 	uint32_t nranks, ndomains, nchunks, root;
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* where each rank's host[...] is */
-	uint64_t least_bytes, most_bytes; /* header `bytes LEAST..MOST` (K, M, G): the message sizes (count x element) for which a program
+	uint64_t least_bytes,
+	        most_bytes; /* header `bytes LEAST..MOST` (K, M, G): the message sizes (count x element) for which a program
 	                                     on FERRY_PROGRAM_PATH replaces the built-in one; default 0 and UINT64_MAX */
 	uint32_t nstatements;
 	struct ferry_statement *statements;
 };
 
-/** What the text does not say itself (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: nothing assumed. */
+/**
+ * What the text does not say itself (HyLink's Figure 3 has no header). FERRY_NUM_COLLECTIVES and zeros: nothing
+ * assumed.
+ */
 struct ferry_program_defaults {
 	enum ferry_collective collective;
 	uint32_t nranks, ndomains, root;
@@ -52,7 +56,8 @@ struct ferry_program_defaults {
 
 /**
  * Parses text of `bytes` bytes (need not end in NUL) called `name` in errors.
- * Errors: ferryProgramError, message "name:line:column: expected X, found Y". On success *program is the caller's to free.
+ * Errors: ferryProgramError, message "name:line:column: expected X, found Y". On success *program is the caller's to
+ * free.
  */
 ferryResult_t ferry_program_parse(const char *name, const char *text, size_t bytes,
                                   const struct ferry_program_defaults *defaults, struct ferry_program **program);
@@ -62,9 +67,9 @@ void ferry_program_free(struct ferry_program *program);
 ferryResult_t ferry_program_print(const struct ferry_program *program, char **text);
 
 /**
- * The checker: bounds; every version named exists; writers of a chunk ordered; no cycle (hence no deadlock, even with one-slot
- * windows); and by symbolic execution that every rank's output is what the collective demands, no contribution missing or
- * double. Errors: ferryProgramError, message "name:line: reason".
+ * The checker: bounds; every version named exists; writers of a chunk ordered; no cycle (hence no deadlock, even with
+ * one-slot windows); and by symbolic execution that every rank's output is what the collective demands, no contribution
+ * missing or double. Errors: ferryProgramError, message "name:line: reason".
  */
 ferryResult_t ferry_program_check(const struct ferry_program *program);
 
@@ -72,7 +77,8 @@ ferryResult_t ferry_program_check(const struct ferry_program *program);
 struct ferry_topology {
 	uint32_t nranks, ndomains;
 	uint8_t rank_domain[FERRY_MAX_RANKS];
-	bool together; /* all domains are in one memory node, and copy engines reach any of it alike: nothing need cross */
+	/* all domains are in one memory node, and copy engines reach any of it alike: nothing need cross */
+	bool together;
 };
 
 /**
@@ -98,22 +104,27 @@ struct ferry_compile_options {
 
 /**
  * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
- * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is a
- * rank's own input and that no H2D writes becomes a COPY. Slice and window shrink until the windows fit.
- * Errors: those of the check; ferryProgramError if even one slot of 64 bytes per version does not fit, with the sizes.
+ * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is
+ * a rank's own input and that no H2D writes becomes a COPY. Slice and window shrink until the windows fit. Errors:
+ * those of the check; ferryProgramError if even one slot of 64 bytes per version does not fit, with the sizes.
  */
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
 
 /**
  * The sizes of a collective's buffers in chunks of this program, for rank r: send buffer and receive buffer.
- * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall: N*K, N*K;
- * alltoallv: N and N (K must be 1); sendrecv: K at rank 0, K at rank 1. A rank that sends or receives nothing has 0.
+ * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall:
+ * N*K, N*K; alltoallv: N and N (K must be 1); sendrecv: K at rank 0, K at rank 1. A rank that sends or receives nothing
+ * has 0.
  */
-void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root, uint32_t rank,
-                             uint32_t *send_chunks, uint32_t *receive_chunks);
+void ferry_collective_chunks(enum ferry_collective collective, uint32_t nranks, uint32_t nchunks, uint32_t root,
+                             uint32_t rank, uint32_t *send_chunks, uint32_t *receive_chunks);
 
-/** Bytes offset and length of chunk i of K in a buffer block of `count` elements: element-aligned, 64-byte aligned where it can be. */
-void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset, uint64_t *length);
+/**
+ * Bytes offset and length of chunk i of K in a buffer block of `count` elements: element-aligned, 64-byte aligned where
+ * it can be.
+ */
+void ferry_chunk_span(uint64_t count, size_t element, uint32_t nchunks, uint32_t chunk, uint64_t *offset,
+                      uint64_t *length);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The policy. A message that fits one slice goes as one: cutting it costs wake-ups and gains nothing. Beyond that a chunk is cut
- * into about DEPTH slices, so that the stages of the pipeline overlap, between SLICE_LEAST (below it the cost per slice
- * dominates) and SLICE_MOST (a slice of every stage should stay in a core's cache). Windows deeper than WINDOW_MOST slots
- * would only take cache from others.
+ * The policy. A message that fits one slice goes as one: cutting it costs wake-ups and gains nothing. Beyond that a
+ * chunk is cut into about DEPTH slices, so that the stages of the pipeline overlap, between SLICE_LEAST (below it the
+ * cost per slice dominates) and SLICE_MOST (a slice of every stage should stay in a core's cache). Windows deeper than
+ * WINDOW_MOST slots would only take cache from others.
  */
 #include "rank-lib/program/slicing.h"
 
@@ -18,20 +18,22 @@
 #define WINDOW_MOST 4
 
 /*
- * Where copy engines move the slices (docs/performance.md has the measurements), a slice of s bytes costs a lane `issue` for each
- * of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L bytes over a link of rate R
- * (issue and R as `ferry-perf limits` measured them on this machine, else on another: limits.h)
+ * Where copy engines move the slices (docs/performance.md has the measurements), a slice of s bytes costs a lane
+ * `issue` for each of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L
+ * bytes over a link of rate R (issue and R as `ferry-perf limits` measured them on this machine, else on another:
+ * limits.h)
  *     time = L / rate + t issue L / s + stages s / R,  least for  s = sqrt(t issue R L / stages).
  *
- * Where cores reduce, every call goes on in the windows where the last one stopped: a slot should come round again only when its
- * lines have left the private caches of the cores that read it, because copy engines write and read lines that a core holds at
- * a fraction of their speed. Large messages have windows as deep as the staging allows. Small ones have few workers and windows
- * no deeper than those workers' caches ask for: all of the windows comes round within some calls, and the less that is, the
- * more of it is still in the last-level cache after other work. Where data only passes through, windows are shallow: what
- * D2H has just written is read fastest.
+ * Where cores reduce, every call goes on in the windows where the last one stopped: a slot should come round again only
+ * when its lines have left the private caches of the cores that read it, because copy engines write and read lines that
+ * a core holds at a fraction of their speed. Large messages have windows as deep as the staging allows. Small ones have
+ * few workers and windows no deeper than those workers' caches ask for: all of the windows comes round within some
+ * calls, and the less that is, the more of it is still in the last-level cache after other work. Where data only passes
+ * through, windows are shallow: what D2H has just written is read fastest.
  *
- * Nor does a copy engine run far ahead of the cores: what it writes and no core has read yet has a few ways of the last-level
- * cache, and goes to memory beyond them. Cores that are late once would read it from there, slowly, and be late for good.
+ * Nor does a copy engine run far ahead of the cores: what it writes and no core has read yet has a few ways of the
+ * last-level cache, and goes to memory beyond them. Cores that are late once would read it from there, slowly, and be
+ * late for good.
  */
 #define DIRECT_LEAST (128u << 10)
 #define DIRECT_ROUND (64u << 10)
@@ -40,11 +42,14 @@
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-#define DIRECT_MOVE_MOST (2u << 20) /* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS */
+/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS */
+#define DIRECT_MOVE_MOST (2u << 20)
 #define DIRECT_MOVE_SLOTS 4
-#define DIRECT_MOVE_STAGING (16u << 20) /* for all windows in a cache, where that leaves each two slots; at most eight */
+/* for all windows in a cache, where that leaves each two slots; at most eight */
+#define DIRECT_MOVE_STAGING (16u << 20)
 #define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
-#define DIRECT_ALONE(staging) ((staging) / 4) /* windows of more than that, if a call goes round them, are for one call at a time */
+/* windows of more than that, if a call goes round them, are for one call at a time */
+#define DIRECT_ALONE(staging) ((staging) / 4)
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
@@ -54,11 +59,12 @@ static uint64_t up_to_line(uint64_t bytes)
 }
 
 /* A version's window is rounded up to a pair of cache lines, as the compiler does. */
-static bool fits(const struct ferry_program *program, const struct ferry_compile_options *options, const uint32_t *nwindows,
-                 uint64_t slice, uint64_t window)
+static bool fits(const struct ferry_program *program, const struct ferry_compile_options *options,
+                 const uint32_t *nwindows, uint64_t slice, uint64_t window)
 {
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		if (nwindows[domain] && (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
+		if (nwindows[domain] &&
+		    (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
 			return false;
 	return true;
 }
@@ -69,7 +75,8 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 }
 
 /* Staging that one version's window may have. */
-static uint64_t room(const struct ferry_program *program, const struct ferry_compile_options *options, const uint32_t *nwindows)
+static uint64_t room(const struct ferry_program *program, const struct ferry_compile_options *options,
+                     const uint32_t *nwindows)
 {
 	uint64_t least = UINT64_MAX;
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
@@ -105,8 +112,8 @@ static uint64_t move_staging(const struct ferry_compile_options *options)
 	return DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
 }
 
-static uint64_t wanted_slice(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
-                             const uint32_t *nwindows)
+static uint64_t wanted_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
+                             uint64_t longest, const uint32_t *nwindows)
 {
 	bool direct = options->direct;
 	bool reduces = ferry_collective_reduces(program->collective);
@@ -114,10 +121,12 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 		return longest ? up_to_line(longest) : 64;
 	if (!direct)
 		return between(SLICE_LEAST, up_to_line(longest / DEPTH), SLICE_MOST);
-	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, transfers = transfers_of_lane(program), most;
+	uint64_t stages = reduces ? DIRECT_REDUCE_STAGES : DIRECT_MOVE_STAGES, transfers = transfers_of_lane(program),
+	         most;
 	if (reduces) {
 		uint64_t slots = between(DIRECT_REDUCE_LEAST, DIRECT_REDUCE_SLOTS / transfers, DIRECT_REDUCE_SLOTS);
-		uint64_t lines = slots % 2 ? 128 : 64; /* a window is rounded up to a pair of lines, and must fit still */
+		/* a window is rounded up to a pair of lines, and must fit still */
+		uint64_t lines = slots % 2 ? 128 : 64;
 		most = between(64, room(program, options, nwindows) / slots / lines * lines, DIRECT_REDUCE_MOST);
 	} else {
 		uint64_t cached = move_staging(options) / most_windows(program, nwindows);
@@ -135,13 +144,15 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 static uint64_t result_bytes(const struct ferry_program *program, uint64_t longest)
 {
 	uint32_t send, receive;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, 0, &send, &receive);
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, 0, &send,
+	                        &receive);
 	return longest * send;
 }
 
 static uint64_t wanted_workers(const struct ferry_compile_options *options, uint64_t staging, uint64_t bytes)
 {
-	return between(1, staging / (options->core_cache * DIRECT_CACHES), between(1, bytes / DIRECT_WORKER_BYTES, UINT32_MAX));
+	return between(1, staging / (options->core_cache * DIRECT_CACHES),
+	               between(1, bytes / DIRECT_WORKER_BYTES, UINT32_MAX));
 }
 
 /* How many slots the workers' private caches may hold, and a quarter more. `slot`: bytes of all versions together. */
@@ -150,22 +161,25 @@ static uint64_t held_slots(const struct ferry_compile_options *options, uint64_t
 	return (workers * options->core_cache * 5 / 4 + slot - 1) / slot;
 }
 
-static uint64_t wanted_window(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t slice,
-                              uint64_t nslices, const uint32_t *nwindows)
+static uint64_t wanted_window(const struct ferry_program *program, const struct ferry_compile_options *options,
+                              uint64_t slice, uint64_t nslices, const uint32_t *nwindows)
 {
 	if (!options->direct)
 		return between(1, nslices, WINDOW_MOST);
 	uint64_t slot = slice * most_windows(program, nwindows);
 	if (ferry_collective_reduces(program->collective)) {
-		uint64_t bytes = result_bytes(program, slice * nslices), staging = room(program, options, nwindows) / slice * slot;
-		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot) : nslices;
+		uint64_t bytes = result_bytes(program, slice * nslices),
+		         staging = room(program, options, nwindows) / slice * slot;
+		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot)
+		                                    : nslices;
 		return between(1, held + 2 * nslices, FERRY_MAX_WINDOW); /* two calls beyond what may be held */
 	}
 	return between(1, nslices, between(2, move_staging(options) / slot, 8));
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
-                                  uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice, uint32_t *chosen_window)
+                                  uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice,
+                                  uint32_t *chosen_window)
 {
 	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
@@ -190,12 +204,14 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 			break;
 	}
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		if (nwindows[domain] && (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
+		if (nwindows[domain] &&
+		    (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
 			return ferry_fail(ferryProgramError,
-			                  "%s: %u chunk versions with windows of %llu slots of %llu bytes do not fit the %llu bytes of "
-			                  "staging per call in domain %u; raise FERRY_STAGING",
-			                  program->name, nwindows[domain], (unsigned long long)window, (unsigned long long)slice,
-			                  (unsigned long long)options->staging[domain], domain);
+			                  "%s: %u chunk versions with windows of %llu slots of %llu bytes do not fit "
+			                  "the %llu bytes of staging per call in domain %u; raise FERRY_STAGING",
+			                  program->name, nwindows[domain], (unsigned long long)window,
+			                  (unsigned long long)slice, (unsigned long long)options->staging[domain],
+			                  domain);
 	if ((longest + slice - 1) / slice > UINT32_MAX / 64)
 		return ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %llu", program->name,
 		                  (unsigned long long)longest, (unsigned long long)slice);
@@ -204,7 +220,8 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	return ferrySuccess;
 }
 
-uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan)
+uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest,
+                              const struct ferry_plan *plan)
 {
 	if (!options->direct || !ferry_collective_reduces(plan->collective))
 		return 0;
@@ -231,8 +248,8 @@ static uint64_t staging_for(const struct ferry_compile_options *options, const s
 	return least;
 }
 
-uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options, uint64_t longest,
-                              const struct ferry_plan *plan)
+uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options,
+                              uint64_t longest, const struct ferry_plan *plan)
 {
 	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
 		return 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs from a topology. Every chunk goes up once. Across a boundary between domains go: partial sums to the domain that
- * owns a chunk and its result back, so an AllReduce of S bytes among D domains moves 2(D-1)S in all, the least for a
- * reduction whose result everybody needs; and for collectives that only move data, each chunk once per domain that needs it
- * (HyLink Figure 1(c)), by H2H where several ranks there need it, read directly by H2D where one does.
+ * Programs from a topology. Every chunk goes up once. Across a boundary between domains go: partial sums to the domain
+ * that owns a chunk and its result back, so an AllReduce of S bytes among D domains moves 2(D-1)S in all, the least for
+ * a reduction whose result everybody needs; and for collectives that only move data, each chunk once per domain that
+ * needs it (HyLink Figure 1(c)), by H2H where several ranks there need it, read directly by H2D where one does.
  *
- * Where the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the domain whose
- * router works on them, which shares the work out and keeps the order of the sum that one domain has.
+ * Where the domains are together in one memory node, nothing crosses: every rank moves its slices to and from the
+ * domain whose router works on them, which shares the work out and keeps the order of the sum that one domain has.
  *
- * Host chunks are numbered per domain in order of use. A statement is written into the section of a rank of the domain that
- * executes it, or of the rank whose device it moves.
+ * Host chunks are numbered per domain in order of use. A statement is written into the section of a rank of the domain
+ * that executes it, or of the rank whose device it moves.
  */
 #include "ipc/error.h"
 #include "rank-lib/program/program.h"
@@ -38,7 +38,8 @@ static void depend(struct writer *writer, struct ferry_statement *statement, str
 {
 	if (writer->failed)
 		return;
-	void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof *statement->dependencies);
+	void *grown = realloc(statement->dependencies,
+	                      (statement->ndependencies + 1) * sizeof *statement->dependencies);
 	if (!grown) {
 		writer->failed = true;
 		return;
@@ -111,8 +112,8 @@ static struct ferry_place sum(struct writer *writer, const struct ferry_place *p
 }
 
 /*
- * The sum of send chunk `chunk` of all ranks, in domain `owner`: each domain sums its own ranks', the partial sums cross,
- * the owner sums those in the order of domains. A domain with one rank sends its input itself.
+ * The sum of send chunk `chunk` of all ranks, in domain `owner`: each domain sums its own ranks', the partial sums
+ * cross, the owner sums those in the order of domains. A domain with one rank sends its input itself.
  */
 static struct ferry_place sum_at(struct writer *writer, uint32_t chunk, uint32_t owner, uint32_t *version)
 {
@@ -204,7 +205,8 @@ static void spread(struct writer *writer, uint32_t source, uint32_t receive_chun
 	}
 }
 
-static void to_one(struct writer *writer, uint32_t source, uint32_t send_chunk, uint32_t destination, uint32_t receive_chunk)
+static void to_one(struct writer *writer, uint32_t source, uint32_t send_chunk, uint32_t destination,
+                   uint32_t receive_chunk)
 {
 	if (source != destination)
 		down(writer, up(writer, source, send_chunk), 1, destination, receive_chunk);
@@ -275,9 +277,9 @@ static void sort_and_number(struct ferry_program *program)
 ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
                                        uint32_t root, struct ferry_program **synthesized)
 {
-	if ((unsigned)collective >= FERRY_NUM_COLLECTIVES || topology->nranks < 1 || topology->nranks > FERRY_MAX_RANKS ||
-	    topology->ndomains < 1 || topology->ndomains > FERRY_MAX_DOMAINS || root >= topology->nranks ||
-	    (collective == FERRY_SENDRECV && topology->nranks != 2))
+	if ((unsigned)collective >= FERRY_NUM_COLLECTIVES || topology->nranks < 1 ||
+	    topology->nranks > FERRY_MAX_RANKS || topology->ndomains < 1 || topology->ndomains > FERRY_MAX_DOMAINS ||
+	    root >= topology->nranks || (collective == FERRY_SENDRECV && topology->nranks != 2))
 		return ferry_fail(ferryInvalidArgument, "a program for collective %d, %u ranks, %u domains, root %u",
 		                  (int)collective, topology->nranks, topology->ndomains, root);
 	for (uint32_t rank = 0; rank < topology->nranks; rank++)
@@ -307,7 +309,8 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 	write_statements(&writer);
 	if (writer.failed) {
 		ferry_program_free(program);
-		return ferry_fail(ferrySystemError, "no memory for a program of more than %u statements", writer.capacity);
+		return ferry_fail(ferrySystemError, "no memory for a program of more than %u statements",
+		                  writer.capacity);
 	}
 	sort_and_number(program);
 	*synthesized = program;

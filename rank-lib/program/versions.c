@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numbering: the writers of a chunk, sorted by the version that they require of it, then rank and line, write versions 1, 2,
- * 3, ... A REDUCE may share its requirement with others, since they commute; an overwrite (D2H, H2H) may not.
+ * Numbering: the writers of a chunk, sorted by the version that they require of it, then rank and line, write versions
+ * 1, 2, 3, ... A REDUCE may share its requirement with others, since they commute; an overwrite (D2H, H2H) may not.
  *
- * No deadlock, whatever the window W >= 1: the statements' graph of "needs the value written by" has no cycle, so it has an
- * order. Slice k of a statement waits for slice k (or the last one) of statements before it in that order, and for slices
- * before k of any. So of all unfinished slices, one with the least k, first in the order among those, can always run.
+ * No deadlock, whatever the window W >= 1: the statements' graph of "needs the value written by" has no cycle, so it
+ * has an order. Slice k of a statement waits for slice k (or the last one) of statements before it in that order, and
+ * for slices before k of any. So of all unfinished slices, one with the least k, first in the order among those, can
+ * always run.
  */
 #include "rank-lib/program/versions.h"
 
@@ -82,7 +83,8 @@ static void imply_requirements(const struct ferry_program *program, struct write
 	for (uint32_t i = 0; i < nwrites; i++) {
 		struct write *write = &writes[i], *before = i ? &writes[i - 1] : NULL;
 		write->requirement = required(&program->statements[write->statement], write->place);
-		if (!write->requirement && before && same_place(before->place, write->place) && before->rank == write->rank)
+		if (!write->requirement && before && same_place(before->place, write->place) &&
+		    before->rank == write->rank)
 			write->requirement = before->requirement + 1;
 	}
 	qsort(writes, nwrites, sizeof *writes, by_place_then_requirement);
@@ -181,8 +183,9 @@ static ferryResult_t named_value(const struct ferry_program *program, const stru
 	if (*value != FERRY_NO_VALUE)
 		return ferrySuccess;
 	const struct ferry_statement *where = &program->statements[statement];
-	return ferry_fail(ferryProgramError, "%s:%u: waits for version %u of %s, which is written %u times", program->name,
-	                  where->line, version, ferry_place_text(place, program->rank_domain[where->rank], text),
+	return ferry_fail(ferryProgramError, "%s:%u: waits for version %u of %s, which is written %u times",
+	                  program->name, where->line, version,
+	                  ferry_place_text(place, program->rank_domain[where->rank], text),
 	                  count_versions(versions, place));
 }
 
@@ -203,7 +206,8 @@ static ferryResult_t read_value(const struct ferry_program *program, const struc
 		}
 	}
 	return ferry_fail(ferryProgramError,
-	                  "%s:%u: reads %s but names no version, and nothing earlier in rank %u writes it", program->name,
+	                  "%s:%u: reads %s but names no version, and nothing earlier in rank %u writes "
+	                  "it", program->name,
 	                  reader->line, ferry_place_text(reader->source, program->rank_domain[reader->rank], text),
 	                  reader->rank);
 }
@@ -241,7 +245,8 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 	for (uint32_t pass = 0; pass < 2; pass++) {
 		for (uint32_t i = 0; i < program->nstatements; i++) {
 			const struct ferry_use *use = &versions->uses[i];
-			uint32_t base = use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base;
+			uint32_t base = use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE
+			                                              : versions->values[use->writes].base;
 			uint32_t read[2] = {use->reads, base};
 			for (int k = 0; k < 2; k++) {
 				if (read[k] == FERRY_NO_VALUE)
@@ -261,16 +266,17 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 }
 
 /* The body runs with writer_ = the writer of each value that statement i needs. */
-#define FOR_EACH_NEED(versions, i, writer_)                                                                                 \
-	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                              \
+#define FOR_EACH_NEED(versions, i, writer_)                                                                            \
+	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                         \
 		if ((writer_ = needed_writer(versions, i, need_)) != FERRY_NO_VALUE)
 
 static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
 {
 	const struct ferry_use *use = &versions->uses[statement];
-	uint32_t value = which == 0   ? use->reads
-	                 : which == 1 ? (use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base)
-	                              : versions->waits[use->first_wait + which - 2];
+	uint32_t value = which == 0 ? use->reads
+	                 : which == 1
+	                         ? (use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base)
+	                         : versions->waits[use->first_wait + which - 2];
 	return value == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[value].writer;
 }
 
@@ -310,7 +316,8 @@ static ferryResult_t sort_statements(const struct ferry_program *program, struct
 	for (uint32_t i = 0; i < n && tail < n; i++)
 		if (missing[i]) {
 			result = ferry_fail(ferryProgramError,
-			                    "%s:%u: deadlock: this statement waits for itself through others", program->name,
+			                    "%s:%u: deadlock: this statement waits for itself through "
+			                    "others", program->name,
 			                    program->statements[i].line);
 			break;
 		}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A program in single-assignment form: every version of every host chunk is one value, written once. The checker executes it
- * symbolically, the compiler gives each value a window. Built from a parsed program, which must outlive it; read-only then.
+ * A program in single-assignment form: every version of every host chunk is one value, written once. The checker
+ * executes it symbolically, the compiler gives each value a window. Built from a parsed program, which must outlive it;
+ * read-only then.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_VERSIONS_H
 #define FERRY_RANK_LIB_PROGRAM_VERSIONS_H
@@ -38,9 +39,9 @@ struct ferry_versions {
 };
 
 /**
- * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers of a
- * chunk that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is to be
- * freed.
+ * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers
+ * of a chunk that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is
+ * to be freed.
  */
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);

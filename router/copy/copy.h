@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Copy engines: how lanes move slices between a device and staging, behind one struct of functions. Two kinds: host (the lane's own
- * thread copies, over links of a modelled speed where asked) and cuda (a stream and an event per copy).
+ * Copy engines: how lanes move slices between a device and staging, behind one struct of functions. Two kinds: host
+ * (the lane's own thread copies, over links of a modelled speed where asked) and cuda (a stream and an event per copy).
  *
- * A copier belongs to a device in one process; any lane of that process may open queues on it. A queue belongs to one lane's thread.
+ * A copier belongs to a device in one process; any lane of that process may open queues on it. A queue belongs to one
+ * lane's thread.
  */
 #ifndef FERRY_ROUTER_COPY_COPY_H
 #define FERRY_ROUTER_COPY_COPY_H
@@ -26,21 +27,30 @@ struct ferry_copy_queue {
 
 struct ferry_copy_ops {
 	const char *kind;
-	/** Nobody rings when this device gets on: lanes look at its copies, and at calls in its streams, again and again. */
+	/**
+	 * Nobody rings when this device gets on: lanes look at its copies, and at calls in its streams, again and
+	 * again.
+	 */
 	bool polled;
 	/** Staging is read and written by DMA: it should not stay in a core's private cache. */
 	bool direct_memory_access;
 	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. */
 	ferryResult_t (*register_memory)(struct ferry_copier *copier, void *memory, size_t bytes);
 	void (*unregister_memory)(struct ferry_copier *copier, void *memory);
-	ferryResult_t (*queue_open)(struct ferry_copier *copier, enum ferry_direction direction, struct ferry_copy_queue *queue);
+	ferryResult_t (*queue_open)(struct ferry_copier *copier, enum ferry_direction direction,
+	                            struct ferry_copy_queue *queue);
 	void (*queue_close)(struct ferry_copy_queue *queue);
-	/** Starts a copy, a part of one of `whole` bytes. crosses: over the link to the host; false: inside the device. */
-	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
-	                      bool crosses);
+	/**
+	 * Starts a copy, a part of one of `whole` bytes. crosses: over the link to the host; false: inside the device.
+	 */
+	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
+	                      uint64_t whole, bool crosses);
 	/** How many copies of this queue have finished since it was opened. */
 	uint64_t (*finished)(struct ferry_copy_queue *queue);
-	/** Microseconds until the next one finishes, at least 1; 0: unknown, poll. Only asked while copies are outstanding. */
+	/**
+	 * Microseconds until the next one finishes, at least 1; 0: unknown, poll. Only asked while copies are
+	 * outstanding.
+	 */
 	int64_t (*wait_us)(struct ferry_copy_queue *queue);
 	/** An error if copies of this queue will never finish. NULL: they always do. */
 	ferryResult_t (*queue_check)(struct ferry_copy_queue *queue);

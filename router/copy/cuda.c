@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no work for
- * the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word that the stream writes
- * behind the copy makes it wait until all is written; then a second stream fills the gap, but two copies that go on together both
- * end late, and the pipeline with them (docs/performance.md).
+ * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no
+ * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word
+ * that the stream writes behind the copy makes it wait until all is written; then a second stream fills the gap, but
+ * two copies that go on together both end late, and the pipeline with them (docs/performance.md).
  */
 #include "router/copy/cuda.h"
 
@@ -28,8 +28,8 @@ struct cuda_queue {
 static ferryResult_t open_streams(struct ferry_cuda_copier *copier, struct cuda_queue *backend)
 {
 	for (uint32_t i = 0; i < copier->nstreams; i++) {
-		CUresult refused =
-		        copier->driver->StreamCreateWithPriority(&backend->streams[i], CU_STREAM_NON_BLOCKING, copier->priority);
+		CUresult refused = copier->driver->StreamCreateWithPriority(&backend->streams[i],
+		                                                            CU_STREAM_NON_BLOCKING, copier->priority);
 		if (refused)
 			return ferry_cuda_failed(copier->driver, refused, "creating a copy stream");
 	}
@@ -52,7 +52,8 @@ static void close_streams(struct ferry_cuda_copier *copier, struct cuda_queue *b
 	free(backend);
 }
 
-static ferryResult_t queue_open(struct ferry_copier *base, enum ferry_direction direction, struct ferry_copy_queue *queue)
+static ferryResult_t queue_open(struct ferry_copier *base, enum ferry_direction direction,
+                                struct ferry_copy_queue *queue)
 {
 	struct ferry_cuda_copier *copier = cuda_copier(base);
 	struct cuda_queue *backend = calloc(1, sizeof *backend);
@@ -99,11 +100,13 @@ static CUresult settle_thread(struct ferry_cuda_copier *copier)
 
 static const char *path_name(const struct ferry_copy_queue *queue, bool crosses)
 {
-	return !crosses ? "copying within the GPU" : queue->direction == FERRY_UP ? "copying from the GPU" : "copying to the GPU";
+	return !crosses                       ? "copying within the GPU"
+	       : queue->direction == FERRY_UP ? "copying from the GPU"
+	                                      : "copying to the GPU";
 }
 
-static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
-                              bool crosses)
+static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
+                          uint64_t whole, bool crosses)
 {
 	struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
 	struct cuda_queue *backend = queue->backend;
@@ -113,9 +116,10 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	(void)whole;
 	CUresult refused = settle_thread(copier);
 	if (!refused)
-		refused = !crosses                      ? copier->driver->MemcpyDtoDAsync(to, from, bytes, stream)
-		          : queue->direction == FERRY_UP ? copier->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
-		                                         : copier->driver->MemcpyHtoDAsync(to, source, bytes, stream);
+		refused = !crosses ? copier->driver->MemcpyDtoDAsync(to, from, bytes, stream)
+		          : queue->direction == FERRY_UP
+		                  ? copier->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
+		                  : copier->driver->MemcpyHtoDAsync(to, source, bytes, stream);
 	if (!refused) {
 		refused = copier->driver->EventRecord(backend->events[queue->started % PENDING], stream);
 		if (refused) /* the copy is under way, and nobody would wait for it */
@@ -153,7 +157,8 @@ static ferryResult_t queue_check(struct ferry_copy_queue *queue)
 		if (refused == CUDA_ERROR_NOT_READY)
 			refused = CUDA_SUCCESS;
 	}
-	return refused ? ferry_cuda_failed(copier->driver, refused, "the GPU stopped working for this process") : ferrySuccess;
+	return refused ? ferry_cuda_failed(copier->driver, refused, "the GPU stopped working for this process")
+	               : ferrySuccess;
 }
 
 /* ---- the copier ---- */
@@ -165,7 +170,8 @@ static ferryResult_t register_memory(struct ferry_copier *base, void *memory, si
 	ferryResult_t result = ferry_cuda_visit(copier->driver, copier->context, &visit);
 	if (result)
 		return result;
-	CUresult refused = copier->driver->MemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	CUresult refused = copier->driver->MemHostRegister(memory, bytes,
+	                                                   CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 	ferry_cuda_visit_end(&visit);
 	if (!refused)
 		return ferrySuccess;
@@ -195,7 +201,8 @@ static const struct ferry_copy_ops cuda_ops = {.kind = "cuda",
                                                .wait_us = wait_us,
                                                .queue_check = queue_check};
 
-ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver, CUcontext context)
+ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver,
+                                     CUcontext context)
 {
 	struct ferry_cuda_visit visit;
 	int least = 0;
@@ -212,7 +219,8 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context, struct ferry_cuda_visit *visit)
+ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context,
+                               struct ferry_cuda_visit *visit)
 {
 	CUresult refused = driver->CtxPushCurrent(context);
 	if (refused)

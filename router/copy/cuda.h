@@ -16,18 +16,22 @@ struct ferry_cuda_copier {
 	uint32_t nstreams; /* per queue */
 };
 
-/** Reads FERRY_COPY_STREAMS. The context is the caller's, current or not. Errors: ferryInvalidArgument, the driver's. */
-ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver, CUcontext context);
+/**
+ * Reads FERRY_COPY_STREAMS. The context is the caller's, current or not. Errors: ferryInvalidArgument, the driver's.
+ */
+ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver,
+                                     CUcontext context);
 
 /**
- * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any business of the
- * calls between: nothing that they do ends one, in this thread or another.
+ * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any
+ * business of the calls between: nothing that they do ends one, in this thread or another.
  */
 struct ferry_cuda_visit {
 	const struct ferry_cuda_driver *driver;
 	CUstreamCaptureMode mode;
 };
-ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context, struct ferry_cuda_visit *visit);
+ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context,
+                               struct ferry_cuda_visit *visit);
 void ferry_cuda_visit_end(struct ferry_cuda_visit *visit);
 
 #endif

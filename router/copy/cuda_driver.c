@@ -9,10 +9,10 @@
 #include <stdlib.h>
 
 /*
- * What CUDA reads when it starts, which is after the libraries of a program are loaded. A kernel that is loaded when it is first
- * launched makes later copies wait for all that was launched before it, and so for the calls that wait for those copies. And
- * streams share a few hardware queues, in which small copies may come to stand behind streams that wait for them: the more
- * queues, the more streams can wait at a time.
+ * What CUDA reads when it starts, which is after the libraries of a program are loaded. A kernel that is loaded when it
+ * is first launched makes later copies wait for all that was launched before it, and so for the calls that wait for
+ * those copies. And streams share a few hardware queues, in which small copies may come to stand behind streams that
+ * wait for them: the more queues, the more streams can wait at a time.
  */
 __attribute__((constructor)) static void ask_for_independent_streams(void)
 {
@@ -38,9 +38,10 @@ ferryResult_t ferry_cuda_failed(const struct ferry_cuda_driver *driver, CUresult
 
 static ferryResult_t find_functions(void *library, const char *name)
 {
-#define FERRY_CUDA_FIND(function)                                                                                              \
-	if (!(*(void **)&loaded.function = dlsym(library, TEXT(cu##function))))                                                    \
-		return ferry_fail(ferryInvalidUsage, "%s has no " TEXT(cu##function) ": the driver is older than CUDA 12.8", name);
+#define FERRY_CUDA_FIND(function)                                                                                      \
+	if (!(*(void **)&loaded.function = dlsym(library, TEXT(cu##function))))                                        \
+		return ferry_fail(ferryInvalidUsage,                                                                   \
+		                  "%s has no " TEXT(cu##function) ": the driver is older than CUDA 12.8", name);
 	FERRY_CUDA_FUNCTIONS(FERRY_CUDA_FIND)
 #undef FERRY_CUDA_FIND
 	return ferrySuccess;
@@ -51,7 +52,8 @@ static ferryResult_t load(void)
 	const char *chosen = ferry_env("FERRY_CUDA_LIBRARY"), *name = chosen ? chosen : "libcuda.so.1";
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!library)
-		return ferry_fail(ferryInvalidUsage, "%s: %s", chosen ? "FERRY_CUDA_LIBRARY" : "no CUDA driver", dlerror());
+		return ferry_fail(ferryInvalidUsage, "%s: %s", chosen ? "FERRY_CUDA_LIBRARY" : "no CUDA driver",
+		                  dlerror());
 	ferryResult_t result = find_functions(library, name);
 	if (result)
 		return result;
@@ -61,7 +63,8 @@ static ferryResult_t load(void)
 		refused = loaded.DeviceGetCount(&count);
 	if (refused)
 		return ferry_cuda_failed(&loaded, refused, "starting the CUDA driver");
-	return count ? ferrySuccess : ferry_fail(ferryInvalidUsage, "the CUDA driver shows no device (CUDA_VISIBLE_DEVICES?)");
+	return count ? ferrySuccess
+	             : ferry_fail(ferryInvalidUsage, "the CUDA driver shows no device (CUDA_VISIBLE_DEVICES?)");
 }
 
 static void load_and_remember(void)

@@ -38,10 +38,11 @@ static ferryResult_t read_link(struct ferry_host_copier *copier)
 		char *end;
 		int direction = !strncmp(next, "d2h=", 4) ? FERRY_UP : !strncmp(next, "h2d=", 4) ? FERRY_DOWN : -1;
 		double speed = direction < 0 ? 0 : strtod(next + 4, &end);
-		if (direction < 0 || end == next + 4 || !(speed >= SLOWEST_LINK && speed <= FASTEST_LINK) || (*end && *end != ',') ||
-		    copier->seconds_per_byte[direction] > 0)
+		if (direction < 0 || end == next + 4 || !(speed >= SLOWEST_LINK && speed <= FASTEST_LINK) ||
+		    (*end && *end != ',') || copier->seconds_per_byte[direction] > 0)
 			return ferry_fail(ferryInvalidArgument,
-			                  "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS, each once and from %g to %g, at \"%s\"", text,
+			                  "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS, each once and from %g to "
+			                  "%g, at \"%s\"", text,
 			                  SLOWEST_LINK, FASTEST_LINK, next);
 		copier->seconds_per_byte[direction] = 1e-9 / speed;
 		next = *end ? end + 1 : NULL;
@@ -49,7 +50,8 @@ static ferryResult_t read_link(struct ferry_host_copier *copier)
 	return ferrySuccess;
 }
 
-static ferryResult_t queue_open(struct ferry_copier *copier, enum ferry_direction direction, struct ferry_copy_queue *queue)
+static ferryResult_t queue_open(struct ferry_copier *copier, enum ferry_direction direction,
+                                struct ferry_copy_queue *queue)
 {
 	struct host_queue *backend = calloc(1, sizeof *backend);
 	if (!backend)
@@ -79,15 +81,16 @@ static uint64_t reserve_link(struct ferry_host_copier *copier, enum ferry_direct
 	return due;
 }
 
-static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes, uint64_t whole,
-                          bool crosses)
+static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
+                          uint64_t whole, bool crosses)
 {
 	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;
 	struct host_queue *backend = queue->backend;
 	backend->due[queue->started++ % PENDING] = crosses ? reserve_link(copier, queue->direction, bytes) : 0;
 	/*
-	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache before anybody
-	 * reads it, so it goes past it, without first reading the lines that it overwrites (docs/performance.md).
+	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache
+	 * before anybody reads it, so it goes past it, without first reading the lines that it overwrites
+	 * (docs/performance.md).
 	 */
 	bool past_cache = queue->direction == FERRY_DOWN && whole >= STREAM_LEAST;
 	ferry_copy(destination, source, bytes, past_cache ? FERRY_STORE_STREAM : FERRY_STORE_ORDINARY);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The host device's copy engine: the lane's thread. FERRY_HOST_LINK gives its links a speed: a copy then counts as finished no sooner
- * than a link of that speed, shared by all queues on the copier, would be.
+ * The host device's copy engine: the lane's thread. FERRY_HOST_LINK gives its links a speed: a copy then counts as
+ * finished no sooner than a link of that speed, shared by all queues on the copier, would be.
  */
 #ifndef FERRY_ROUTER_COPY_HOST_H
 #define FERRY_ROUTER_COPY_HOST_H

@@ -6,18 +6,18 @@
 #define FERRY_KERNEL ferry_kernels_avx2
 #define VECTOR_BYTES 32
 #define stream_store(to, vector) _mm256_stream_si256((__m256i *)(void *)(to), *(const __m256i *)(const void *)(vector))
-#define HALF_CONVERSIONS                                                                                                        \
-	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
-	{                                                                                                                       \
-		return (vfloat)_mm256_cvtph_ps((__m128i)bits);                                                                  \
-	}                                                                                                                       \
-	INLINE vhalf float_to_half(vfloat value)                                                                                \
-	{                                                                                                                       \
-		return (vhalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);                                        \
-	}                                                                                                                       \
-	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
-	{                                                                                                                       \
-		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                                      \
+#define HALF_CONVERSIONS                                                                                               \
+	INLINE vfloat half_to_float(vhalf bits)                                                                        \
+	{                                                                                                              \
+		return (vfloat)_mm256_cvtph_ps((__m128i)bits);                                                         \
+	}                                                                                                              \
+	INLINE vhalf float_to_half(vfloat value)                                                                       \
+	{                                                                                                              \
+		return (vhalf)_mm256_cvtps_ph((__m256)value, _MM_FROUND_TO_NEAREST_INT);                               \
+	}                                                                                                              \
+	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                  \
+	{                                                                                                              \
+		return (vu8)_mm256_set_m128i((__m128i)high, (__m128i)low);                                             \
 	}
 
 #include "router/reduce/kernels.h"

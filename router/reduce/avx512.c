@@ -6,18 +6,18 @@
 #define FERRY_KERNEL ferry_kernels_avx512
 #define VECTOR_BYTES 64
 #define stream_store(to, vector) _mm512_stream_si512((__m512i *)(void *)(to), *(const __m512i *)(const void *)(vector))
-#define HALF_CONVERSIONS                                                                                                        \
-	INLINE vfloat half_to_float(vhalf bits)                                                                                 \
-	{                                                                                                                       \
-		return (vfloat)_mm512_cvtph_ps((__m256i)bits);                                                                  \
-	}                                                                                                                       \
-	INLINE vhalf float_to_half(vfloat value)                                                                                \
-	{                                                                                                                       \
-		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                                        \
-	}                                                                                                                       \
-	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                           \
-	{                                                                                                                       \
-		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                         \
+#define HALF_CONVERSIONS                                                                                               \
+	INLINE vfloat half_to_float(vhalf bits)                                                                        \
+	{                                                                                                              \
+		return (vfloat)_mm512_cvtph_ps((__m256i)bits);                                                         \
+	}                                                                                                              \
+	INLINE vhalf float_to_half(vfloat value)                                                                       \
+	{                                                                                                              \
+		return (vhalf)_mm512_cvtps_ph((__m512)value, _MM_FROUND_TO_NEAREST_INT);                               \
+	}                                                                                                              \
+	INLINE vu8 join_halves(vhalf low, vhalf high)                                                                  \
+	{                                                                                                              \
+		return (vu8)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)low), (__m256i)high, 1);                \
 	}
 
 #include "router/reduce/kernels.h"

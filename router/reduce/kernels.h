@@ -6,9 +6,10 @@
  *   half_to_float, float_to_half   vectors of float <-> vectors of half's bits, to nearest even
  *   join_halves                     two vectors of half's bits, the first of them first
  *   stream_store                    a vector past the caches to an aligned address
- * and is compiled with that target's flags. Everything else is GCC's vector extension: element by element, no reassociation,
- * no contraction (-ffp-contract=off), hence the same bits on every target. A NaN result is always the canonical quiet NaN,
- * because which payload survives an addition depends on the order of its operands, which compilers may change.
+ * and is compiled with that target's flags. Everything else is GCC's vector extension: element by element, no
+ * reassociation, no contraction (-ffp-contract=off), hence the same bits on every target. A NaN result is always the
+ * canonical quiet NaN, because which payload survives an addition depends on the order of its operands, which compilers
+ * may change.
  */
 #include "router/reduce/targets.h"
 
@@ -32,12 +33,12 @@ typedef uint16_t vhalf __attribute__((vector_size(VECTOR_BYTES / 2)));
 #define SELECT(mask, yes, no, vector, bits) ((vector)(((bits)(yes) & (bits)(mask)) | ((bits)(no) & ~(bits)(mask))))
 
 /*
- * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even, what is more than
- * `largest` as `beyond`. Below the least normal number, adding a power of two whose last place is the least subnormal leaves
- * the number of those in the sum's last places.
+ * Floats as numbers with `mantissa` bits of fraction and that bias of the exponent, in the low bits: to nearest even,
+ * what is more than `largest` as `beyond`. Below the least normal number, adding a power of two whose last place is the
+ * least subnormal leaves the number of those in the sum's last places.
  */
-INLINE vu32 narrow(vfloat value, const uint32_t mantissa, const uint32_t bias, const uint32_t largest, const uint32_t beyond,
-                   const uint32_t nan, const uint32_t sign_bit)
+INLINE vu32 narrow(vfloat value, const uint32_t mantissa, const uint32_t bias, const uint32_t largest,
+                   const uint32_t beyond, const uint32_t nan, const uint32_t sign_bit)
 {
 	const uint32_t drop = 23 - mantissa, normal = (128 - bias) << 23, whole = (151 - mantissa - bias) << 23;
 	vu32 magnitude = (vu32)value & 0x7fffffffu, sign = ((vu32)value >> 31) * sign_bit;
@@ -62,16 +63,16 @@ INLINE void store_whole(char *to, const void *vector, enum ferry_store store)
 		memcpy(to, vector, VECTOR_BYTES);
 }
 
-#define DEFINE_DIRECT(name, vector)                                                                                             \
-	INLINE void load_##name(const char *from, vector *a, vector *b)                                                         \
-	{                                                                                                                       \
-		memcpy(a, from, sizeof *a);                                                                                     \
-		memcpy(b, from + sizeof *a, sizeof *b);                                                                         \
-	}                                                                                                                       \
-	INLINE void store_##name(char *to, vector a, vector b, enum ferry_store store)                                          \
-	{                                                                                                                       \
-		store_whole(to, &a, store);                                                                                     \
-		store_whole(to + sizeof a, &b, store);                                                                          \
+#define DEFINE_DIRECT(name, vector)                                                                                    \
+	INLINE void load_##name(const char *from, vector *a, vector *b)                                                \
+	{                                                                                                              \
+		memcpy(a, from, sizeof *a);                                                                            \
+		memcpy(b, from + sizeof *a, sizeof *b);                                                                \
+	}                                                                                                              \
+	INLINE void store_##name(char *to, vector a, vector b, enum ferry_store store)                                 \
+	{                                                                                                              \
+		store_whole(to, &a, store);                                                                            \
+		store_whole(to + sizeof a, &b, store);                                                                 \
 	}
 
 DEFINE_DIRECT(i8, vi8)
@@ -83,7 +84,9 @@ DEFINE_DIRECT(u64, vu64)
 DEFINE_DIRECT(f32, vfloat)
 DEFINE_DIRECT(f64, vdouble)
 
-/* A float is a bf16 and sixteen bits more. `a` has the elements of even number, `b` the odd ones: no lane ever moves. */
+/*
+ * A float is a bf16 and sixteen bits more. `a` has the elements of even number, `b` the odd ones: no lane ever moves.
+ */
 INLINE void load_bf16(const char *from, vfloat *a, vfloat *b)
 {
 	vu32 pairs;
@@ -129,8 +132,8 @@ INLINE void store_f16(char *to, vfloat a, vfloat b, enum ferry_store store)
 }
 
 /*
- * Shifted so that the fraction's top bit is where a half has it, a byte is a half but for the bias of the exponent, and every half is a
- * float. The largest magnitude of e4m3 is its NaN. `a` has the bytes of even number, `b` the odd ones.
+ * Shifted so that the fraction's top bit is where a half has it, a byte is a half but for the bias of the exponent, and
+ * every half is a float. The largest magnitude of e4m3 is its NaN. `a` has the bytes of even number, `b` the odd ones.
  */
 INLINE vfloat widen_f8e4m3(vhalf bits)
 {
@@ -144,21 +147,21 @@ INLINE vfloat widen_f8e5m2(vhalf bits)
 }
 
 /* Half a vector in all, which does not stream: ferry_reduce asks for it of whole ones only. */
-#define DEFINE_FLOAT8(name, mantissa, bias, largest)                                                                            \
-	INLINE void load_##name(const char *from, vfloat *a, vfloat *b)                                                         \
-	{                                                                                                                       \
-		vhalf pairs;                                                                                                    \
-		memcpy(&pairs, from, sizeof pairs);                                                                             \
-		*a = widen_##name(pairs & 0xff);                                                                                \
-		*b = widen_##name(pairs >> 8);                                                                                  \
-	}                                                                                                                       \
-	INLINE void store_##name(char *to, vfloat a, vfloat b, enum ferry_store store)                                          \
-	{                                                                                                                       \
-		vu32 pairs = narrow(a, mantissa, bias, largest, largest, 0x7f, 0x80) |                                          \
-		             narrow(b, mantissa, bias, largest, largest, 0x7f, 0x80) << 8;                                      \
-		vhalf bytes = __builtin_convertvector(pairs, vhalf);                                                            \
-		(void)store;                                                                                                    \
-		memcpy(to, &bytes, sizeof bytes);                                                                               \
+#define DEFINE_FLOAT8(name, mantissa, bias, largest)                                                                   \
+	INLINE void load_##name(const char *from, vfloat *a, vfloat *b)                                                \
+	{                                                                                                              \
+		vhalf pairs;                                                                                           \
+		memcpy(&pairs, from, sizeof pairs);                                                                    \
+		*a = widen_##name(pairs & 0xff);                                                                       \
+		*b = widen_##name(pairs >> 8);                                                                         \
+	}                                                                                                              \
+	INLINE void store_##name(char *to, vfloat a, vfloat b, enum ferry_store store)                                 \
+	{                                                                                                              \
+		vu32 pairs = narrow(a, mantissa, bias, largest, largest, 0x7f, 0x80) |                                 \
+		             narrow(b, mantissa, bias, largest, largest, 0x7f, 0x80) << 8;                             \
+		vhalf bytes = __builtin_convertvector(pairs, vhalf);                                                   \
+		(void)store;                                                                                           \
+		memcpy(to, &bytes, sizeof bytes);                                                                      \
 	}
 
 DEFINE_FLOAT8(f8e4m3, 3, 7, 0x7eu)
@@ -175,16 +178,21 @@ INLINE void demote_whole_lines(const char *written, size_t bytes)
 
 /* ---- one step of each operation ---- */
 
-/* vector: the accumulator; bits: an integer vector of the same width; arithmetic: unsigned for signed integers, which wrap. */
-#define DEFINE_STEP(name, vector, bits, arithmetic, is_float)                                                                   \
-	INLINE vector step_##name(vector a, vector b, const int op)                                                             \
-	{                                                                                                                       \
-		if (op == ferrySum)                                                                                             \
-			return (vector)((arithmetic)a + (arithmetic)b);                                                         \
-		if (op == ferryProd)                                                                                            \
-			return (vector)((arithmetic)a * (arithmetic)b);                                                         \
-		vector chosen = op == ferryMax ? SELECT(b > a, b, a, vector, bits) : SELECT(b < a, b, a, vector, bits);         \
-		return is_float ? SELECT(b != b, b, chosen, vector, bits) : chosen; /* a NaN in a stays: no comparison holds */ \
+/*
+ * vector: the accumulator; bits: an integer vector of the same width; arithmetic: unsigned for signed integers, which
+ * wrap.
+ */
+#define DEFINE_STEP(name, vector, bits, arithmetic, is_float)                                                          \
+	INLINE vector step_##name(vector a, vector b, const int op)                                                    \
+	{                                                                                                              \
+		if (op == ferrySum)                                                                                    \
+			return (vector)((arithmetic)a + (arithmetic)b);                                                \
+		if (op == ferryProd)                                                                                   \
+			return (vector)((arithmetic)a * (arithmetic)b);                                                \
+		vector chosen = op == ferryMax ? SELECT(b > a, b, a, vector, bits)                                     \
+		                               : SELECT(b < a, b, a, vector, bits);                                    \
+		return is_float ? SELECT(b != b, b, chosen, vector, bits)                                              \
+		                : chosen; /* a NaN in a stays: no comparison holds */                                  \
 	}
 
 DEFINE_STEP(i8, vi8, vi8, vu8, 0)
@@ -203,69 +211,69 @@ DEFINE_STEP(double, vdouble, vi64, vdouble, 1)
 /* ---- the pass ---- */
 
 /*
- * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: that they are in memory. plain: no factors,
- * no divisor. `count` is a constant where the pass is specialized for it, and the pointers then stay in registers: the result may be one
- * of the sources, but not the list of them.
+ * Two vectors of accumulators at a time, in registers, each source read once. step_bytes: that they are in memory.
+ * plain: no factors, no divisor. `count` is a constant where the pass is specialized for it, and the pointers then stay
+ * in registers: the result may be one of the sources, but not the list of them.
  */
-#define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, finish)                                                          \
-	INLINE void pass_##name(char *to, const char *const *restrict from, const uint32_t count, size_t begin,                 \
-	                        size_t end, const int op, const bool plain, enum ferry_store store, const scalar *factors,      \
-	                        scalar divisor)                                                                                 \
-	{                                                                                                                       \
-		const size_t step = step_bytes;                                                                                 \
-		for (size_t at = begin; at + step <= end; at += step) {                                                         \
-			vector a, b, c, d;                                                                                      \
-			load_##name(from[0] + at, &a, &b);                                                                      \
-			if (!plain && factors) {                                                                                \
-				a = step_##stepper(a, factors[0] - (vector){}, ferryProd);                                      \
-				b = step_##stepper(b, factors[0] - (vector){}, ferryProd);                                      \
-			}                                                                                                       \
-			for (uint32_t i = 1; i < count; i++) {                                                                  \
-				load_##name(from[i] + at, &c, &d);                                                              \
-				if (!plain && factors) {                                                                        \
-					c = step_##stepper(c, factors[i] - (vector){}, ferryProd);                              \
-					d = step_##stepper(d, factors[i] - (vector){}, ferryProd);                              \
-				}                                                                                               \
-				a = step_##stepper(a, c, op);                                                                   \
-				b = step_##stepper(b, d, op);                                                                   \
-			}                                                                                                       \
-			if (!plain && divisor != 1) {                                                                           \
-				a /= divisor;                                                                                   \
-				b /= divisor;                                                                                   \
-			}                                                                                                       \
-			store_##name(to + at, finish(a), finish(b), store);                                                     \
-			if (store == FERRY_STORE_DEMOTE)                                                                        \
-				demote_whole_lines(to + at, step);                                                              \
-		}                                                                                                               \
-	}                                                                                                                       \
-	INLINE void op_##name(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, const int op,        \
-	                      bool plain, enum ferry_store store, const scalar *factors, scalar divisor)                        \
-	{                                                                                                                       \
-		if (!plain)                                                                                                     \
-			pass_##name(to, from, count, begin, end, op, false, store, factors, divisor);                           \
-		else if (count == 2)                                                                                            \
-			pass_##name(to, from, 2, begin, end, op, true, store, NULL, 1);                                         \
-		else if (count == 4)                                                                                            \
-			pass_##name(to, from, 4, begin, end, op, true, store, NULL, 1);                                         \
-		else                                                                                                            \
-			pass_##name(to, from, count, begin, end, op, true, store, NULL, 1);                                     \
-	}                                                                                                                       \
-	static void run_##name(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, int op, bool plain, \
-	                       enum ferry_store store, const void *factors, double divisor)                                     \
-	{                                                                                                                       \
-		switch (op) {                                                                                                   \
-		case ferryProd:                                                                                                 \
-			op_##name(to, from, count, begin, end, ferryProd, plain, store, factors, (scalar)divisor);              \
-			break;                                                                                                  \
-		case ferryMax:                                                                                                  \
-			op_##name(to, from, count, begin, end, ferryMax, plain, store, factors, (scalar)divisor);               \
-			break;                                                                                                  \
-		case ferryMin:                                                                                                  \
-			op_##name(to, from, count, begin, end, ferryMin, plain, store, factors, (scalar)divisor);               \
-			break;                                                                                                  \
-		default:                                                                                                        \
-			op_##name(to, from, count, begin, end, ferrySum, plain, store, factors, (scalar)divisor);               \
-		}                                                                                                               \
+#define DEFINE_PASS(name, vector, step_bytes, stepper, scalar, finish)                                                 \
+	INLINE void pass_##name(char *to, const char *const *restrict from, const uint32_t count, size_t begin,        \
+	                        size_t end, const int op, const bool plain, enum ferry_store store,                    \
+	                        const scalar *factors, scalar divisor)                                                 \
+	{                                                                                                              \
+		const size_t step = step_bytes;                                                                        \
+		for (size_t at = begin; at + step <= end; at += step) {                                                \
+			vector a, b, c, d;                                                                             \
+			load_##name(from[0] + at, &a, &b);                                                             \
+			if (!plain && factors) {                                                                       \
+				a = step_##stepper(a, factors[0] - (vector){}, ferryProd);                             \
+				b = step_##stepper(b, factors[0] - (vector){}, ferryProd);                             \
+			}                                                                                              \
+			for (uint32_t i = 1; i < count; i++) {                                                         \
+				load_##name(from[i] + at, &c, &d);                                                     \
+				if (!plain && factors) {                                                               \
+					c = step_##stepper(c, factors[i] - (vector){}, ferryProd);                     \
+					d = step_##stepper(d, factors[i] - (vector){}, ferryProd);                     \
+				}                                                                                      \
+				a = step_##stepper(a, c, op);                                                          \
+				b = step_##stepper(b, d, op);                                                          \
+			}                                                                                              \
+			if (!plain && divisor != 1) {                                                                  \
+				a /= divisor;                                                                          \
+				b /= divisor;                                                                          \
+			}                                                                                              \
+			store_##name(to + at, finish(a), finish(b), store);                                            \
+			if (store == FERRY_STORE_DEMOTE)                                                               \
+				demote_whole_lines(to + at, step);                                                     \
+		}                                                                                                      \
+	}                                                                                                              \
+	INLINE void op_##name(char *to, const char *const *from, uint32_t count, size_t begin, size_t end,             \
+	                      const int op, bool plain, enum ferry_store store, const scalar *factors, scalar divisor) \
+	{                                                                                                              \
+		if (!plain)                                                                                            \
+			pass_##name(to, from, count, begin, end, op, false, store, factors, divisor);                  \
+		else if (count == 2)                                                                                   \
+			pass_##name(to, from, 2, begin, end, op, true, store, NULL, 1);                                \
+		else if (count == 4)                                                                                   \
+			pass_##name(to, from, 4, begin, end, op, true, store, NULL, 1);                                \
+		else                                                                                                   \
+			pass_##name(to, from, count, begin, end, op, true, store, NULL, 1);                            \
+	}                                                                                                              \
+	static void run_##name(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, int op,    \
+	                       bool plain, enum ferry_store store, const void *factors, double divisor)                \
+	{                                                                                                              \
+		switch (op) {                                                                                          \
+		case ferryProd:                                                                                        \
+			op_##name(to, from, count, begin, end, ferryProd, plain, store, factors, (scalar)divisor);     \
+			break;                                                                                         \
+		case ferryMax:                                                                                         \
+			op_##name(to, from, count, begin, end, ferryMax, plain, store, factors, (scalar)divisor);      \
+			break;                                                                                         \
+		case ferryMin:                                                                                         \
+			op_##name(to, from, count, begin, end, ferryMin, plain, store, factors, (scalar)divisor);      \
+			break;                                                                                         \
+		default:                                                                                               \
+			op_##name(to, from, count, begin, end, ferrySum, plain, store, factors, (scalar)divisor);      \
+		}                                                                                                      \
 	}
 
 DEFINE_PASS(i8, vi8, 2 * VECTOR_BYTES, i8, int8_t, SAME)

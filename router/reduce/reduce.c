@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Picks the target once, then runs whole vectors through its kernels. What is left at the end, and what comes before the first
- * aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are the same too.
+ * Picks the target once, then runs whole vectors through its kernels. What is left at the end, and what comes before
+ * the first aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are
+ * the same too.
  */
 #include "router/reduce/targets.h"
 
@@ -100,7 +101,8 @@ static const struct ferry_reduce_kernels *kernels_of(enum ferry_target target)
 }
 
 static enum ferry_target chosen_target;
-static const struct ferry_reduce_kernels *chosen_kernels; /* kernels_of asks the CPU, which in a virtual machine takes microseconds */
+/* kernels_of asks the CPU, which in a virtual machine takes microseconds */
+static const struct ferry_reduce_kernels *chosen_kernels;
 static pthread_once_t chosen = PTHREAD_ONCE_INIT;
 
 ferryResult_t ferry_reduce_check(void)
@@ -113,14 +115,16 @@ ferryResult_t ferry_reduce_check(void)
 			continue;
 		if (!wanted || !strcmp(wanted, target_names[i]))
 			return ferrySuccess;
-		length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "", target_names[i]);
+		length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length ? ", " : "",
+		                           target_names[i]);
 	}
 	return ferry_fail(ferryInvalidArgument, "FERRY_REDUCE=%s: this CPU has %s", wanted, names);
 }
 
 static void choose(void)
 {
-	static const enum ferry_target best_first[] = {FERRY_TARGET_AVX512, FERRY_TARGET_AVX2, FERRY_TARGET_NEON, FERRY_TARGET_PORTABLE};
+	static const enum ferry_target best_first[] = {FERRY_TARGET_AVX512, FERRY_TARGET_AVX2, FERRY_TARGET_NEON,
+	                                               FERRY_TARGET_PORTABLE};
 	const char *wanted = ferry_env("FERRY_REDUCE");
 	chosen_target = FERRY_TARGET_PORTABLE;
 	chosen_kernels = &ferry_kernels_portable;
@@ -203,8 +207,8 @@ static void convert_factor(const struct ferry_reduction *reduction, uint32_t sou
 /* ---- the floating-point modes that the promise of equal bits rests on ---- */
 
 /*
- * A rank may host the engine in a process that was linked with -ffast-math, which makes its threads flush subnormals, or
- * that rounds otherwise or traps. Kernels run in the default modes; the thread's own come back after.
+ * A rank may host the engine in a process that was linked with -ffast-math, which makes its threads flush subnormals,
+ * or that rounds otherwise or traps. Kernels run in the default modes; the thread's own come back after.
  */
 #if defined(__x86_64__)
 #define MODE_BITS 0xffc0u     /* of MXCSR: all but the sticky flags */
@@ -273,8 +277,8 @@ static void run_short(const struct pass *pass, char *to, const char *const *from
 		memset(buffers[i] + bytes, 0, pass->step - bytes);
 		inputs[i] = buffers[i];
 	}
-	pass->run(result, inputs, pass->nsources, 0, pass->step, (int)pass->reduction->op, pass->plain, FERRY_STORE_ORDINARY,
-	          pass->factors, pass->divisor);
+	pass->run(result, inputs, pass->nsources, 0, pass->step, (int)pass->reduction->op, pass->plain,
+	          FERRY_STORE_ORDINARY, pass->factors, pass->divisor);
 	memcpy(to + at, result, bytes);
 }
 
@@ -284,14 +288,20 @@ static void run_whole(const struct pass *pass, char *to, const char *const *from
 	size_t at = 0;
 	if (store == FERRY_STORE_STREAM) {
 		size_t before = -(uintptr_t)to % 64;
-		/* 8-bit floats are stored as half vectors, which do not stream; and what is short is better left in the cache. */
-		if (pass->step < pass->kernels->vector || bytes < STREAM_LEAST || before % element_size(pass->reduction->type))
+		/*
+		 * 8-bit floats are stored as half vectors, which do not stream; and what is short is better left in the
+		 * cache.
+		 */
+		if (pass->step < pass->kernels->vector || bytes < STREAM_LEAST ||
+		    before % element_size(pass->reduction->type))
 			store = FERRY_STORE_ORDINARY;
-		for (; store == FERRY_STORE_STREAM && at < before; at += before - at < pass->step ? before - at : pass->step)
+		for (; store == FERRY_STORE_STREAM && at < before;
+		     at += before - at < pass->step ? before - at : pass->step)
 			run_short(pass, to, from, at, before - at < pass->step ? before - at : pass->step);
 	}
 	size_t end = at + (bytes - at) / pass->step * pass->step;
-	pass->run(to, from, pass->nsources, at, end, (int)pass->reduction->op, pass->plain, store, pass->factors, pass->divisor);
+	pass->run(to, from, pass->nsources, at, end, (int)pass->reduction->op, pass->plain, store, pass->factors,
+	          pass->divisor);
 	if (end < bytes)
 		run_short(pass, to, from, end, bytes - end);
 #if defined(__x86_64__)
@@ -331,8 +341,8 @@ void ferry_reduce(void *destination, const void *const *sources, uint32_t nsourc
 	reduce_with(best_kernels(), destination, sources, nsources, elements, reduction);
 }
 
-ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources, uint32_t nsources,
-                              size_t elements, const struct ferry_reduction *reduction)
+ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources,
+                              uint32_t nsources, size_t elements, const struct ferry_reduction *reduction)
 {
 	const struct ferry_reduce_kernels *kernels = kernels_of(target);
 	if (!kernels)

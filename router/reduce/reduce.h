@@ -3,8 +3,8 @@
  * The reduction kernel: N sources, one pass, rank order. Called by router workers and by benchmarks; pure, thread-safe.
  *
  * Sources are combined in the order given: ((s0 op s1) op s2) ... . 16- and 8-bit floats accumulate in float32 and are
- * rounded once, to nearest even. All dispatch targets (portable C, AVX2, AVX-512, NEON) give the same bits: no contraction
- * to FMA, no reassociation, the same NaN handling (min and max return a quiet NaN if any source is NaN).
+ * rounded once, to nearest even. All dispatch targets (portable C, AVX2, AVX-512, NEON) give the same bits: no
+ * contraction to FMA, no reassociation, the same NaN handling (min and max return a quiet NaN if any source is NaN).
  */
 #ifndef FERRY_ROUTER_REDUCE_REDUCE_H
 #define FERRY_ROUTER_REDUCE_REDUCE_H
@@ -21,33 +21,45 @@ enum ferry_store {
 	FERRY_NUM_STORES
 };
 
-enum ferry_target { FERRY_TARGET_PORTABLE, FERRY_TARGET_AVX2, FERRY_TARGET_AVX512, FERRY_TARGET_NEON, FERRY_NUM_TARGETS };
+enum ferry_target {
+	FERRY_TARGET_PORTABLE,
+	FERRY_TARGET_AVX2,
+	FERRY_TARGET_AVX512,
+	FERRY_TARGET_NEON,
+	FERRY_NUM_TARGETS
+};
 
 struct ferry_reduction {
 	ferryDataType_t type;
 	ferryRedOp_t op;            /* ferrySum..ferryAvg; ferryNumOps for premulsum */
 	enum ferry_store store;
-	uint32_t divisor;           /* ferryAvg: the sum is divided by this (the number of ranks) in this pass; 1: not in this pass */
-	const uint64_t *scalars;    /* premulsum: per source, the bits of its factor in `type` (low bytes first); NULL: all sources unscaled */
+	/* ferryAvg: the sum is divided by this (the number of ranks) in this pass; 1: not in this pass */
+	uint32_t divisor;
+	/* premulsum: per source, the bits of its factor in `type` (low bytes first); NULL: all sources unscaled */
+	const uint64_t *scalars;
 	uint64_t scaled;            /* premulsum: bit i set: source i is multiplied by scalars[i] first */
 };
 
 /**
  * destination[i] = sources[0][i] op sources[1][i] op ... for `elements` elements. nsources >= 1 (1 copies, scaled or
- * divided where asked). Pointers are aligned to the element; destination may equal a source exactly, but not overlap it otherwise.
+ * divided where asked). Pointers are aligned to the element; destination may equal a source exactly, but not overlap it
+ * otherwise.
  */
 void ferry_reduce(void *destination, const void *const *sources, uint32_t nsources, size_t elements,
                   const struct ferry_reduction *reduction);
 
 /** The same by one target, for tests. Returns ferryInvalidUsage where this CPU or build lacks it. */
-ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources, uint32_t nsources,
-                              size_t elements, const struct ferry_reduction *reduction);
+ferryResult_t ferry_reduce_on(enum ferry_target target, void *destination, const void *const *sources,
+                              uint32_t nsources, size_t elements, const struct ferry_reduction *reduction);
 
 /** The target that ferry_reduce uses on this CPU (FERRY_REDUCE chooses another). */
 enum ferry_target ferry_reduce_target(void);
 const char *ferry_reduce_target_name(enum ferry_target target);
 
-/** Whether FERRY_REDUCE is unset or names a target of this CPU; else ferryInvalidArgument with its value and those there are. */
+/**
+ * Whether FERRY_REDUCE is unset or names a target of this CPU; else ferryInvalidArgument with its value and those there
+ * are.
+ */
 ferryResult_t ferry_reduce_check(void);
 
 /** Whether this CPU has cldemote. */

@@ -14,8 +14,8 @@
  * Bytes [begin, end) of the destination, a multiple of two vectors' worth of elements. factors: one per source, of the
  * accumulator's type, or NULL. FERRY_STORE_STREAM only with the destination's `begin` aligned to the vector.
  */
-typedef void ferry_reduce_pass(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, int op, bool plain,
-                               enum ferry_store store, const void *factors, double divisor);
+typedef void ferry_reduce_pass(char *to, const char *const *from, uint32_t count, size_t begin, size_t end, int op,
+                               bool plain, enum ferry_store store, const void *factors, double divisor);
 
 struct ferry_reduce_kernels {
 	uint32_t vector; /* bytes */
@@ -24,6 +24,7 @@ struct ferry_reduce_kernels {
 	void (*copy_streaming)(char *to, const char *from, size_t bytes);
 };
 
-extern const struct ferry_reduce_kernels ferry_kernels_portable, ferry_kernels_avx2, ferry_kernels_avx512, ferry_kernels_neon;
+extern const struct ferry_reduce_kernels ferry_kernels_portable, ferry_kernels_avx2, ferry_kernels_avx512,
+        ferry_kernels_neon;
 
 #endif

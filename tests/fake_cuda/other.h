@@ -12,7 +12,22 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-enum order_kind { RETAIN, RELEASE, ALLOCATE, FREE, OPEN, CLOSE, READ, WRITE, MAP, UNMAP, LEFT, UUID, REGISTER, MISUSES };
+enum order_kind {
+	RETAIN,
+	RELEASE,
+	ALLOCATE,
+	FREE,
+	OPEN,
+	CLOSE,
+	READ,
+	WRITE,
+	MAP,
+	UNMAP,
+	LEFT,
+	UUID,
+	REGISTER,
+	MISUSES
+};
 
 /* `at`: an address there, or what was mapped by it. */
 struct order {

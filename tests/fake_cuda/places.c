@@ -151,8 +151,8 @@ void place_write(struct place *place)
 
 void place_call(struct place *place, ferryComm_t comm)
 {
-	OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, ferrySum, comm,
-	                  (ferryStream_t)place->stream));
+	OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, ferrySum,
+	                  comm, (ferryStream_t)place->stream));
 }
 
 void place_judge(struct place *place)
@@ -178,13 +178,16 @@ static void settle(const struct place *place, ferryComm_t comm)
 {
 	CUresult state;
 	place_enter(place);
-	for (int waited = 0; (state = cuStreamQuery(place->stream)) == CUDA_ERROR_NOT_READY && waited < PATIENCE_MS; waited++)
+	for (int waited = 0; (state = cuStreamQuery(place->stream)) == CUDA_ERROR_NOT_READY && waited < PATIENCE_MS;
+	     waited++)
 		doze(1);
 	if (state) {
 		ferryResult_t error = ferrySuccess;
 		ferryCommGetAsyncError(comm, &error);
-		fail_msg("rank %d: its stream has not come to its end in %d s: CUDA error %d; the communicator: %s, \"%s\"", place->rank,
-		         PATIENCE_MS / 1000, (int)state, ferryGetErrorString(error), error ? ferryGetLastError(comm) : "");
+		fail_msg("rank %d: its stream has not come to its end in %d s: CUDA error %d; the communicator: %s, "
+		         "\"%s\"",
+		         place->rank, PATIENCE_MS / 1000, (int)state, ferryGetErrorString(error),
+		         error ? ferryGetLastError(comm) : "");
 	}
 }
 

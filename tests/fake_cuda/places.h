@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Ranks of one process on fake GPUs, each with a stream and buffers; for suites of the cuda device. A round is: a kernel
- * writes the input of the round, the collective runs, a kernel judges the output and goes on to the next round. Nothing on
- * the host stands between the three, so a call that starts early or ends late shows as wrong elements.
+ * Ranks of one process on fake GPUs, each with a stream and buffers; for suites of the cuda device. A round is: a
+ * kernel writes the input of the round, the collective runs, a kernel judges the output and goes on to the next round.
+ * Nothing on the host stands between the three, so a call that starts early or ends late shows as wrong elements.
  */
 #ifndef FERRY_TESTS_PLACES_H
 #define FERRY_TESTS_PLACES_H
@@ -17,30 +17,30 @@
 
 #include <stdint.h>
 
-#define OK(call)                                                                                                               \
-	do {                                                                                                                   \
-		ferryResult_t result_ = (call);                                                                                \
-		if (result_)                                                                                                   \
-			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));                  \
+#define OK(call)                                                                                                       \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_)                                                                                           \
+			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
 	} while (0)
 
-#define CU(call)                                                                                                               \
-	do {                                                                                                                   \
-		CUresult refused_ = (call);                                                                                    \
-		const char *words_ = "?";                                                                                      \
-		if (refused_) {                                                                                                \
-			cuGetErrorString(refused_, &words_);                                                                   \
-			fail_msg("%s: %s (CUDA error %d)", #call, words_, (int)refused_);                                      \
-		}                                                                                                              \
+#define CU(call)                                                                                                       \
+	do {                                                                                                           \
+		CUresult refused_ = (call);                                                                            \
+		const char *words_ = "?";                                                                              \
+		if (refused_) {                                                                                        \
+			cuGetErrorString(refused_, &words_);                                                           \
+			fail_msg("%s: %s (CUDA error %d)", #call, words_, (int)refused_);                              \
+		}                                                                                                      \
 	} while (0)
 
 /** The call fails with this result, and the message holds the words. */
-#define REFUSED(expected, words, call)                                                                                         \
-	do {                                                                                                                   \
-		ferryResult_t result_ = (call);                                                                                \
-		if (result_ != (expected) || !strstr(ferryGetLastError(NULL), words))                                          \
-			fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", #call, ferryGetErrorString(result_),               \
-			         ferryGetLastError(NULL), ferryGetErrorString(expected), words);                               \
+#define REFUSED(expected, words, call)                                                                                 \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_ != (expected) || !strstr(ferryGetLastError(NULL), words))                                  \
+			fail_msg("%s: %s: \"%s\"; expected %s with \"%s\"", #call, ferryGetErrorString(result_),       \
+			         ferryGetLastError(NULL), ferryGetErrorString(expected), words);                       \
 	} while (0)
 
 #define MOST_PLACES 8

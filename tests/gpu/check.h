@@ -2,10 +2,11 @@
 /**
  * A small harness for programs that need GPUs and may hang or crash on them. Included by one file each.
  *
- * A test is a function named after its promise; it returns 0 (kept), 1 (broken) or 2 (skipped). The macros below return from
- * it at the first thing that is not so, having printed the values. Tests run in a child process: when one fails, crashes or
- * does not end within CHECK_SECONDS (environment, default 60), the next one starts in a fresh child, because a GPU context
- * that has failed once tells nothing any more. Under ferryrun there is no child: a failed test ends the whole job.
+ * A test is a function named after its promise; it returns 0 (kept), 1 (broken) or 2 (skipped). The macros below return
+ * from it at the first thing that is not so, having printed the values. Tests run in a child process: when one fails,
+ * crashes or does not end within CHECK_SECONDS (environment, default 60), the next one starts in a fresh child, because
+ * a GPU context that has failed once tells nothing any more. Under ferryrun there is no child: a failed test ends the
+ * whole job.
  *
  * Exit code: 0, 1, or 77 where there is no GPU. Arguments: only tests whose names contain one of these words.
  */
@@ -69,73 +70,74 @@ static inline int check_device(void)
 	return cudaGetDevice(&device) ? -1 : device;
 }
 
-#define BROKEN(...)                                                                                                             \
-	do {                                                                                                                    \
-		printf("# %s%s%s:%d: ", check_in_job() ? "rank " : "", check_in_job() ? getenv("FERRY_RANK") : "",              \
-		       check_in_job() ? ": " __FILE__ : __FILE__, __LINE__);                                                    \
-		printf(__VA_ARGS__);                                                                                            \
-		printf("\n");                                                                                                   \
-		return 1;                                                                                                       \
+#define BROKEN(...)                                                                                                    \
+	do {                                                                                                           \
+		printf("# %s%s%s:%d: ", check_in_job() ? "rank " : "", check_in_job() ? getenv("FERRY_RANK") : "",     \
+		       check_in_job() ? ": " __FILE__ : __FILE__, __LINE__);                                           \
+		printf(__VA_ARGS__);                                                                                   \
+		printf("\n");                                                                                          \
+		return 1;                                                                                              \
 	} while (0)
 
-#define REQUIRE(condition, ...)                                                                                                 \
-	do {                                                                                                                    \
-		if (!(condition)) {                                                                                             \
-			printf("# not so: %s\n", #condition);                                                                   \
-			BROKEN(__VA_ARGS__);                                                                                    \
-		}                                                                                                               \
+#define REQUIRE(condition, ...)                                                                                        \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			printf("# not so: %s\n", #condition);                                                          \
+			BROKEN(__VA_ARGS__);                                                                           \
+		}                                                                                                      \
 	} while (0)
 
-#define SKIP(...)                                                                                                               \
-	do {                                                                                                                    \
-		snprintf(check_reason, sizeof check_reason, __VA_ARGS__);                                                       \
-		return 2;                                                                                                       \
+#define SKIP(...)                                                                                                      \
+	do {                                                                                                           \
+		snprintf(check_reason, sizeof check_reason, __VA_ARGS__);                                              \
+		return 2;                                                                                              \
 	} while (0)
 
-#define TRY(call)                                                                                                               \
-	do {                                                                                                                    \
-		int tried_ = (call);                                                                                            \
-		if (tried_)                                                                                                     \
-			return tried_;                                                                                          \
+#define TRY(call)                                                                                                      \
+	do {                                                                                                           \
+		int tried_ = (call);                                                                                   \
+		if (tried_)                                                                                            \
+			return tried_;                                                                                 \
 	} while (0)
 
-#define CUDA(call)                                                                                                              \
-	do {                                                                                                                    \
-		check_call = #call;                                                                                             \
-		check_line = __LINE__;                                                                                          \
-		cudaError_t error_ = (call);                                                                                    \
-		if (error_)                                                                                                     \
-			BROKEN("%s: %s: %s", #call, cudaGetErrorName(error_), cudaGetErrorString(error_));                      \
+#define CUDA(call)                                                                                                     \
+	do {                                                                                                           \
+		check_call = #call;                                                                                    \
+		check_line = __LINE__;                                                                                 \
+		cudaError_t error_ = (call);                                                                           \
+		if (error_)                                                                                            \
+			BROKEN("%s: %s: %s", #call, cudaGetErrorName(error_), cudaGetErrorString(error_));             \
 	} while (0)
 
 /* Every call of Ferry must leave the thread on the device it was on. */
-#define FERRY_RETURNS(expected, call)                                                                                           \
-	do {                                                                                                                    \
-		int before_ = check_device();                                                                                   \
-		check_call = #call;                                                                                             \
-		check_line = __LINE__;                                                                                          \
-		ferryResult_t result_ = (call);                                                                                 \
-		if (result_ != (expected))                                                                                      \
-			BROKEN("%s: %s instead of %s; last message: %s", #call, ferryGetErrorString(result_),                   \
-			       ferryGetErrorString(expected), ferryGetLastError(NULL));                                         \
-		if (check_device() != before_)                                                                                  \
-			BROKEN("%s: the current device was %d and is %d", #call, before_, check_device());                      \
+#define FERRY_RETURNS(expected, call)                                                                                  \
+	do {                                                                                                           \
+		int before_ = check_device();                                                                          \
+		check_call = #call;                                                                                    \
+		check_line = __LINE__;                                                                                 \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_ != (expected))                                                                             \
+			BROKEN("%s: %s instead of %s; last message: %s", #call, ferryGetErrorString(result_),          \
+			       ferryGetErrorString(expected), ferryGetLastError(NULL));                                \
+		if (check_device() != before_)                                                                         \
+			BROKEN("%s: the current device was %d and is %d", #call, before_, check_device());             \
 	} while (0)
 #define FERRY(call) FERRY_RETURNS(ferrySuccess, call)
 
 /* The call fails with this code, and its message has the word. */
-#define REFUSED(expected, word, call)                                                                                           \
-	do {                                                                                                                    \
-		FERRY_RETURNS(expected, call);                                                                                  \
-		if (!strstr(ferryGetLastError(NULL), word))                                                                     \
-			BROKEN("%s: the message \"%s\" does not say \"%s\"", #call, ferryGetLastError(NULL), word);             \
+#define REFUSED(expected, word, call)                                                                                  \
+	do {                                                                                                           \
+		FERRY_RETURNS(expected, call);                                                                         \
+		if (!strstr(ferryGetLastError(NULL), word))                                                            \
+			BROKEN("%s: the message \"%s\" does not say \"%s\"", #call, ferryGetLastError(NULL), word);    \
 	} while (0)
 
 static inline void check_hung(int signal_number)
 {
 	char text[768];
 	(void)signal_number;
-	int length = snprintf(text, sizeof text, "# %s: not ended in time; at line %d: %s\n", check_name, check_line, check_call);
+	int length = snprintf(text, sizeof text, "# %s: not ended in time; at line %d: %s\n", check_name, check_line,
+	                      check_call);
 	if (write(STDOUT_FILENO, text, (size_t)length) < 0)
 		_exit(2);
 	_exit(1);
@@ -149,14 +151,18 @@ static inline bool check_wanted(const struct check_test *test, int argc, char **
 	return wanted;
 }
 
-static inline void check_say(const char *verdict, int index, const struct check_test *test, double seconds, const char *more)
+static inline void check_say(const char *verdict, int index, const struct check_test *test, double seconds,
+                             const char *more)
 {
 	if (check_is_first())
 		printf("%s %d %s (%.1f s)%s%s\n", verdict, index + 1, test->name, seconds, more[0] ? " # " : "", more);
 	fflush(stdout);
 }
 
-/* Whether there is a GPU; otherwise says why not, at once and as who looks for it would: CUDA calls no driver an old one. */
+/*
+ * Whether there is a GPU; otherwise says why not, at once and as who looks for it would: CUDA calls no driver an old
+ * one.
+ */
 static inline bool check_gpu(void)
 {
 	int devices = 0, driver = 0;
@@ -212,7 +218,8 @@ static inline bool check_parent(int status, const struct check_test *tests, int 
 {
 	char how[64];
 	if (check_record->running) {
-		snprintf(how, sizeof how, WIFSIGNALED(status) ? "killed by signal %d" : "ended the process, exit code %d",
+		snprintf(how, sizeof how,
+		         WIFSIGNALED(status) ? "killed by signal %d" : "ended the process, exit code %d",
 		         WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 		check_say("not ok", check_record->next, &tests[check_record->next], 0, how);
 		check_record->running = 0;
@@ -230,7 +237,8 @@ static inline int check_main(int argc, char **argv, const struct check_test *tes
 {
 	int status = 0;
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	check_record = (struct check_record *)mmap(NULL, sizeof *check_record, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	check_record = (struct check_record *)mmap(NULL, sizeof *check_record, PROT_READ | PROT_WRITE,
+	                                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (check_record == MAP_FAILED) {
 		perror("mmap");
 		return 1;

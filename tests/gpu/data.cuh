@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What GPU tests send and expect: 32-bit integers that depend on rank, round and index, so a sum over ranks is exact and every
- * stale, torn or misplaced element shows. Kernels write and judge them on the GPU, in stream order, and count what is wrong.
- * Included after gang.h, by one file each.
+ * What GPU tests send and expect: 32-bit integers that depend on rank, round and index, so a sum over ranks is exact
+ * and every stale, torn or misplaced element shows. Kernels write and judge them on the GPU, in stream order, and count
+ * what is wrong. Included after gang.h, by one file each.
  */
 #ifndef FERRY_TESTS_GPU_DATA_CUH
 #define FERRY_TESTS_GPU_DATA_CUH
@@ -43,7 +43,8 @@ static __global__ void write_input(uint32_t *input, size_t count, int rank, uint
 		input[i] = data_value(rank, round, i);
 }
 
-static __global__ void count_wrong(const uint32_t *output, size_t count, int nranks, uint32_t round, unsigned long long *wrong)
+static __global__ void count_wrong(const uint32_t *output, size_t count, int nranks, uint32_t round,
+                                   unsigned long long *wrong)
 {
 	unsigned long long mine = 0;
 	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
@@ -137,7 +138,8 @@ static inline int place_write(struct place *place, uint32_t round, uint64_t dela
 
 static inline int place_call(struct place *place, ferryComm_t comm)
 {
-	FERRY(ferryAllReduce(place->input, place->output, place->count, ferryUint32, ferrySum, comm, (ferryStream_t)place->stream));
+	FERRY(ferryAllReduce(place->input, place->output, place->count, ferryUint32, ferrySum, comm,
+	                     (ferryStream_t)place->stream));
 	return 0;
 }
 
@@ -157,7 +159,8 @@ static inline int places_settle(struct place *places, const struct gang *gang, c
 		CUDA(cudaSetDevice(places[i].device));
 		CUDA(cudaStreamSynchronize(places[i].stream));
 		CUDA(cudaMemcpy(&wrong, places[i].wrong, sizeof wrong, cudaMemcpyDeviceToHost));
-		REQUIRE(!wrong, "%s: rank %d: %llu elements wrong (%zu per call)", when, places[i].rank, wrong, places[i].count);
+		REQUIRE(!wrong, "%s: rank %d: %llu elements wrong (%zu per call)", when, places[i].rank, wrong,
+		        places[i].count);
 	}
 	return 0;
 }

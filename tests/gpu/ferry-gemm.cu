@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU, under
- * ferryrun. Rounds of products alone, beside nothing, alone, beside copies, alone, beside Ferry's AllReduce, alone, beside
- * NCCL's, alone; a loss is against the mean of the two neighbours, of the GPU that loses most, and its median over rounds.
- * "Nothing" tells how far to trust it; "copies", by CUDA alone, as many bytes each way as an AllReduce through the host
- * moves, what no engine on that path gets around.
- * Products keep a GPU at its power limit: what else draws power lowers its clock, and so does a warmer day. So the mean clock
- * of every round is measured too, how often the driver says that power holds it down, and what a product takes more in cycles:
- * what the collective takes from it but for power.
- * cuBLAS, NCCL and NVML are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL its line is
- * missing, without NVML the power.
+ * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU,
+ * under ferryrun. Rounds of products alone, beside nothing, alone, beside copies, alone, beside Ferry's AllReduce,
+ * alone, beside NCCL's, alone; a loss is against the mean of the two neighbours, of the GPU that loses most, and its
+ * median over rounds. "Nothing" tells how far to trust it; "copies", by CUDA alone, as many bytes each way as an
+ * AllReduce through the host moves, what no engine on that path gets around. Products keep a GPU at its power limit:
+ * what else draws power lowers its clock, and so does a warmer day. So the mean clock of every round is measured too,
+ * how often the driver says that power holds it down, and what a product takes more in cycles: what the collective
+ * takes from it but for power. cuBLAS, NCCL and NVML are opened at run time; without cuBLAS a plain tiled product of
+ * f32 is used, without NCCL its line is missing, without NVML the power.
  */
 #include "ferry.h"
 extern "C" {
@@ -38,24 +37,24 @@ extern "C" {
 #define AHEAD 4                 /* copies enqueued, each way */
 #define SAMPLE_US 10000         /* of the power */
 
-#define DIE(...)                                                                                                               \
-	do {                                                                                                                       \
-		fprintf(stderr, "ferry-gemm: rank %d: ", rank);                                                                        \
-		fprintf(stderr, __VA_ARGS__);                                                                                          \
-		fprintf(stderr, "\n");                                                                                                 \
-		exit(1);                                                                                                               \
+#define DIE(...)                                                                                                       \
+	do {                                                                                                           \
+		fprintf(stderr, "ferry-gemm: rank %d: ", rank);                                                        \
+		fprintf(stderr, __VA_ARGS__);                                                                          \
+		fprintf(stderr, "\n");                                                                                 \
+		exit(1);                                                                                               \
 	} while (0)
-#define CUDA(call)                                                                                                             \
-	do {                                                                                                                       \
-		cudaError_t error_ = (call);                                                                                           \
-		if (error_)                                                                                                            \
-			DIE("%s: %s", #call, cudaGetErrorString(error_));                                                                  \
+#define CUDA(call)                                                                                                     \
+	do {                                                                                                           \
+		cudaError_t error_ = (call);                                                                           \
+		if (error_)                                                                                            \
+			DIE("%s: %s", #call, cudaGetErrorString(error_));                                              \
 	} while (0)
-#define FERRY(call)                                                                                                            \
-	do {                                                                                                                       \
-		ferryResult_t result_ = (call);                                                                                        \
-		if (result_)                                                                                                           \
-			DIE("%s: %s", #call, ferryGetLastError(NULL));                                                                     \
+#define FERRY(call)                                                                                                    \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_)                                                                                           \
+			DIE("%s: %s", #call, ferryGetLastError(NULL));                                                 \
 	} while (0)
 
 static int rank, nranks, rounds = 5;
@@ -74,8 +73,8 @@ static int multiprocessors;
 
 typedef int (*create_function)(void **);
 typedef int (*stream_function)(void *, cudaStream_t);
-typedef int (*product_function)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *, int, int,
-                                const void *, void *, int, int, int, int);
+typedef int (*product_function)(void *, int, int, int, int, int, const void *, const void *, int, int, const void *,
+                                int, int, const void *, void *, int, int, int, int);
 
 static void *cublas;
 static product_function cublas_product;
@@ -116,10 +115,11 @@ static void product(void)
 	const float one = 1, zero = 0;
 	enum { BF16 = 14, COMPUTE_F32 = 68, DEFAULT = -1 };
 	if (!cublas) {
-		tiled<<<dim3(SIZE / 4 / 32, SIZE / 4 / 32), dim3(32, 32), 0, products>>>((float *)a, (float *)b, (float *)c, SIZE / 4);
+		tiled<<<dim3(SIZE / 4 / 32, SIZE / 4 / 32), dim3(32, 32), 0, products>>>((float *)a, (float *)b,
+		                                                                         (float *)c, SIZE / 4);
 		CUDA(cudaGetLastError());
-	} else if (cublas_product(cublas, 0, 0, SIZE, SIZE, SIZE, &one, a, BF16, SIZE, b, BF16, SIZE, &zero, c, BF16, SIZE, COMPUTE_F32,
-	                          DEFAULT)) {
+	} else if (cublas_product(cublas, 0, 0, SIZE, SIZE, SIZE, &one, a, BF16, SIZE, b, BF16, SIZE, &zero, c, BF16,
+	                          SIZE, COMPUTE_F32, DEFAULT)) {
 		DIE("cublasGemmEx failed");
 	}
 }
@@ -128,13 +128,14 @@ static __global__ void randomize(unsigned short *values, size_t count, unsigned 
 {
 	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
 		unsigned x = (unsigned)i * 2654435761u + seed;
-		values[i] = (unsigned short)(0x3c00 | ((x ^ x >> 13) & 0x83ff)); /* bf16 of about 0.01 to 0.03, both signs */
+		/* bf16 of about 0.01 to 0.03, both signs */
+		values[i] = (unsigned short)(0x3c00 | ((x ^ x >> 13) & 0x83ff));
 	}
 }
 
 /*
- * Blocks so large that they spread over all multiprocessors; one that gets none is left out of the mean, and so is one whose number is
- * beyond their count: the numbers may have gaps (PTX, %nsmid).
+ * Blocks so large that they spread over all multiprocessors; one that gets none is left out of the mean, and so is one
+ * whose number is beyond their count: the numbers may have gaps (PTX, %nsmid).
  */
 static __global__ void read_counters(struct counters *of)
 {
@@ -217,7 +218,10 @@ static struct way ways[2];
 
 static double now_us(void)
 {
-	return (double)std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count() / 1e3;
+	return (double)std::chrono::duration_cast<std::chrono::nanoseconds>(
+	               std::chrono::steady_clock::now().time_since_epoch())
+	               .count() /
+	       1e3;
 }
 
 static void open_copies(void)
@@ -237,11 +241,13 @@ static void copy_one_way(struct way *way, int device, int times)
 	CUDA(cudaSetDevice(device));
 	double start = now_us();
 	for (size_t i = 0; i < (size_t)times * (BYTES / PIECE); i++) {
-		char *buffer = (char *)(way->up ? send_buffer : receive_buffer) + i * PIECE % BYTES, *piece = way->window + i * PIECE % WINDOW;
+		char *buffer = (char *)(way->up ? send_buffer : receive_buffer) + i * PIECE % BYTES,
+		     *piece = way->window + i * PIECE % WINDOW;
 		cudaEvent_t event = way->events[i % AHEAD];
 		if (i >= AHEAD)
 			CUDA(cudaEventSynchronize(event));
-		CUDA(cudaMemcpyAsync(way->up ? piece : buffer, way->up ? buffer : piece, PIECE, cudaMemcpyDefault, way->stream));
+		CUDA(cudaMemcpyAsync(way->up ? piece : buffer, way->up ? buffer : piece, PIECE, cudaMemcpyDefault,
+		                     way->stream));
 		CUDA(cudaEventRecord(event, way->stream));
 	}
 	CUDA(cudaStreamSynchronize(way->stream));
@@ -298,13 +304,17 @@ static void open_power(void)
 }
 
 struct watched {
-	double watts, power, other; /* mean; how much of the time power, and anything else, held the clock down, percent; -1: unknown */
+	/* mean; how much of the time power, and anything else, held the clock down, percent; -1: unknown */
+	double watts, power, other;
 };
 
 /* Waits for the products, and looks at the power meanwhile. */
 static struct watched wait_and_watch(void)
 {
-	/* nvml.h: POWER_INSTANT (the usual reading is a mean over a second); SwPowerCap and HwPowerBrake; Idle and clocks set by hand */
+	/*
+	 * nvml.h: POWER_INSTANT (the usual reading is a mean over a second); SwPowerCap and HwPowerBrake; Idle and
+	 * clocks set by hand
+	 */
 	const unsigned power_instant = 186;
 	const unsigned long long by_power = 4 | 128, by_nothing = 1 | 2;
 	struct watched sums = {};
@@ -349,12 +359,16 @@ static double maximum(double value)
 static void reduce_once(enum company company)
 {
 	if (company == WITH_FERRY)
-		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm, (ferryStream_t)beside));
+		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm,
+		                     (ferryStream_t)beside));
 	else if (nccl_allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl_comm, beside))
 		DIE("ncclAllReduce failed");
 }
 
-/* Means over the products and collectives of a round, after `lead` products; the collectives go on for longer than the products. */
+/*
+ * Means over the products and collectives of a round, after `lead` products; the collectives go on for longer than the
+ * products.
+ */
 static struct round_times measure(enum company company, int lead, int count, int collectives)
 {
 	struct round_times times = {};
@@ -417,7 +431,9 @@ static void prepare(struct finding *finding, int lead, int count, double alone_u
 	if (finding->company == WITH_NOTHING)
 		return;
 	measure(finding->company, 0, 4, 4); /* makes plans and connections */
-	finding->collectives = (int)(alone_us * (lead + count) / maximum(measure(finding->company, 0, 4, 4).collective_us) * 1.3) + 2;
+	finding->collectives = (int)(alone_us * (lead + count) /
+	                             maximum(measure(finding->company, 0, 4, 4).collective_us) * 1.3) +
+	                       2;
 }
 
 /* *alone: of the round before, then of the one after. */
@@ -425,7 +441,8 @@ static void compare(struct finding *finding, int lead, int count, struct round_t
 {
 	struct round_times before = *alone, with = measure(finding->company, lead, count, finding->collectives);
 	*alone = measure(WITH_NOTHING, lead, count, 0);
-	double alone_us = (before.product_us + alone->product_us) / 2, megahertz = (before.megahertz + alone->megahertz) / 2;
+	double alone_us = (before.product_us + alone->product_us) / 2,
+	       megahertz = (before.megahertz + alone->megahertz) / 2;
 	finding->losses.push_back(maximum((1 - alone_us / with.product_us) * 100));
 	double cycles = (before.product_us * before.megahertz + alone->product_us * alone->megahertz) / 2;
 	finding->cycles.push_back(maximum((with.product_us * with.megahertz / cycles - 1) * 100));
@@ -438,14 +455,16 @@ static void compare(struct finding *finding, int lead, int count, struct round_t
 
 static void print_text(const std::vector<struct finding> &findings, int count, double alone_us)
 {
-	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, medians:\n", nranks,
-	       cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us, count, rounds);
+	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, "
+	       "medians:\n",
+	       nranks, cublas ? "bf16 products of 8192 by cuBLAS" : "f32 products of 2048, no cuBLAS found", alone_us,
+	       count, rounds);
 	for (const struct finding &finding : findings) {
-		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%", finding.name, median(finding.losses),
-		       median(finding.clocks), median(finding.cycles));
+		printf("beside %-8s rate lost %6.2f %%, clock lost %6.2f %%, cycles added %6.2f %%", finding.name,
+		       median(finding.losses), median(finding.clocks), median(finding.cycles));
 		if (power_of)
-			printf(", %4.0f W, clock held down by power %.0f %% and by other causes %.0f %% of the time", median(finding.watts),
-			       median(finding.power), median(finding.other));
+			printf(", %4.0f W, clock held down by power %.0f %% and by other causes %.0f %% of the time",
+			       median(finding.watts), median(finding.power), median(finding.other));
 		if (finding.collectives)
 			printf(", 256 MiB meanwhile at %6.2f GB/s", median(finding.rates));
 		printf("\n");
@@ -457,14 +476,18 @@ static void print_text(const std::vector<struct finding> &findings, int count, d
 static void print_json(const std::vector<struct finding> &findings, int count, double alone_us)
 {
 	const char *direct = getenv("NCCL_P2P_DISABLE");
-	printf("{\"gpus\": %d, \"products\": \"%s\", \"product_us\": %.1f, \"products_per_round\": %d, \"rounds\": %d,\n", nranks,
-	       cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
-	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES, direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
+	printf("{\"gpus\": %d, \"products\": \"%s\", \"product_us\": %.1f, \"products_per_round\": %d, \"rounds\": "
+	       "%d,\n",
+	       nranks, cublas ? "bf16 8192 cuBLAS" : "f32 2048 own", alone_us, count, rounds);
+	printf(" \"allreduce_bytes\": %zu, \"nccl_p2p_disable\": %s", BYTES,
+	       direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
 	for (const struct finding &finding : findings) {
-		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": %.3f, \"allreduce_gb_per_s\": %.3f, "
-		       "\"watts\": %.1f, \"held_by_power_percent\": %.1f, \"held_by_other_percent\": %.1f, \"rounds_loss_percent\": [",
-		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles), median(finding.rates),
-		       median(finding.watts), median(finding.power), median(finding.other));
+		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": "
+		       "%.3f, \"allreduce_gb_per_s\": %.3f, "
+		       "\"watts\": %.1f, \"held_by_power_percent\": %.1f, \"held_by_other_percent\": %.1f, "
+		       "\"rounds_loss_percent\": [",
+		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles),
+		       median(finding.rates), median(finding.watts), median(finding.power), median(finding.other));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -525,9 +548,11 @@ static bool read_arguments(int argc, char **argv)
 		json = json || !strcmp(argv[i], "--json");
 		if (strcmp(argv[i], "--json") && (help || *end || number < 1 || number > 1000)) {
 			if (!help)
-				fprintf(stderr, "ferry-gemm: \"%s\" is not a number of rounds from 1 to 1000\n", argv[i]);
+				fprintf(stderr, "ferry-gemm: \"%s\" is not a number of rounds from 1 to 1000\n",
+				        argv[i]);
 			printf("Usage: ferryrun -n GPUS -- ferry-gemm [--json] [ROUNDS]\n"
-			       "What matrix products lose beside copies of 256 MiB up and down, and beside Ferry's and NCCL's AllReduce of as much (NCCL's\n"
+			       "What matrix products lose beside copies of 256 MiB up and down, and beside Ferry's and "
+			       "NCCL's AllReduce of as much (NCCL's\n"
 			       "environment applies).\n");
 			exit(help ? 0 : 64);
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ranks that a GPU test drives: all of them from one process, a rank per GPU, or this process's one under ferryrun. A test
- * loops over its local ranks and works either way. Included after check.h, by one file each.
+ * The ranks that a GPU test drives: all of them from one process, a rank per GPU, or this process's one under ferryrun.
+ * A test loops over its local ranks and works either way. Included after check.h, by one file each.
  *
  * Alone: as many ranks as GPUs, at least 2 (then GPUs have several) and at most 4; FERRY_GPU_RANKS says otherwise.
  */
@@ -72,7 +72,8 @@ static inline int gang_join_one(struct gang_member *member)
 	if (check_in_job())
 		FERRY(ferryCommInitEnv(&gang->comm[local], &config));
 	else
-		FERRY(ferryCommInitRankConfig(&gang->comm[local], gang->nranks, member->id, gang->rank[local], &config));
+		FERRY(ferryCommInitRankConfig(&gang->comm[local], gang->nranks, member->id, gang->rank[local],
+		                              &config));
 	return 0;
 }
 
@@ -97,7 +98,8 @@ static inline int gang_open(struct gang *gang, const char *kind)
 		members[i].local = i;
 		members[i].kind = kind;
 		members[i].id = members[0].id;
-		REQUIRE(!pthread_create(&members[i].thread, NULL, gang_thread, &members[i]), "no thread for rank %d", i);
+		REQUIRE(!pthread_create(&members[i].thread, NULL, gang_thread, &members[i]), "no thread for rank %d",
+		        i);
 	}
 	for (int i = 0; i < gang->nlocal; i++) {
 		pthread_join(members[i].thread, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every collective, type, operation and a range of sizes on GPUs: against the trial's reference (bench/trial/trial.h), the same bits
- * in a second run, the same bits as host devices compute from the same data, and nothing written around the buffers.
- * `gpu_collectives small` leaves the large sizes out: for compute-sanitizer.
+ * Every collective, type, operation and a range of sizes on GPUs: against the trial's reference (bench/trial/trial.h),
+ * the same bits in a second run, the same bits as host devices compute from the same data, and nothing written around
+ * the buffers. `gpu_collectives small` leaves the large sizes out: for compute-sanitizer.
  */
 #include "tests/gpu/gang.h"
 
@@ -65,8 +65,8 @@ static int fill(struct ferry_trial *trial, struct seat *seat, int rank)
 static int guards_hold(const struct seat *seat, const char *buffer, const char *which, int rank)
 {
 	for (size_t i = 0; i < GUARD; i++)
-		REQUIRE(buffer[i] == UNTOUCHED && buffer[GUARD + seat->bytes + i] == UNTOUCHED, "rank %d: written outside of the %s buffer",
-		        rank, which);
+		REQUIRE(buffer[i] == UNTOUCHED && buffer[GUARD + seat->bytes + i] == UNTOUCHED,
+		        "rank %d: written outside of the %s buffer", rank, which);
 	return 0;
 }
 
@@ -98,20 +98,23 @@ static int run_cuda(struct ferry_trial *trial, struct gang *gang, struct seat *s
 		TRY(fill(trial, seat, gang->rank[i]));
 		CUDA(cudaMemcpy(seat->device_send, seat->send, all_bytes(seat), cudaMemcpyHostToDevice));
 		CUDA(cudaMemcpy(seat->device_receive, seat->receive, all_bytes(seat), cudaMemcpyHostToDevice));
-		CUDA(cudaDeviceSynchronize()); /* the end of a copy from pageable memory may come after cudaMemcpy's return */
+		/* the end of a copy from pageable memory may come after cudaMemcpy's return */
+		CUDA(cudaDeviceSynchronize());
 		TRY(make_op(trial, gang->rank[i], gang->comm[i], &op[i]));
 	}
 	for (int i = 0; i < gang->nlocal; i++) {
 		char *send = seats[i].device_send + GUARD, *receive = seats[i].device_receive + GUARD;
 		ferry_trial_place(trial, gang->rank[i], &send, &receive);
 		CUDA(cudaSetDevice(gang->device[i]));
-		FERRY(ferry_trial_start(trial, gang->rank[i], send, receive, op[i], gang->comm[i], (ferryStream_t)streams[i]));
+		FERRY(ferry_trial_start(trial, gang->rank[i], send, receive, op[i], gang->comm[i],
+		                        (ferryStream_t)streams[i]));
 		TRY(drop_op(trial, gang->comm[i], op[i]));
 	}
 	for (int i = 0; i < gang->nlocal; i++) {
 		CUDA(cudaSetDevice(gang->device[i]));
 		CUDA(cudaStreamSynchronize(streams[i]));
-		CUDA(cudaMemcpy(seats[i].receive, seats[i].device_receive, all_bytes(&seats[i]), cudaMemcpyDeviceToHost));
+		CUDA(cudaMemcpy(seats[i].receive, seats[i].device_receive, all_bytes(&seats[i]),
+		                cudaMemcpyDeviceToHost));
 		CUDA(cudaMemcpy(seats[i].send, seats[i].device_send, all_bytes(&seats[i]), cudaMemcpyDeviceToHost));
 	}
 	return 0;
@@ -147,8 +150,9 @@ static int same_bits(const struct seat *seat, int rank, const char *text, const 
 			first = i;
 			differ++;
 		}
-	REQUIRE(!differ, "%s: %s: rank %d: %zu bytes differ, the first at %zd of %zu: %02x before, %02x now", text, what, rank, differ,
-	        (ssize_t)first - GUARD, seat->bytes, (unsigned char)seat->first[first], (unsigned char)seat->receive[first]);
+	REQUIRE(!differ, "%s: %s: rank %d: %zu bytes differ, the first at %zd of %zu: %02x before, %02x now", text,
+	        what, rank, differ, (ssize_t)first - GUARD, seat->bytes, (unsigned char)seat->first[first],
+	        (unsigned char)seat->receive[first]);
 	return 0;
 }
 
@@ -177,8 +181,8 @@ static int judge(struct bench *bench, struct ferry_trial *trial, const char *tex
 	return 0;
 }
 
-static int try_one(struct bench *bench, enum ferry_collective collective, ferryDataType_t type, ferryRedOp_t op, size_t count,
-                   bool in_place)
+static int try_one(struct bench *bench, enum ferry_collective collective, ferryDataType_t type, ferryRedOp_t op,
+                   size_t count, bool in_place)
 {
 	struct gang *gang = &bench->cuda;
 	struct ferry_trial trial = {};
@@ -194,12 +198,13 @@ static int try_one(struct bench *bench, enum ferry_collective collective, ferryD
 	trial.exact = bench->ndomains == 1;
 	trial.in_place = in_place;
 	trial.seed = 17 + (uint64_t)bench->trials++;
-	snprintf(text, sizeof text, "%s of %zu %s, %s%s, root %d, %d ranks", ferry_collective_name(collective), count, ferry_type_name(type),
-	         ferry_redop_name(op), in_place ? ", in place" : "", root, gang->nranks);
+	snprintf(text, sizeof text, "%s of %zu %s, %s%s, root %d, %d ranks", ferry_collective_name(collective), count,
+	         ferry_type_name(type), ferry_redop_name(op), in_place ? ", in place" : "", root, gang->nranks);
 	check_call = "a trial";
 	REQUIRE(ferry_trial_open(&trial), "%s: no memory for references", text);
 	for (int i = 0; i < gang->nlocal; i++)
-		TRY(seat_open(&bench->seats[i], ferry_trial_room(&trial, gang->rank[i]) * ferry_type_size(type) + 64, gang->device[i]));
+		TRY(seat_open(&bench->seats[i], ferry_trial_room(&trial, gang->rank[i]) * ferry_type_size(type) + 64,
+		              gang->device[i]));
 	int result = judge(bench, &trial, text);
 	for (int i = 0; !result && i < gang->nlocal; i++)
 		TRY(seat_close(&bench->seats[i], gang->device[i]));
@@ -224,8 +229,8 @@ static int bench_open(struct bench *bench)
 static int bench_close(struct bench *bench)
 {
 	if (check_is_first())
-		printf("# %d trials, %s runs each, %d ranks on %d GPUs, %d domains\n", bench->trials, bench->ndomains > 1 ? "two" : "three",
-		       bench->cuda.nranks, gang_devices(), bench->ndomains);
+		printf("# %d trials, %s runs each, %d ranks on %d GPUs, %d domains\n", bench->trials,
+		       bench->ndomains > 1 ? "two" : "three", bench->cuda.nranks, gang_devices(), bench->ndomains);
 	TRY(gang_close(&bench->cuda));
 	TRY(gang_close(&bench->host));
 	for (int i = 0; i < bench->cuda.nlocal; i++) {
@@ -244,7 +249,8 @@ static int small_every_collective_type_and_operation_is_right_and_has_the_bits_o
 		bool reduces = ferry_collective_reduces(collective), both = ferry_trial_can_be_in_place(collective);
 		for (int type = 0; type < ferryNumTypes; type++)
 			for (int op = 0; op <= (reduces ? (int)ferryNumOps : 0); op++)
-				TRY(try_one(&bench, collective, (ferryDataType_t)type, (ferryRedOp_t)op, 1000 + (size_t)type, both && (type + op) % 2));
+				TRY(try_one(&bench, collective, (ferryDataType_t)type, (ferryRedOp_t)op,
+				            1000 + (size_t)type, both && (type + op) % 2));
 	}
 	return bench_close(&bench);
 }
@@ -256,8 +262,10 @@ static int small_every_collective_is_right_from_one_element_on(void)
 	TRY(bench_open(&bench));
 	for (int c = 0; c < FERRY_NUM_COLLECTIVES; c++)
 		for (int i = 0; i < 3; i++)
-			for (int in_place = 0; in_place <= ferry_trial_can_be_in_place((enum ferry_collective)c); in_place++)
-				TRY(try_one(&bench, (enum ferry_collective)c, ferryFloat32, ferrySum, counts[i], in_place));
+			for (int in_place = 0; in_place <= ferry_trial_can_be_in_place((enum ferry_collective)c);
+			     in_place++)
+				TRY(try_one(&bench, (enum ferry_collective)c, ferryFloat32, ferrySum, counts[i],
+				            in_place));
 	return bench_close(&bench);
 }
 

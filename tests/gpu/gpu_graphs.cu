@@ -4,8 +4,11 @@
 
 #define COUNT 30011
 
-/* The captured kernels write the input of the round that `round` names, judge the output and go on to the next round. */
-static int capture_round(struct place *place, ferryComm_t comm, int calls, cudaStreamCaptureMode mode, cudaGraphExec_t *graph)
+/*
+ * The captured kernels write the input of the round that `round` names, judge the output and go on to the next round.
+ */
+static int capture_round(struct place *place, ferryComm_t comm, int calls, cudaStreamCaptureMode mode,
+                         cudaGraphExec_t *graph)
 {
 	cudaGraph_t captured;
 	CUDA(cudaSetDevice(place->device));
@@ -13,7 +16,8 @@ static int capture_round(struct place *place, ferryComm_t comm, int calls, cudaS
 	write_input_of<<<GRID, 0, place->stream>>>(place->input, place->count, place->rank, place->round);
 	for (int i = 0; i < calls; i++)
 		TRY(place_call(place, comm));
-	count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round, place->wrong);
+	count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round,
+	                                           place->wrong);
 	next_round<<<1, 1, 0, place->stream>>>(place->round);
 	CUDA(cudaStreamEndCapture(place->stream, &captured));
 	CUDA(cudaGraphInstantiate(graph, captured, 0));
@@ -38,7 +42,8 @@ static int eager_round(struct place *places, const struct gang *gang)
 		CUDA(cudaSetDevice(place->device));
 		write_input_of<<<GRID, 0, place->stream>>>(place->input, place->count, place->rank, place->round);
 		TRY(place_call(place, gang->comm[i]));
-		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round, place->wrong);
+		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round,
+		                                           place->wrong);
 		next_round<<<1, 1, 0, place->stream>>>(place->round);
 		CUDA(cudaGetLastError());
 	}
@@ -115,7 +120,8 @@ static int two_graphs_on_two_streams_of_one_communicator_are_replayed_side_by_si
 	for (int which = 0; which < 2; which++) {
 		TRY(places_open(places[which], &gang, COUNT + 1000 * which));
 		for (int i = 0; i < gang.nlocal; i++)
-			TRY(capture_round(&places[which][i], gang.comm[i], 1 + which, cudaStreamCaptureModeThreadLocal, &graphs[which][i]));
+			TRY(capture_round(&places[which][i], gang.comm[i], 1 + which, cudaStreamCaptureModeThreadLocal,
+			                  &graphs[which][i]));
 	}
 	for (int i = 0; i < 200; i++)
 		for (int which = 0; which < 2; which++)
@@ -165,12 +171,15 @@ static int capture_of_what_is_not_supported_is_refused_and_the_capture_stays_val
 		CUDA(cudaSetDevice(places[i].device));
 		CUDA(cudaStreamBeginCapture(places[i].stream, cudaStreamCaptureModeGlobal));
 		write_input_of<<<GRID, 0, places[i].stream>>>(places[i].input, COUNT, places[i].rank, places[i].round);
-		REFUSED(ferryInvalidUsage, "graph", ferrySend(places[i].input, 1, ferryUint32, 0, gang.comm[i], stream));
-		REFUSED(ferryInvalidUsage, "graph", ferryRecv(places[i].output, 1, ferryUint32, 0, gang.comm[i], stream));
+		REFUSED(ferryInvalidUsage, "graph",
+		        ferrySend(places[i].input, 1, ferryUint32, 0, gang.comm[i], stream));
+		REFUSED(ferryInvalidUsage, "graph",
+		        ferryRecv(places[i].output, 1, ferryUint32, 0, gang.comm[i], stream));
 		REFUSED(ferryInvalidArgument, "host memory",
 		        ferryAllReduce(&host, &host, 1, ferryUint32, ferrySum, gang.comm[i], stream));
 		TRY(place_call(&places[i], gang.comm[i]));
-		count_wrong_of<<<GRID, 0, places[i].stream>>>(places[i].output, COUNT, gang.nranks, places[i].round, places[i].wrong);
+		count_wrong_of<<<GRID, 0, places[i].stream>>>(places[i].output, COUNT, gang.nranks, places[i].round,
+		                                              places[i].wrong);
 		next_round<<<1, 1, 0, places[i].stream>>>(places[i].round);
 		CUDA(cudaStreamEndCapture(places[i].stream, &captured));
 		CUDA(cudaGraphInstantiate(&graphs[i], captured, 0));
@@ -202,7 +211,8 @@ static int end_captures(struct place *places, const struct gang *gang, cudaGraph
 	for (int i = 0; i < gang->nlocal; i++) {
 		struct place *place = &places[i];
 		CUDA(cudaSetDevice(place->device));
-		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round, place->wrong);
+		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, place->count, place->nranks, place->round,
+		                                           place->wrong);
 		next_round<<<1, 1, 0, place->stream>>>(place->round);
 		CUDA(cudaStreamEndCapture(place->stream, &captured[i]));
 	}
@@ -276,7 +286,8 @@ static int capture_all_as_one(struct place *places, const struct gang *gang, cud
 	for (int i = 0; i < gang->nlocal; i++) {
 		struct place *place = &places[i];
 		CUDA(cudaSetDevice(place->device));
-		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, COUNT, place->nranks, place->round, place->wrong);
+		count_wrong_of<<<GRID, 0, place->stream>>>(place->output, COUNT, place->nranks, place->round,
+		                                           place->wrong);
 		next_round<<<1, 1, 0, place->stream>>>(place->round);
 	}
 	TRY(lead(places, gang, events, true));

@@ -5,7 +5,8 @@
 extern "C" {
 #include "ipc/error.h"
 #include "rank-lib/device/export.h"
-ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device); /* device.h is C alone */
+/* device.h is C alone */
+ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
 }
 
 #include <cuda.h>
@@ -13,7 +14,8 @@ ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_d
 #define COUNT 70001
 
 /* The call on buffers that the test has made, in the place's stream; `places` keep their own memory. */
-static int round_on(struct place *places, const struct gang *gang, uint32_t **inputs, uint32_t **outputs, uint32_t round)
+static int round_on(struct place *places, const struct gang *gang, uint32_t **inputs, uint32_t **outputs,
+                    uint32_t round)
 {
 	struct place borrowed[GANG_MOST];
 	for (int i = 0; i < gang->nlocal; i++) {
@@ -48,8 +50,10 @@ static int pointers_into_the_middle_of_an_allocation_will_do_and_nothing_around_
 		CUDA(cudaSetDevice(places[i].device));
 		CUDA(cudaMemcpy(copy, blocks[i], whole * sizeof *copy, cudaMemcpyDeviceToHost));
 		for (size_t at = 0; at < whole; at++) {
-			bool inside = (at >= GUARD && at < GUARD + COUNT) || (at >= 2 * GUARD + COUNT && at < 2 * GUARD + 2 * COUNT);
-			REQUIRE(inside || copy[at] == 0xa5a5a5a5u, "rank %d: word %zu is %08x", places[i].rank, at, copy[at]);
+			bool inside = (at >= GUARD && at < GUARD + COUNT) ||
+			              (at >= 2 * GUARD + COUNT && at < 2 * GUARD + 2 * COUNT);
+			REQUIRE(inside || copy[at] == 0xa5a5a5a5u, "rank %d: word %zu is %08x", places[i].rank, at,
+			        copy[at]);
 		}
 		CUDA(cudaFree(blocks[i]));
 	}
@@ -89,8 +93,8 @@ static int bytes_may_lie_and_end_anywhere(void)
 				int expected = b >= at && b < at + count   ? places[i].rank + 1
 				               : b >= to && b < to + count ? gang.nranks * (gang.nranks + 1) / 2
 				                                           : 0xa5;
-				REQUIRE(copy[b] == expected, "rank %d, offset %zu: byte %zu is %02x instead of %02x", places[i].rank, offset, b,
-				        copy[b], (unsigned)expected);
+				REQUIRE(copy[b] == expected, "rank %d, offset %zu: byte %zu is %02x instead of %02x",
+				        places[i].rank, offset, b, copy[b], (unsigned)expected);
 			}
 		}
 	}
@@ -125,7 +129,8 @@ static int memory_pools_will_do(void)
 	return places_close(places, &gang);
 }
 
-typedef CUresult (*create_function)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
+typedef CUresult (*create_function)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
+                                    unsigned long long);
 typedef CUresult (*reserve_function)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 typedef CUresult (*map_function)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
 typedef CUresult (*access_function)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
@@ -205,7 +210,8 @@ static int a_range_that_is_mapped_only_in_part_is_refused(void)
 		TRY(map_two(places[i].device, &range, &half));
 		REQUIRE(!((unmap_function)unmap)((CUdeviceptr)range + half, half), "unmapping the second half");
 		REFUSED(ferryInvalidArgument, "beyond",
-		        ferryAllReduce(range, range, half / 4 + 1, ferryUint32, ferrySum, gang.comm[i], (ferryStream_t)places[i].stream));
+		        ferryAllReduce(range, range, half / 4 + 1, ferryUint32, ferrySum, gang.comm[i],
+		                       (ferryStream_t)places[i].stream));
 	}
 	TRY(places_round(places, &gang, 7, 0));
 	TRY(places_settle(places, &gang, "after the refusal"));
@@ -228,8 +234,8 @@ static int call_without_context(struct stranger *stranger)
 	CUcontext context = NULL;
 	REQUIRE(!stranger->current(&context) && !context, "a new thread has context %p", (void *)context);
 	const struct place *place = stranger->place;
-	ferryResult_t result = ferryAllReduce(place->input, place->output, place->count, ferryUint32, ferrySum, stranger->comm,
-	                                      (ferryStream_t)place->stream);
+	ferryResult_t result = ferryAllReduce(place->input, place->output, place->count, ferryUint32, ferrySum,
+	                                      stranger->comm, (ferryStream_t)place->stream);
 	REQUIRE(!result, "ferryAllReduce in a thread without a context: %s", ferryGetLastError(NULL));
 	REQUIRE(!stranger->current(&context) && !context, "the call has left context %p behind", (void *)context);
 	return 0;
@@ -256,7 +262,8 @@ static int a_thread_without_a_context_can_call_and_has_none_afterwards(void)
 		strangers[i].place = &places[i];
 		strangers[i].comm = gang.comm[i];
 		strangers[i].current = (current_function)current;
-		REQUIRE(!pthread_create(&strangers[i].thread, NULL, stranger_thread, &strangers[i]), "no thread for rank %d", i);
+		REQUIRE(!pthread_create(&strangers[i].thread, NULL, stranger_thread, &strangers[i]),
+		        "no thread for rank %d", i);
 	}
 	for (int i = 0; i < gang.nlocal; i++) {
 		pthread_join(strangers[i].thread, NULL);
@@ -284,10 +291,12 @@ static int memory_that_is_not_this_gpus_is_refused_by_name(void)
 		        ferryAllReduce(ordinary, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
 		REFUSED(ferryInvalidArgument, "recvbuff",
 		        ferryAllReduce(good, ordinary, 1, ferryUint32, ferrySum, gang.comm[i], stream));
-		REFUSED(ferryInvalidArgument, "pinned", ferryAllReduce(pinned, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "pinned",
+		        ferryAllReduce(pinned, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
 		REFUSED(ferryInvalidArgument, "managed memory",
 		        ferryAllReduce(managed, good, 1, ferryUint32, ferrySum, gang.comm[i], stream));
-		REFUSED(ferryInvalidArgument, "beyond", ferryAllReduce(good, good, (size_t)1 << 36, ferryUint32, ferrySum, gang.comm[i], stream));
+		REFUSED(ferryInvalidArgument, "beyond",
+		        ferryAllReduce(good, good, (size_t)1 << 36, ferryUint32, ferrySum, gang.comm[i], stream));
 		if (gang_devices() > 1) {
 			CUDA(cudaSetDevice((places[i].device + 1) % gang_devices()));
 			CUDA(cudaMalloc((void **)&foreign, 4096));
@@ -308,20 +317,22 @@ static int memory_that_is_not_this_gpus_is_refused_by_name(void)
 /* ---- buffers of other processes ---- */
 
 /* What this program's own copy of the devices says: its messages are not libferry's. */
-#define DEVICE(call)                                                                                                            \
-	do {                                                                                                                    \
-		ferryResult_t result_ = (call);                                                                                 \
-		REQUIRE(!result_, "%s: %s: %s", #call, ferryGetErrorString(result_), ferry_last_message());                     \
+#define DEVICE(call)                                                                                                   \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		REQUIRE(!result_, "%s: %s: %s", #call, ferryGetErrorString(result_), ferry_last_message());            \
 	} while (0)
-#define DEVICE_REFUSES(expected, word, call)                                                                                    \
-	do {                                                                                                                    \
-		ferryResult_t result_ = (call);                                                                                 \
-		REQUIRE(result_ == (expected) && strstr(ferry_last_message(), word), "%s: %s, \"%s\" instead of \"%s\"", #call,  \
-		        ferryGetErrorString(result_), result_ ? ferry_last_message() : "", word);                               \
+#define DEVICE_REFUSES(expected, word, call)                                                                           \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		REQUIRE(result_ == (expected) && strstr(ferry_last_message(), word),                                   \
+		        "%s: %s, \"%s\" instead of \"%s\"", #call, ferryGetErrorString(result_),                       \
+		        result_ ? ferry_last_message() : "", word);                                                    \
 	} while (0)
 
 #define SHARED 4
-static const size_t shared_counts[SHARED] = {1100, 1500, 2500, (3 << 20) + 3}; /* the first ones lie in one block of 2 MiB */
+/* the first ones lie in one block of 2 MiB */
+static const size_t shared_counts[SHARED] = {1100, 1500, 2500, (3 << 20) + 3};
 enum { SHARED_AT = 1021 /* words of an allocation before the exported buffer */, SHARED_MARK = 0x5eedf00d };
 
 struct neighbour {
@@ -339,10 +350,11 @@ static int exchange(struct neighbour *neighbour, const struct place *place, ferr
 	struct ferry_export mine[SHARED], *all;
 	for (int b = 0; b < SHARED; b++) {
 		CUDA(cudaMalloc((void **)&neighbour->blocks[b], shared_counts[b] * 4));
-		write_input<<<GRID, 0, place->stream>>>(neighbour->blocks[b], shared_counts[b], place->rank, 100 + (uint32_t)b, 0);
+		write_input<<<GRID, 0, place->stream>>>(neighbour->blocks[b], shared_counts[b], place->rank,
+		                                        100 + (uint32_t)b, 0);
 		CUDA(cudaGetLastError());
-		DEVICE(ferry_device_export(neighbour->device, neighbour->blocks[b] + SHARED_AT, (shared_counts[b] - SHARED_AT) * 4,
-		                           &mine[b]));
+		DEVICE(ferry_device_export(neighbour->device, neighbour->blocks[b] + SHARED_AT,
+		                           (shared_counts[b] - SHARED_AT) * 4, &mine[b]));
 	}
 	CUDA(cudaMalloc((void **)&all, (size_t)(place->nranks + 1) * sizeof mine));
 	struct ferry_export *own = all + (size_t)place->nranks * SHARED;
@@ -350,7 +362,8 @@ static int exchange(struct neighbour *neighbour, const struct place *place, ferr
 	CUDA(cudaDeviceSynchronize());
 	FERRY(ferryAllGather(own, all, sizeof mine, ferryUint8, comm, (ferryStream_t)place->stream));
 	CUDA(cudaStreamSynchronize(place->stream));
-	CUDA(cudaMemcpy(neighbour->handles, all + (size_t)neighbour->rank * SHARED, sizeof mine, cudaMemcpyDeviceToHost));
+	CUDA(cudaMemcpy(neighbour->handles, all + (size_t)neighbour->rank * SHARED, sizeof mine,
+	                cudaMemcpyDeviceToHost));
 	CUDA(cudaFree(all));
 	return 0;
 }
@@ -359,7 +372,8 @@ static int import_all(struct neighbour *neighbour)
 {
 	for (int b = 0; b < SHARED; b++) {
 		size_t bytes = (shared_counts[b] - SHARED_AT) * 4;
-		ferryResult_t result = ferry_device_import(neighbour->device, &neighbour->handles[b], bytes, &neighbour->opened[b]);
+		ferryResult_t result = ferry_device_import(neighbour->device, &neighbour->handles[b], bytes,
+		                                           &neighbour->opened[b]);
 		if (result == ferryInvalidUsage && strstr(ferry_last_message(), "no peer access")) {
 			neighbour->apart = true;
 			return 0;
@@ -380,9 +394,11 @@ static int judge_import(const struct neighbour *neighbour, int b, uint32_t *own,
 	}
 	CUDA(cudaMemcpy(host, from, count * 4, cudaMemcpyDefault));
 	for (size_t i = 0; i < count; i++) {
-		uint32_t expected = i == count - 1 && last ? last : data_value(neighbour->rank, 100 + (uint32_t)b, SHARED_AT + i);
-		REQUIRE(host[i] == expected, "rank %d's allocation of %zu words: word %zu is %08x instead of %08x", neighbour->rank,
-		        shared_counts[b], SHARED_AT + i, host[i], expected);
+		uint32_t expected = i == count - 1 && last
+		                            ? last
+		                            : data_value(neighbour->rank, 100 + (uint32_t)b, SHARED_AT + i);
+		REQUIRE(host[i] == expected, "rank %d's allocation of %zu words: word %zu is %08x instead of %08x",
+		        neighbour->rank, shared_counts[b], SHARED_AT + i, host[i], expected);
 	}
 	return 0;
 }
@@ -401,7 +417,8 @@ static int use_imports(struct neighbour *neighbour)
 		TRY(judge_import(neighbour, b, own, host, mark));
 		/* Opened once more and closed, it is still there. */
 		DEVICE(ferry_device_import(neighbour->device, &neighbour->handles[b], 4, &again));
-		REQUIRE(again.address == neighbour->opened[b].address, "once at %p, then at %p", neighbour->opened[b].address, again.address);
+		REQUIRE(again.address == neighbour->opened[b].address, "once at %p, then at %p",
+		        neighbour->opened[b].address, again.address);
 		ferry_device_import_close(neighbour->device, &again);
 		TRY(judge_import(neighbour, b, NULL, host, mark));
 	}
@@ -412,13 +429,17 @@ static int use_imports(struct neighbour *neighbour)
 	return 0;
 }
 
-/* Also a barrier: no rank's buffers go before its neighbour has closed them, and no mark is looked for before it is written. */
+/*
+ * Also a barrier: no rank's buffers go before its neighbour has closed them, and no mark is looked for before it is
+ * written.
+ */
 static int any_apart(struct place *place, ferryComm_t comm, bool *apart)
 {
 	uint32_t flag = *apart;
 	CUDA(cudaMemcpy(place->input, &flag, sizeof flag, cudaMemcpyHostToDevice));
 	CUDA(cudaDeviceSynchronize());
-	FERRY(ferryAllReduce(place->input, place->output, 1, ferryUint32, ferryMax, comm, (ferryStream_t)place->stream));
+	FERRY(ferryAllReduce(place->input, place->output, 1, ferryUint32, ferryMax, comm,
+	                     (ferryStream_t)place->stream));
 	CUDA(cudaStreamSynchronize(place->stream));
 	CUDA(cudaMemcpy(&flag, place->output, sizeof flag, cudaMemcpyDeviceToHost));
 	*apart = flag;
@@ -478,15 +499,18 @@ static int memory_that_cuda_ipc_cannot_open_is_not_exported(void)
 		CUDA(cudaMallocAsync((void **)&pooled, 4096, places[i].stream));
 		CUDA(cudaStreamSynchronize(places[i].stream));
 		TRY(map_two(places[i].device, &range, &half));
-		DEVICE_REFUSES(ferryInvalidArgument, "cudaMallocAsync", ferry_device_export(device, pooled + 1, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "cudaMallocAsync",
+		               ferry_device_export(device, pooled + 1, 8, &handle));
 		DEVICE_REFUSES(ferryInvalidArgument, "cuMemMap", ferry_device_export(device, range + 64, 8, &handle));
 		DEVICE_REFUSES(ferryInvalidArgument, "managed", ferry_device_export(device, managed, 8, &handle));
 		DEVICE_REFUSES(ferryInvalidArgument, "pinned", ferry_device_export(device, pinned, 8, &handle));
-		DEVICE_REFUSES(ferryInvalidArgument, "ordinary host memory", ferry_device_export(device, ordinary, 8, &handle));
-		DEVICE_REFUSES(ferryInvalidArgument, "beyond", ferry_device_export(device, places[i].input, (size_t)1 << 36, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "ordinary host memory",
+		               ferry_device_export(device, ordinary, 8, &handle));
+		DEVICE_REFUSES(ferryInvalidArgument, "beyond",
+		               ferry_device_export(device, places[i].input, (size_t)1 << 36, &handle));
 		DEVICE(ferry_device_export(device, places[i].input + 3, 8, &handle));
-		REQUIRE(handle.offset >= 12 && handle.allocation >= COUNT * 4, "at %llu of %llu", (unsigned long long)handle.offset,
-		        (unsigned long long)handle.allocation);
+		REQUIRE(handle.offset >= 12 && handle.allocation >= COUNT * 4, "at %llu of %llu",
+		        (unsigned long long)handle.offset, (unsigned long long)handle.allocation);
 		DEVICE_REFUSES(ferryInvalidUsage, "itself", ferry_device_import(device, &handle, 8, &imported));
 		handle.name[5] ^= 1;
 		DEVICE_REFUSES(ferryInvalidArgument, "damaged", ferry_device_import(device, &handle, 8, &imported));
@@ -500,7 +524,10 @@ static int memory_that_cuda_ipc_cannot_open_is_not_exported(void)
 	return places_close(places, &gang);
 }
 
-/* In another process: the GPUs in reverse order. The communicator's device is the one that CUDA calls by that number there. */
+/*
+ * In another process: the GPUs in reverse order. The communicator's device is the one that CUDA calls by that number
+ * there.
+ */
 static int visible_devices_are_counted_as_cuda_counts_them(void)
 {
 	char order[64] = "", command[4500], self[4096];

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls take their place in CUDA streams: nothing but the stream between the kernel that writes and the one that reads. */
+/*
+ * Calls take their place in CUDA streams: nothing but the stream between the kernel that writes and the one that reads.
+ */
 #include "tests/gpu/data.cuh"
 
 #define COUNT 100003
@@ -154,7 +156,8 @@ static int a_thread_per_rank_calls_and_waits_by_itself(void)
 	for (int i = 0; i < gang.nlocal; i++) {
 		callers[i].place = &places[i];
 		callers[i].comm = gang.comm[i];
-		REQUIRE(!pthread_create(&callers[i].thread, NULL, caller_thread, &callers[i]), "no thread for rank %d", i);
+		REQUIRE(!pthread_create(&callers[i].thread, NULL, caller_thread, &callers[i]), "no thread for rank %d",
+		        i);
 	}
 	for (int i = 0; i < gang.nlocal; i++) {
 		pthread_join(callers[i].thread, NULL);
@@ -237,7 +240,10 @@ static int calls_in_sixteen_streams_wait_until_the_last_rank_has_made_its_own(vo
 	return sixteen_streams_rank_by_rank(false);
 }
 
-/* Ferry's copies have this priority too, and so may share a hardware queue with a stream that waits for them. Run by name. */
+/*
+ * Ferry's copies have this priority too, and so may share a hardware queue with a stream that waits for them. Run by
+ * name.
+ */
 static int calls_in_sixteen_streams_of_the_greatest_priority_all_finish(void)
 {
 	return sixteen_streams_rank_by_rank(true);
@@ -462,7 +468,10 @@ static int use_the_driver(enum use use, void **memory, size_t bytes)
 	return 0;
 }
 
-/* Calls that all ranks have made, so nothing but the driver can keep them from finishing; then this thread goes into the driver. */
+/*
+ * Calls that all ranks have made, so nothing but the driver can keep them from finishing; then this thread goes into
+ * the driver.
+ */
 static int memory_calls_beside(enum use use)
 {
 	struct gang gang;
