@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` lays down besides the commands, which their own folders install: the library, its two headers, the
-# pkg-config file, the CMake package, man pages, the manual and examples. Everything finds its neighbours by relative paths, so an
-# installed tree may be moved.
+# What `cmake --install` lays down besides the commands, which their own folders install: the library, its two headers,
+# the pkg-config file, the CMake package, man pages, the manual and examples. Everything finds its neighbours by
+# relative paths, so an installed tree may be moved.
 include(CMakePackageConfigHelpers)
 
 # The version is written twice, here and where a program can read it. They must not drift apart.

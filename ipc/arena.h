@@ -109,9 +109,9 @@ struct ferry_arena_header {
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
-	_Atomic uint32_t
-	        ready; /* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release;
-	                              futex word */
+	/* 1: every rank has attached, and the router has mapped the other domains' arenas; 0 to 1, with release; futex
+	   word */
+	_Atomic uint32_t ready;
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
 	char pad0[64];

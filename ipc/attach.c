@@ -343,7 +343,8 @@ static int send_head(int connection, const struct ferry_attach_message *message,
 	                      .msg_iovlen = 1,
 	                      .msg_control = control,
 	                      .msg_controllen = CMSG_SPACE(bytes)};
-	*CMSG_FIRSTHDR(&head) = (struct cmsghdr){.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+	*CMSG_FIRSTHDR(&head) = (struct cmsghdr){
+		.cmsg_len = CMSG_LEN(bytes), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(CMSG_FIRSTHDR(&head)), descriptors, bytes);
 	ssize_t sent;
 	do

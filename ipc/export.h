@@ -33,8 +33,8 @@ struct ferry_buffer_name {
 };
 
 struct ferry_export_cell {
-	_Atomic uint64_t
-	        used; /* rank: number of its last submission that names the index, from 1; or FERRY_EXPORT_PINNED */
+	/* rank: number of its last submission that names the index, from 1; or FERRY_EXPORT_PINNED */
+	_Atomic uint64_t used;
 	_Atomic uint64_t mapped; /* router: the generation that it has mapped, 0: none */
 };
 

@@ -59,7 +59,9 @@ static ferryResult_t watch_routers(struct ferryComm *comm)
 {
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
 		struct ferry_watched *watched = &comm->watched[domain];
-		*watched = (struct ferry_watched){.kept = {.descriptor = comm->sockets[domain], .closed = on_router_lost, .look = release_streams},
+		*watched = (struct ferry_watched){.kept = {.descriptor = comm->sockets[domain],
+		                                           .closed = on_router_lost,
+		                                           .look = release_streams},
 		                                  .comm = comm,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);

@@ -28,8 +28,9 @@
  */
 struct ferry_queue {
 	_Alignas(FERRY_APART) _Atomic uint64_t next; /* call tag << 32 | parts claimed; workers, by compare-and-swap */
-	_Atomic uint64_t ready; /* call tag << 32 | slices known to be runnable: what the gates said; workers,
-	                                                release/acquire. One may store less than another has: they look again */
+	/* call tag << 32 | slices known to be runnable: what the gates said; workers, release/acquire. One may store less than
+	   another has: they look again */
+	_Atomic uint64_t ready;
 };
 
 struct ferry_slot {
@@ -64,9 +65,8 @@ struct ferry_job_plan {
 	uint32_t nworks;                        /* of this domain */
 	struct ferry_work *works[FERRY_BANKS];
 	void *memory;                           /* that the arrays lie in */
-	struct ferry_steps *steps
-	        [FERRY_MAX_RANKS]; /* of ranks whose data this router moves, and that hold it; connection thread, before the rank
-	                                           hears that it is kept */
+	/* of ranks whose data this router moves, and that hold it; connection thread, before the rank hears that it is kept */
+	struct ferry_steps *steps[FERRY_MAX_RANKS];
 	/* of those ranks, under way: who takes one adds, under the table's lock, who ends it takes away */
 	_Atomic uint32_t calls;
 	uint64_t holders;                       /* bit r: rank r has given it and not dropped it; connection thread */
@@ -115,9 +115,9 @@ struct ferry_job {
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
 	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
 	bool registered[FERRY_MAX_DOMAINS];
-	struct ferry_imports *imports
-	        [FERRY_MAX_RANKS]; /* of ranks that have asked to be mapped (router/imports.h); connection thread,
-	                                           before the rank is welcomed, and once nobody works for the job any more */
+	/* of ranks that have asked to be mapped (router/imports.h); connection thread, before the rank is welcomed, and once
+	   nobody works for the job any more */
+	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
 	/* 1 once the other domains' arenas are mapped; attendant thread, release */
 	_Atomic uint32_t ready;

@@ -165,7 +165,8 @@ static void divide(const struct ferry_job *job, const struct ferry_plan *plan, u
 		return;
 	}
 	*nqueues = 1;
-	*share = between(1, plan->slice / (plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST), job->workers);
+	uint32_t least = plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST;
+	*share = between(1, plan->slice / least, job->workers);
 }
 
 static size_t up_to_apart(size_t bytes)

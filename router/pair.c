@@ -34,7 +34,8 @@ static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const stru
 	uint32_t destination = seat->direction == FERRY_UP ? transfer->peer : self;
 	const struct ferry_arena *arena = &member->shared->arenas[member->shared->rank_domain[source]];
 	if (window)
-		*window = ferry_pair_window(arena, source, destination) + slice % FERRY_PAIR_SLOTS * arena->pair_slot_bytes;
+		*window = ferry_pair_window(arena, source, destination) +
+		          slice % FERRY_PAIR_SLOTS * arena->pair_slot_bytes;
 	return &arena->pair_lines[source * arena->nranks + destination];
 }
 

@@ -40,8 +40,8 @@ struct walker {
 	uint64_t hurry;    /* this rank's own */
 	struct flight flights[FLIGHTS];
 	unsigned failures;
-	bool broken; /* a call failed: the communicator has, and with it every rank's calls. A wrong result breaks nothing.
-	              */
+	/* a call failed: the communicator has, and with it every rank's calls. A wrong result breaks nothing. */
+	bool broken;
 };
 
 static struct ferry_trial random_trial(struct walker *walker)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The fuzz targets. With -DFERRY_BUILD_FUZZERS=ON (clang; `make fuzz`) libFuzzer drives them; otherwise fuzz_replay.c does, over
-# the corpus, fresh seeds and mutants of both, as ordinary tests.
+# The fuzz targets. With -DFERRY_BUILD_FUZZERS=ON (clang; `make fuzz`) libFuzzer drives them; otherwise fuzz_replay.c
+# does, over the corpus, fresh seeds and mutants of both, as ordinary tests.
 add_executable(fuzz_seeds fuzz_seeds.c)
 target_link_libraries(fuzz_seeds PRIVATE ferry_program)
 
@@ -22,7 +22,7 @@ if(NOT FERRY_BUILD_FUZZERS)
   add_test(NAME any_bytes_as_plan_are_refused_or_stay_inside COMMAND fuzz_plan 3000 ${fuzz_seed_dir}/plan)
   add_test(NAME any_bytes_as_attach_message_are_refused_or_in_range COMMAND fuzz_attach 20000 ${fuzz_seed_dir}/attach)
   set_tests_properties(fuzz_seeds_are_valid PROPERTIES FIXTURES_SETUP fuzz_seeds LABELS program TIMEOUT 60)
-  set_tests_properties(any_text_as_program_is_refused_or_compiles_to_a_valid_plan any_bytes_as_plan_are_refused_or_stay_inside
-    any_bytes_as_attach_message_are_refused_or_in_range
+  set_tests_properties(any_text_as_program_is_refused_or_compiles_to_a_valid_plan
+    any_bytes_as_plan_are_refused_or_stay_inside any_bytes_as_attach_message_are_refused_or_in_range
     PROPERTIES FIXTURES_REQUIRED fuzz_seeds LABELS program TIMEOUT 120)
 endif()

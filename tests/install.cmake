@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# A ctest script: an installed tree is all that a program needs. Installs into a fresh prefix and moves it elsewhere, builds the
-# examples against it by pkg-config and by find_package(Ferry), and runs what was built without telling it where libferry is.
+# A ctest script: an installed tree is all that a program needs. Installs into a fresh prefix and moves it elsewhere,
+# builds the examples against it by pkg-config and by find_package(Ferry), and runs what was built without telling it
+# where libferry is.
 #   cmake -DBUILD=<build dir> -DSOURCE=<source dir> -DWORK=<scratch dir> -DCC=<compiler> -DSANITIZE=<as FERRY_SANITIZE>
 #         -DLIBDIR=<lib> -DBINDIR=<bin> -DVERSION=<x.y.z> -P install.cmake
 cmake_minimum_required(VERSION 3.22)

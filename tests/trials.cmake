@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Suites over the public API. Those that run trials (bench/trial/trial.h) judge collectives by an independent reference.
-add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c ${PROJECT_SOURCE_DIR}/bench/trial/element.c)
+add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial.c
+  ${PROJECT_SOURCE_DIR}/bench/trial/element.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
@@ -10,7 +11,8 @@ ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
 set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
 
-# Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to itself.
+# Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to
+# itself.
 if(MPI_C_FOUND)
   add_executable(mpi_collectives mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/peers/mpi.c)
   target_link_libraries(mpi_collectives PRIVATE ferry_flags trial_run MPI::MPI_C PkgConfig::CMOCKA)

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that must be alone in the staging (FERRY_PLAN_ALONE, ipc/plan.h) among others that need not be: whichever they are, nobody
- * writes what another call's reader still wants. An alone call has bank 0's staging even in bank 1, so it begins when the call
- * before it is over everywhere, and the call behind it begins when it is: rank-lib/run.c, ferry_run_may_begin. Two ranks send
- * to each other and to a router; streams reach the calls of the two banks in any order, or at rank 1 all calls in one stream. A
- * rank waits for the router by the last call that it has submitted in a bank, unless that is a later one.
+ * Calls that must be alone in the staging (FERRY_PLAN_ALONE, ipc/plan.h) among others that need not be: whichever they
+ * are, nobody writes what another call's reader still wants. An alone call has bank 0's staging even in bank 1, so it
+ * begins when the call before it is over everywhere, and the call behind it begins when it is: rank-lib/run.c,
+ * ferry_run_may_begin. Two ranks send to each other and to a router; streams reach the calls of the two banks in any
+ * order, or at rank 1 all calls in one stream. A rank waits for the router by the last call that it has submitted in a
+ * bank, unless that is a later one.
  *
  * Where rank 0 gives the numbers (call_names.pml), it alone waits, before it tells the number.
  *
- * Bytes move in two steps, as in bank_reuse.pml, which has the rest. Each of these breaks it, as scripts/check-models shows:
+ * Bytes move in two steps, as in bank_reuse.pml, which has the rest. Each of these breaks it, as scripts/check-models
+ * shows:
  *   -DNO_WAIT_BEFORE   an alone call begins beside the call before it
  *   -DNO_WAIT_BEHIND   a call that need not be alone begins beside an alone one before it
  *   -DNO_BANK_GATE     a call does not wait for the one before it in its bank
  *   -DNAME_EARLY       rank 0 tells the number of a call before it has waited
- *   -DWAIT_FOR_LATER   a rank waits for the router by the last call in the bank, though it be later than the call in question
+ *   -DWAIT_FOR_LATER   a rank waits for the router by the last call in the bank, though it be later than the call in
+ *                      question
  */
 #ifndef CALLS
 #define CALLS 5

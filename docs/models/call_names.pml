@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rank-lib/run.c: calls captured into graphs, whose replays no host thread makes. Two ranks, two streams each, a captured call in
- * each stream, replayed twice; the ranks' streams reach them in any order. Rank 0's lane gives each run the next number and tells
- * its name in the descriptor of its bank; the other rank begins the call that is named. Under one number both run the same call,
- * and every replay ends.
+ * rank-lib/run.c: calls captured into graphs, whose replays no host thread makes. Two ranks, two streams each, a
+ * captured call in each stream, replayed twice; the ranks' streams reach them in any order. Rank 0's lane gives each
+ * run the next number and tells its name in the descriptor of its bank; the other rank begins the call that is named.
+ * Under one number both run the same call, and every replay ends.
  *
- * A descriptor stays until both ranks have finished the run in it, because rank 0 takes a number only when its bank is free: so
- * a rank that has not begun that run can read seq and name one after the other.
+ * A descriptor stays until both ranks have finished the run in it, because rank 0 takes a number only when its bank is
+ * free: so a rank that has not begun that run can read seq and name one after the other.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DOWN_ORDER        each rank numbers runs as its own streams reach them
@@ -50,7 +50,8 @@ proctype stream(byte rank, which)
 #ifdef NO_BANK_GATE
 #define BANK_FREE(seq) true
 #else
-#define BANK_FREE(seq) ((seq) <= BANKS || (over[AT(0, (seq) % BANKS)] >= (seq) - BANKS && over[AT(1, (seq) % BANKS)] >= (seq) - BANKS))
+#define OVER(rank, seq) (over[AT(rank, (seq) % BANKS)] >= (seq) - BANKS)
+#define BANK_FREE(seq) ((seq) <= BANKS || (OVER(0, seq) && OVER(1, seq)))
 #endif
 
 inline submit(which)
@@ -127,7 +128,8 @@ inline try_end(which)
 }
 
 #define NEXT ((last[AT(0, 0)] > last[AT(0, 1)] -> last[AT(0, 0)] : last[AT(0, 1)]) + 1)
-#define NAMED(which, b) (desc_seq[AT(0, b)] > last[AT(1, b)] && desc_name[AT(0, b)] == which + 1 && BANK_FREE(desc_seq[AT(0, b)]))
+#define TOLD(b) desc_seq[AT(0, b)]
+#define NAMED(which, b) (TOLD(b) > last[AT(1, b)] && desc_name[AT(0, b)] == which + 1 && BANK_FREE(TOLD(b)))
 #ifdef OWN_ORDER
 #define WORTH_A_LOOK(which) true
 #else

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ipc/wait.h, ferry_doorbell: no wake-up is lost. Two ringers publish slices in a counter each (ipc/publish.h); two waiters want
- * every slice of both, and sleep on one bell as a lane or a router does.
+ * ipc/wait.h, ferry_doorbell: no wake-up is lost. Two ringers publish slices in a counter each (ipc/publish.h); two
+ * waiters want every slice of both, and sleep on one bell as a lane or a router does.
  *
- * A core's stores reach the others after its own later loads have been done, unless a fence stands between. So a store goes
- * into the core's buffer first (`*_buffered`), and `memory` moves it on at any later time. A fence, a read-modify-write that
- * releases, and the kernel's lock inside a futex call wait until the buffer is empty.
+ * A core's stores reach the others after its own later loads have been done, unless a fence stands between. So a store
+ * goes into the core's buffer first (`*_buffered`), and `memory` moves it on at any later time. A fence, a
+ * read-modify-write that releases, and the kernel's lock inside a futex call wait until the buffer is empty.
  *
  * Checked: no execution ends with a waiter asleep. Each of these breaks it, as scripts/check-models shows:
  *   -DNO_RINGER_FENCE   the ringer looks for sleepers before its slice is visible
@@ -45,7 +45,8 @@ proctype ringer(byte me)
 	do
 	:: slice > SLICES -> break
 	:: else ->
-		atomic { counter_buffered[me] == 0 -> counter_buffered[me] = slice } /* stores of one core stay in order */
+		/* stores of one core stay in order */
+		atomic { counter_buffered[me] == 0 -> counter_buffered[me] = slice }
 #ifndef NO_RINGER_FENCE
 		counter_buffered[me] == 0;
 #endif

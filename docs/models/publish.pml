@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * router/job.c: workers that claim parts of slices of one instruction, each from its own queue or another's, finish them in any
- * order, and publish whole slices in order. Two workers, two queues with a part of each slice, one bank, several calls: every
- * slice is published, under its own call's number, and every call ends once.
+ * router/job.c: workers that claim parts of slices of one instruction, each from its own queue or another's, finish
+ * them in any order, and publish whole slices in order. Two workers, two queues with a part of each slice, one bank,
+ * several calls: every slice is published, under its own call's number, and every call ends once.
  *
- * `publishing` is held by one worker at a time; another that finishes a slice meanwhile leaves it to the holder, who looks
- * once more after it let go. A worker can be put aside between finishing its part and coming to publish, and others publish
- * for it: so a call ends when the last worker has come out of publish, not when the last slice is published. Else the next call
- * of the bank begins, and the late worker spoils it. A worker tells of several parts at once, and of none before it is out.
+ * `publishing` is held by one worker at a time; another that finishes a slice meanwhile leaves it to the holder, who
+ * looks once more after it let go. A worker can be put aside between finishing its part and coming to publish, and
+ * others publish for it: so a call ends when the last worker has come out of publish, not when the last slice is
+ * published. Else the next call of the bank begins, and the late worker spoils it. A worker tells of several parts at
+ * once, and of none before it is out.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DEND_WITH_LAST_SLICE   the worker that publishes the last slice ends the call
@@ -96,7 +97,11 @@ inline run_part()
 #ifdef TELL_EARLY
 	tell(1);
 #endif
-	atomic { assert(done[slice % WINDOW] < QUEUES); done[slice % WINDOW]++; last_part = (done[slice % WINDOW] == QUEUES) }
+	atomic {
+		assert(done[slice % WINDOW] < QUEUES);
+		done[slice % WINDOW]++;
+		last_part = (done[slice % WINDOW] == QUEUES)
+	}
 	if
 	:: last_part -> publish()
 	:: else
@@ -112,7 +117,8 @@ end:	do
 	/* admit, under its lock */
 	:: d_step { running == 0 && submitted > last ->
 		published = 0; done[0] = 0; done[1] = 0; unfinished = SLICES * QUEUES;
-		last = submitted; next_call[0] = submitted; next_slice[0] = 0; next_call[1] = submitted; next_slice[1] = 0;
+		last = submitted;
+		next_call[0] = submitted; next_slice[0] = 0; next_call[1] = submitted; next_slice[1] = 0;
 		running = submitted }
 	/* the call that it sees; it may be over when the worker comes to claim, which the claim words tell */
 	:: atomic { mine == 0 && running != 0 && (CLAIMABLE(0, running) || CLAIMABLE(1, running)) -> mine = running }

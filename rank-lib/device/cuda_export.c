@@ -185,7 +185,8 @@ static ferryResult_t open_mapping(const struct ferry_cuda_driver *driver, const 
 		                  (unsigned long long)handle->bytes, (unsigned long long)handle->offset,
 		                  (long long)handle->process, range.bytes);
 	}
-	*imported = (struct ferry_imported){.address = (char *)(uintptr_t)mapping + handle->offset, .mapping = (void *)(uintptr_t)mapping};
+	*imported = (struct ferry_imported){.address = (char *)(uintptr_t)mapping + handle->offset,
+	                                    .mapping = (void *)(uintptr_t)mapping};
 	return ferrySuccess;
 }
 

@@ -46,13 +46,14 @@ typedef struct {
 /** How a communicator is made. Set it to FERRY_CONFIG_INITIALIZER, then change what you need. */
 typedef struct {
 	size_t size;
-	const char *
-	        device; /**< "host", "cuda" or NULL: FERRY_DEVICE, else cuda where the process has a CUDA device, else host */
+	/** "host", "cuda" or NULL: FERRY_DEVICE, else cuda where the process has a CUDA device, else host */
+	const char *device;
 	int ordinal;         /**< which device; -1: local rank (host), the thread's current device (cuda) */
 	int domain;          /**< the rank's domain; -1: from the layout */
 	const char *router;  /**< "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
-	uint64_t
-	        staging; /**< bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's last-level cache */
+	/** bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's last-
+	    level cache */
+	uint64_t staging;
 } ferryConfig_t;
 #define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0}
 

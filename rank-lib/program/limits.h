@@ -43,8 +43,8 @@ struct ferry_limits_window {
 	uint64_t bytes, copy_bytes;
 	struct ferry_limits_rates alone;  /* all D2H; all H2D */
 	struct ferry_limits_rates both;   /* each GPU in its own window */
-	struct ferry_limits_rates
-	        gather; /* H2D of what other GPUs' D2H has just written, each written line read gpus - 1 times */
+	/* H2D of what other GPUs' D2H has just written, each written line read gpus - 1 times */
+	struct ferry_limits_rates gather;
 };
 
 /** Copies of one size back to back on one GPU, alternating over so many streams; per copy. */

@@ -94,7 +94,8 @@ void places_open(struct place *places, const struct gang *gang, size_t count)
 {
 	for (int rank = 0; rank < gang->nranks; rank++) {
 		struct place *place = &places[rank];
-		*place = (struct place){.device = gang->devices[rank], .rank = rank, .nranks = gang->nranks, .count = count};
+		*place = (struct place){
+			.device = gang->devices[rank], .rank = rank, .nranks = gang->nranks, .count = count};
 		place_enter(place);
 		CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
 		place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
