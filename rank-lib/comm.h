@@ -17,6 +17,7 @@
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/program/program.h"
 #include "rank-lib/user_programs.h"
+#include "rank-lib/windows.h"
 #include "rank-lib/words.h"
 #include "router/lane.h"
 
@@ -75,6 +76,7 @@ struct ferryComm {
 	struct ferry_capture *captures;     /* mapped: calls that graphs have */
 	uint32_t forgets_seen;
 	struct ferry_registration *registrations;
+	struct ferry_windows windows;
 	struct ferry_redop redops[FERRY_MAX_REDOPS];
 	struct ferry_user_programs programs;
 	uint64_t slice, window;             /* overrides; 0: chosen */

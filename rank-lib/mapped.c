@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define SAMPLE_BYTES 4096
+#define NO_SUBMISSION 0
 
 /* A captured call that a graph may still have. */
 struct ferry_capture {
@@ -81,7 +82,7 @@ static ferryResult_t attempt(struct ferryComm *comm)
 	ferryResult_t result = pieces->allocate(comm->device, SAMPLE_BYTES, &sample);
 	if (result)
 		return result;
-	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, 1, &name)))
+	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, &name)))
 		result = ferry_exports_forget(comm->exports, &name);
 	pieces->release(comm->device, sample);
 	return result;
@@ -215,23 +216,41 @@ static void find_reach(const struct ferry_collective_call *collective, const str
 	}
 }
 
+/* Names the buffer, or a window in its place. */
+static ferryResult_t name_buffer(struct ferryComm *comm, const void *buffer, uint64_t bytes,
+                                 enum ferry_direction direction, const struct ferry_stream_state *stream,
+                                 struct ferry_buffer_name *name, char **window)
+{
+	uint64_t submission = stream->captures ? FERRY_EXPORT_PINNED : comm->submissions + 1;
+	void *memory;
+	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, submission, name);
+	if (result != ferryInvalidUsage)
+		return result;
+	ferry_forget_message(); /* that it cannot be exported is no failure */
+	result = ferry_windows_take(&comm->windows, comm->device, stream->captures ? 0 : stream->id, direction, bytes,
+	                            &memory);
+	if (result)
+		return result;
+	*window = memory;
+	return ferry_exports_name(comm->exports, memory, bytes, submission, name);
+}
+
 ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective)
 {
 	const struct ferry_request *request = collective->request;
 	struct ferryComm *comm = request->comm;
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
-	uint64_t reach[2], submission = collective->stream.captures ? FERRY_EXPORT_PINNED : comm->submissions + 1;
+	uint64_t reach[2];
 	const void *starts[2] = {request->send, request->receive};
 	ferryResult_t result = ferrySuccess;
 	sweep_captures(comm);
 	ferry_request_buffers(request, &parts, &buffers);
 	find_reach(collective, &parts, reach);
-	collective->names[0] = collective->names[1] = (struct ferry_buffer_name){0};
-	for (int i = 0; i < 2 && !result; i++)
+	for (enum ferry_direction i = FERRY_UP; i <= FERRY_DOWN && !result; i++)
 		if (reach[i])
-			result = ferry_exports_name(comm->exports, starts[i], reach[i], submission,
-			                            &collective->names[i]);
+			result = name_buffer(comm, starts[i], reach[i], i, &collective->stream, &collective->names[i],
+			                     &collective->windows[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
 		ferry_exports_unpin(comm->exports, &collective->names[0]);
 	return result;
@@ -293,6 +312,49 @@ static ferryResult_t submit_collective(const struct ferry_collective_call *colle
 	return submit(comm, head, behind, head->nparts * sizeof *behind);
 }
 
+/* The copies that a window needs: of each part that the call moves, and no other byte of the user's. */
+static ferryResult_t fill_window(const struct ferry_collective_call *collective,
+                                 const struct ferry_call_buffers *buffers, enum ferry_direction direction,
+                                 struct ferry_local_copy **copies, uint32_t *ncopies)
+{
+	const struct ferry_steps *steps = &collective->entry->steps;
+	char *window = collective->windows[direction],
+	     *start = direction == FERRY_UP ? buffers->send : buffers->receive;
+	if (!window)
+		return ferrySuccess;
+	if (!(*copies = calloc(steps->nsteps[direction] + 1, sizeof **copies)))
+		return ferry_fail(ferrySystemError, "no memory for %u copies", steps->nsteps[direction]);
+	for (uint32_t i = 0; i < steps->nsteps[direction]; i++) {
+		struct ferry_transfer transfer;
+		ferry_call_fill_transfer(steps->plan, buffers, &steps->steps[direction][0][i], &transfer);
+		if (!transfer.length || transfer.destination)
+			continue;
+		char *there = window + (transfer.user - start);
+		(*copies)[(*ncopies)++] = direction == FERRY_UP
+		                                  ? (struct ferry_local_copy){there, transfer.user, transfer.length}
+		                                  : (struct ferry_local_copy){transfer.user, there, transfer.length};
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t fill_copies(const struct ferry_collective_call *collective,
+                                 const struct ferry_call_buffers *buffers, struct ferry_stream_call *in_stream)
+{
+	ferryResult_t result = ferry_own_copies(&collective->entry->steps, buffers, in_stream);
+	if (!result)
+		result = fill_window(collective, buffers, FERRY_UP, &in_stream->before, &in_stream->nbefore);
+	if (!result)
+		result = fill_window(collective, buffers, FERRY_DOWN, &in_stream->after, &in_stream->nafter);
+	return result;
+}
+
+static void free_copies(struct ferry_stream_call *in_stream)
+{
+	free(in_stream->copies);
+	free(in_stream->before);
+	free(in_stream->after);
+}
+
 ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collective)
 {
 	const struct ferry_request *request = collective->request;
@@ -307,7 +369,7 @@ ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collec
 	fill_head(collective, &head);
 	if (collective->seq)
 		atomic_store_explicit(&steps->last_seq, collective->seq, memory_order_relaxed);
-	ferryResult_t result = ferry_own_copies(steps, &buffers, &in_stream);
+	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
 	if (!result)
 		result = take_word(collective, &head, &in_stream);
 	if (!result) {
@@ -324,24 +386,94 @@ ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collec
 		wake_router(comm, steps->domains);
 		result = enqueue(comm, request->stream, &in_stream);
 	}
-	free(in_stream.copies);
+	free_copies(&in_stream);
 	return result;
 }
 
 /* ---- sends and receives ---- */
 
-static ferryResult_t name_message(struct ferryComm *comm, const struct ferry_request *request, uint64_t submission,
-                                  struct ferry_submitted_message *message)
+/* Sends and receives of one call; where their buffers cannot be named, each has a part of a window. */
+struct messages {
+	const struct ferry_request *requests;
+	struct ferry_submitted_message *submitted;
+	uint32_t count;
+	uint64_t windowed[2]; /* bytes of windows that are needed, by direction */
+};
+
+static void *buffer_of(const struct ferry_request *request)
 {
-	bool up = request->direction == FERRY_UP;
-	*message = (struct ferry_submitted_message){.bytes = request->count * ferry_type_size(request->type),
-	                                            .peer = (uint32_t)request->root,
-	                                            .type = (uint8_t)request->type,
-	                                            .direction = (uint8_t)request->direction};
-	if (!message->bytes)
-		return ferrySuccess;
-	return ferry_exports_name(comm->exports, up ? request->send : request->receive, message->bytes, submission,
-	                          &message->buffer);
+	return request->direction == FERRY_UP ? (void *)request->send : request->receive;
+}
+
+static uint64_t up_to_line(uint64_t bytes)
+{
+	return (bytes + 127) / 128 * 128;
+}
+
+/* Those that can be named; of the others `generation` stays 0. */
+static ferryResult_t name_messages(struct ferryComm *comm, struct messages *messages, uint64_t submission)
+{
+	for (uint32_t i = 0; i < messages->count; i++) {
+		const struct ferry_request *request = &messages->requests[i];
+		struct ferry_submitted_message *message = &messages->submitted[i];
+		*message = (struct ferry_submitted_message){.bytes = request->count * ferry_type_size(request->type),
+		                                            .peer = (uint32_t)request->root,
+		                                            .type = (uint8_t)request->type,
+		                                            .direction = (uint8_t)request->direction};
+		if (!message->bytes)
+			continue;
+		ferryResult_t result = ferry_exports_name(comm->exports, buffer_of(request), message->bytes, submission,
+		                                          &message->buffer);
+		if (result && result != ferryInvalidUsage)
+			return result;
+		if (!result)
+			continue;
+		ferry_forget_message();
+		messages->windowed[message->direction] += up_to_line(message->bytes);
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messages, uint64_t submission,
+                                  const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
+{
+	struct ferry_local_copy *copies[2] = {NULL, NULL};
+	uint32_t ncopies[2] = {0, 0};
+	void *windows[2];
+	uint64_t at[2] = {0, 0};
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		if (!messages->windowed[direction])
+			continue;
+		ferryResult_t result = ferry_windows_take(&comm->windows, comm->device,
+		                                          stream->captures ? 0 : stream->id, direction,
+		                                          messages->windowed[direction], &windows[direction]);
+		copies[direction] = calloc(messages->count, sizeof *copies[direction]);
+		*(direction == FERRY_UP ? &in_stream->before : &in_stream->after) = copies[direction];
+		if (result || !copies[direction])
+			return result ? result
+			              : ferry_fail(ferrySystemError, "no memory for %u copies", messages->count);
+	}
+	for (uint32_t i = 0; i < messages->count; i++) {
+		struct ferry_submitted_message *message = &messages->submitted[i];
+		enum ferry_direction direction = message->direction;
+		char *user = buffer_of(&messages->requests[i]);
+		if (!message->bytes || message->buffer.generation)
+			continue;
+		char *there = (char *)windows[direction] + at[direction];
+		ferryResult_t result = ferry_exports_name(comm->exports, there, message->bytes, submission,
+		                                          &message->buffer);
+		if (result)
+			return result;
+		at[direction] += up_to_line(message->bytes);
+		copies[direction][ncopies[direction]++] = direction == FERRY_UP
+		                                                  ? (struct ferry_local_copy){there, user,
+		                                                                              message->bytes}
+		                                                  : (struct ferry_local_copy){user, there,
+		                                                                              message->bytes};
+	}
+	in_stream->nbefore = ncopies[FERRY_UP];
+	in_stream->nafter = ncopies[FERRY_DOWN];
+	return ferrySuccess;
 }
 
 /* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
@@ -359,35 +491,43 @@ static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submis
 	return result;
 }
 
+static ferryResult_t launch_messages(struct ferryComm *comm, struct messages *messages,
+                                     const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
+{
+	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES};
+	uint64_t last = comm->submissions +
+	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
+	ferryResult_t result = name_messages(comm, messages, last);
+	if (!result)
+		result = fill_windows(comm, messages, last, stream, in_stream);
+	if (!result)
+		result = ferry_word_for_stream(&comm->words, stream->id, &head.word, &head.turn);
+	if (result)
+		return result;
+	for (uint32_t i = 0; i < messages->count; i++) {
+		struct ferry_submitted_message *message = &messages->submitted[i];
+		message->message = ++comm->messages[message->direction][message->peer];
+	}
+	in_stream->word = ferry_word_at(head.word);
+	if ((result = submit_messages(comm, &head, messages->submitted, messages->count))) {
+		ferry_comm_fail(comm, result, ferry_last_message());
+		return result;
+	}
+	comm->calls++;
+	wake_router(comm, 0);
+	return enqueue(comm, messages->requests[0].stream, in_stream);
+}
+
 ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests,
                                  const struct ferry_stream_state *stream)
 {
-	struct ferryComm *comm = requests[0].comm;
-	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES};
-	uint64_t last = comm->submissions + (nrequests + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
-	struct ferry_submitted_message *messages = calloc(nrequests, sizeof *messages);
-	ferryResult_t result = messages
-	                               ? ferrySuccess
-	                               : ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	for (uint32_t i = 0; i < nrequests && !result; i++)
-		result = name_message(comm, &requests[i], last, &messages[i]);
-	if (!result)
-		result = ferry_word_for_stream(&comm->words, stream->id, &head.word, &head.turn);
-	if (result) {
-		free(messages);
-		return result;
-	}
-	for (uint32_t i = 0; i < nrequests; i++)
-		messages[i].message = ++comm->messages[requests[i].direction][messages[i].peer];
-	struct ferry_stream_call in_stream = {.word = ferry_word_at(head.word)};
-	if ((result = submit_messages(comm, &head, messages, nrequests))) {
-		ferry_comm_fail(comm, result, ferry_last_message());
-	} else {
-		comm->calls++;
-		wake_router(comm, 0);
-		result = enqueue(comm, requests[0].stream, &in_stream);
-	}
-	free(messages);
+	struct messages messages = {.requests = requests, .count = nrequests};
+	struct ferry_stream_call in_stream = {0};
+	if (!(messages.submitted = calloc(nrequests, sizeof *messages.submitted)))
+		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
+	ferryResult_t result = launch_messages(requests[0].comm, &messages, stream, &in_stream);
+	free(messages.submitted);
+	free_copies(&in_stream);
 	return result;
 }
 
@@ -398,6 +538,8 @@ void ferry_mapped_close(struct ferryComm *comm)
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
 		if (comm->watched[domain].added)
 			ferry_keeper_remove(&comm->watched[domain].kept);
+	if (!ferry_comm_failed(comm)) /* else streams may wait in copies of theirs, and freeing would wait for those */
+		ferry_windows_free(&comm->windows, comm->device);
 	while (comm->captures) {
 		struct ferry_capture *capture = comm->captures;
 		comm->captures = capture->next;

@@ -37,6 +37,8 @@ struct ferry_collective_call {
 	struct ferry_stream_state stream;
 	/* mapped: of the send and the receive buffer; generation 0: none is needed */
 	struct ferry_buffer_name names[2];
+	/* mapped: what is named in place of a buffer that cannot be; NULL: the buffer itself */
+	char *windows[2];
 };
 
 /** Where an alltoallv's parts are, in bytes. */

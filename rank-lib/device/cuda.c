@@ -84,24 +84,43 @@ static CUstreamBatchMemOpParams wait_for_word(_Atomic uint32_t *word, uint32_t v
 	                                                .flags = CU_STREAM_WAIT_VALUE_EQ | flags}};
 }
 
-static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
-                            const struct ferry_stream_call *call)
+static CUresult copy_within(const struct ferry_cuda_driver *driver, CUstream stream,
+                            const struct ferry_local_copy *copies, uint32_t ncopies)
+{
+	CUresult refused = CUDA_SUCCESS;
+	for (uint32_t i = 0; !refused && i < ncopies; i++)
+		refused = driver->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)copies[i].destination,
+		                                  (CUdeviceptr)(uintptr_t)copies[i].source, copies[i].bytes, stream);
+	return refused;
+}
+
+/* One call of the driver where nothing lies between the two operations. */
+static CUresult pass_word(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
 	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1),
 	                                          wait_for_word(&call->word->word, 0, device->wait_flags)};
+	if (!call->ncopies)
+		return driver->StreamBatchMemOp(stream, 2, operations, 0);
+	CUresult refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
+	if (!refused)
+		refused = copy_within(driver, stream, call->copies, call->ncopies);
+	return refused ? refused : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
+}
+
+static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
+                            const struct ferry_stream_call *call)
+{
+	const struct ferry_cuda_driver *driver = device->driver;
 	CUresult refused = CUDA_SUCCESS;
 	if (call->scalar)
 		refused = driver->MemcpyAsync((CUdeviceptr)(uintptr_t)&call->word->scalar,
 		                              (CUdeviceptr)(uintptr_t)call->scalar, call->scalar_bytes, stream);
-	if (refused || !call->ncopies)
-		return refused ? refused : driver->StreamBatchMemOp(stream, 2, operations, 0);
-	refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
-	for (uint32_t i = 0; !refused && i < call->ncopies; i++)
-		refused = driver->MemcpyDtoDAsync((CUdeviceptr)(uintptr_t)call->copies[i].destination,
-		                                  (CUdeviceptr)(uintptr_t)call->copies[i].source, call->copies[i].bytes,
-		                                  stream);
-	return refused ? refused : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
+	if (!refused)
+		refused = copy_within(driver, stream, call->before, call->nbefore);
+	if (!refused)
+		refused = pass_word(device, stream, call);
+	return refused ? refused : copy_within(driver, stream, call->after, call->nafter);
 }
 
 static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
@@ -112,9 +131,9 @@ static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given
 	ferryResult_t result = ferry_cuda_enter(device, &visit);
 	if (result)
 		return result;
-	CUresult refused = call->forget ? give_to_graph(device->driver, stream, call) : CUDA_SUCCESS;
-	if (!refused)
-		refused = fill_stream(device, stream, call);
+	CUresult refused = fill_stream(device, stream, call);
+	if (!refused && call->forget)
+		refused = give_to_graph(device->driver, stream, call);
 	if (refused)
 		result = ferry_cuda_failed(device->driver, refused, "putting a call into the stream");
 	ferry_cuda_visit_end(&visit);

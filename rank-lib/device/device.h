@@ -53,6 +53,8 @@ struct ferry_stream_call {
 	struct ferry_word *word;         /* written 1 when the stream reaches the call, then waited for to be 0 */
 	struct ferry_local_copy *copies; /* made between the two */
 	uint32_t ncopies;
+	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
+	uint32_t nbefore, nafter;
 	const void *scalar;              /* NULL or a value in device memory, copied to word->scalar before */
 	size_t scalar_bytes;
 	/* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
