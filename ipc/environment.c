@@ -34,12 +34,13 @@ const struct ferry_variable ferry_variables[] = {
 	 "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1",
 	 "The CUDA driver to open. Where it is set it must open, unless FERRY_DEVICE is host."},
+	{"FERRY_WAIT", "",
+	 "memory or kernel: how streams of a GPU wait for calls: at a memory operation, which holds one of the "
+	 "hardware queues that streams share, or in a kernel of one thread. Unset: kernel where "
+	 "CUDA_DEVICE_MAX_CONNECTIONS is below 8."},
 	{"FERRY_LAZY_MODULES", "",
-	 "0 or 1. 1: take GPUs in a process that loads CUDA kernels lazily; all its kernels have run once before."},
-	{"CUDA_MODULE_LOADING", "",
-	 "libferry sets it to EAGER where it is unset: a kernel loaded beside a call can deadlock."},
-	{"CUDA_DEVICE_MAX_CONNECTIONS", "",
-	 "libferry sets it to 32 where it is unset: hardware queues, which streams that wait for calls hold."},
+	 "0 or 1. For ranks that no router can serve. 1: take GPUs in a process that loads CUDA kernels lazily; all "
+	 "its kernels have run once before."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},

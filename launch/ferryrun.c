@@ -252,9 +252,6 @@ static ferryResult_t set_job(const struct arguments *arguments)
 	static const char *const outer[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE"};
 	for (size_t i = 0; i < 4; i++)
 		unsetenv(outer[i]);
-	/* For ranks that start CUDA before they load libferry, which asks for this itself. */
-	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	return result ? result : set("FERRY_ROUTER", arguments->embedded ? "embedded" : "required");
 }
 

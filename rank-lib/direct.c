@@ -80,6 +80,8 @@ ferryResult_t ferry_direct_open(struct ferryComm *comm)
 	int descriptor;
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
 	                                         &spin_us);
+	if (!result && comm->device->ops->may_copy)
+		result = comm->device->ops->may_copy(comm->device);
 	if (!result && comm->device->ops->register_words)
 		result = ferry_words_open(comm->device, &descriptor);
 	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {

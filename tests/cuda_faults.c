@@ -132,9 +132,9 @@ static void a_call_that_the_driver_holds_up_is_told_of(void **state)
 
 static int refused_settings(void)
 {
-	static const char *const settings[][2] = {{"FERRY_LAZY_MODULES", "yes"},
+	static const char *const settings[][2] = {{"FERRY_COPY_STREAMS", "9"}, /* the device is not open then */
+	                                          {"FERRY_LAZY_MODULES", "yes"},
 	                                          {"FERRY_LAZY_MODULES", "-1"},
-	                                          {"FERRY_COPY_STREAMS", "9"},
 	                                          {"FERRY_STAGING", "0"},
 	                                          {"FERRY_LIMITS", "/dev/null/limits.json"}};
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {

@@ -405,6 +405,7 @@ static void what_is_exported_again_under_its_generation_is_the_same_mapping(void
 	assert_int_equal(atomic_load(&cells[9].mapped), 4);
 	assert_int_equal(take(9, 4, 0, ROOM, &same, &again), ferrySuccess);
 	assert_ptr_equal(same, address);
+	assert_null(imports->retired); /* nothing was mapped a second time */
 	ferry_imports_release(again);
 	ferry_imports_release(held);
 	tell((struct order){.kind = FREE, .at = answer.at});

@@ -10,6 +10,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define FEW_CONNECTIONS 8
 
 static struct ferry_cuda_device *devices[FERRY_MAX_RANKS];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -94,18 +97,37 @@ static CUresult copy_within(const struct ferry_cuda_driver *driver, CUstream str
 	return refused;
 }
 
+/* Looks at the word until it is 0, five times a microsecond. */
+static const char wait_source[] = ".version 6.3\n.target sm_70\n.address_size 64\n"
+                                  ".visible .entry ferry_wait(.param .u64 word)\n{\n"
+                                  "\t.reg .pred %over;\n\t.reg .u32 %value;\n\t.reg .u64 %at;\n"
+                                  "\tld.param.u64 %at, [word];\n"
+                                  "again:\n\tld.volatile.u32 %value, [%at];\n"
+                                  "\tsetp.eq.u32 %over, %value, 0;\n\t@%over bra done;\n"
+                                  "\tnanosleep.u32 200;\n\tbra again;\n"
+                                  "done:\n\tfence.sc.sys;\n\tret;\n}\n";
+
+static CUresult launch_wait(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *word)
+{
+	void *parameters[] = {&word};
+	return device->driver->LaunchKernel(device->wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
+}
+
 /* One call of the driver where nothing lies between the two operations. */
 static CUresult pass_word(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
 	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1),
 	                                          wait_for_word(&call->word->word, 0, device->wait_flags)};
-	if (!call->ncopies)
+	if (!call->ncopies && !device->wait_kernel)
 		return driver->StreamBatchMemOp(stream, 2, operations, 0);
 	CUresult refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	if (!refused)
 		refused = copy_within(driver, stream, call->copies, call->ncopies);
-	return refused ? refused : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
+	if (refused)
+		return refused;
+	return device->wait_kernel ? launch_wait(device, stream, &call->word->word)
+	                           : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
 }
 
 static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
@@ -150,8 +172,28 @@ static void close_device(struct ferry_device *device)
 	(void)device; /* kept: see cuda.h */
 }
 
+/*
+ * A kernel that is loaded when it is first launched, and cudaFree, wait for the device in a lock of the driver's, which
+ * copies need that threads of this process make, and for which the device waits.
+ */
+static ferryResult_t may_copy(struct ferry_device *base)
+{
+	const struct ferry_cuda_driver *driver = ferry_cuda_device(base)->driver;
+	CUmoduleLoadingMode loading;
+	long lazy;
+	ferryResult_t result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
+	if (result || lazy || driver->ModuleGetLoadingMode(&loading) || loading != CU_MODULE_LAZY_LOADING)
+		return result;
+	return ferry_fail(ferryInvalidUsage,
+	                  "no router can reach this GPU's buffers, so copies are this process's own, and it loads CUDA "
+	                  "kernels lazily, which can deadlock beside a call: set CUDA_MODULE_LOADING=EAGER before CUDA "
+	                  "starts, or FERRY_LAZY_MODULES=1 if all its kernels have run once (FERRY_LOG=info tells why "
+	                  "no router can)");
+}
+
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .enqueue_word = enqueue_word,
+                                                 .may_copy = may_copy,
                                                  .register_words = register_words,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
@@ -162,20 +204,51 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .node = ferry_cuda_node,
                                                  .close = close_device};
 
+/* Loaded, and launched once, where no call waits yet: later that could wait for the calls that it is for. */
+static ferryResult_t load_wait(struct ferry_cuda_device *device)
+{
+	const struct ferry_cuda_driver *driver = device->driver;
+	struct ferry_cuda_visit visit;
+	CUmodule module;
+	CUdeviceptr word = 0;
+	CUstream stream = NULL;
+	ferryResult_t result = ferry_cuda_enter(device, &visit);
+	if (result)
+		return result;
+	CUresult refused = driver->ModuleLoadData(&module, wait_source);
+	if (!refused)
+		refused = driver->ModuleGetFunction(&device->wait_kernel, module, "ferry_wait");
+	if (!refused && !(refused = driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING)) &&
+	    !(refused = driver->MemAlloc(&word, sizeof(uint32_t))) &&
+	    !(refused = driver->MemsetD8Async(word, 0, sizeof(uint32_t), stream)) &&
+	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)word)))
+		refused = driver->StreamSynchronize(stream);
+	if (word)
+		driver->MemFree(word);
+	if (stream)
+		driver->StreamDestroy(stream);
+	ferry_cuda_visit_end(&visit);
+	return refused ? ferry_cuda_failed(driver, refused, "loading the kernel that waits for calls") : ferrySuccess;
+}
+
+/*
+ * Streams share hardware queues, 8 unless CUDA_DEVICE_MAX_CONNECTIONS says otherwise, and one that waits at a memory
+ * operation holds its queue. A kernel of one thread that waits holds none, as long as no other kernel is behind it in
+ * its stream. With few queues that is worth the launch.
+ */
+static ferryResult_t choose_wait(struct ferry_cuda_device *device)
+{
+	const char *given = ferry_env("FERRY_WAIT"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	if (given && strcmp(given, "memory") && strcmp(given, "kernel"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_WAIT=%s: memory or kernel", given);
+	bool few = connections && atoi(connections) > 0 && atoi(connections) < FEW_CONNECTIONS;
+	return (given ? given[0] == 'k' : few) ? load_wait(device) : ferrySuccess;
+}
+
 static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
 	int addressing = 0, flushes = 0;
-	CUmoduleLoadingMode loading;
-	long lazy;
-	ferryResult_t result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
-	if (result)
-		return result;
-	if (!lazy && !driver->ModuleGetLoadingMode(&loading) && loading == CU_MODULE_LAZY_LOADING)
-		return ferry_fail(ferryInvalidUsage,
-		                  "this process loads CUDA kernels lazily, which can deadlock beside a call: set "
-		                  "CUDA_MODULE_LOADING=EAGER before CUDA starts (ferryrun does), or "
-		                  "FERRY_LAZY_MODULES=1 if all its kernels have run once");
 	device->base.ops = &cuda_ops;
 	device->base.ordinal = ordinal;
 	CUresult refused = driver->DeviceGet(&device->device, ordinal);
@@ -193,7 +266,8 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 	if (refused)
 		return ferry_cuda_failed(driver, refused, "opening the CUDA device");
 	device->base.copier = &device->copier.base;
-	return ferry_cuda_copier_open(&device->copier, driver, device->context);
+	ferryResult_t result = ferry_cuda_copier_open(&device->copier, driver, device->context);
+	return result ? result : choose_wait(device);
 }
 
 /* The device whose context the calling thread has made current, if any. */

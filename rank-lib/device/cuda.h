@@ -17,6 +17,7 @@ struct ferry_cuda_device {
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context;          /* the primary one */
+	CUfunction wait_kernel; /* NULL: streams wait at memory operations */
 	/* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
 	unsigned wait_flags;
 };

@@ -81,6 +81,8 @@ struct ferry_device_ops {
 	 */
 	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
+	/** Whether threads of this process may make copies while streams wait for them; if not, why. NULL: they may. */
+	ferryResult_t (*may_copy)(struct ferry_device *device);
 	/** Makes the process's words known to the device's streams. NULL with tickets. */
 	ferryResult_t (*register_words)(struct ferry_device *device, struct ferry_word *words, size_t bytes);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */

@@ -8,18 +8,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/*
- * What CUDA reads when it starts, which is after the libraries of a program are loaded. A kernel that is loaded when it
- * is first launched makes later copies wait for all that was launched before it, and so for the calls that wait for
- * those copies. And streams share a few hardware queues, in which small copies may come to stand behind streams that
- * wait for them: the more queues, the more streams can wait at a time.
- */
-__attribute__((constructor)) static void ask_for_independent_streams(void)
-{
-	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-}
-
 static struct ferry_cuda_driver loaded;
 static ferryResult_t load_result;
 static char load_message[512];
