@@ -70,6 +70,8 @@ struct ferryComm {
 	uint64_t splits;
 	struct ferry_plan_cache plans;
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* numbers given out, by direction and peer */
+	/* some messages were captured: those made from then on are numbered as streams come to them */
+	bool messages_named;
 	struct ferry_exports *exports;      /* what its router maps for it; NULL: nothing, its lanes are here */
 	struct ferry_ring *ring;            /* mapped: where it submits */
 	uint64_t submissions, calls;        /* mapped: records written, and calls in them but for captured ones */

@@ -393,7 +393,7 @@ static void fill_pair(struct ferryComm *comm, const struct ferry_request *reques
 	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 	if (!transfer->nslices)
 		transfer->nslices = 1; /* an empty message is a message too */
-	transfer->message = ++comm->messages[request->direction][peer];
+	transfer->message = ferry_message_number(comm, request->direction, peer);
 }
 
 ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests,
@@ -410,6 +410,7 @@ ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t 
 		half->all++;
 	}
 	ferry_call_arm(&direct->call, 0);
+	direct->call.name = comm->messages_named;
 	if (comm->device->ops->enqueue_ticket)
 		return launch_with_ticket(direct, requests[0].stream);
 	return launch_with_word(direct, &requests[0], stream, &in_stream);

@@ -86,6 +86,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	struct ferry_stream_state stream;
 	pthread_mutex_lock(&comm->lock);
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
+	comm->messages_named |= !result && stream.captures;
 	if (!result)
 		result = comm->mapped ? ferry_mapped_pairs(requests, nrequests, &stream)
 		                      : ferry_direct_pairs(requests, nrequests, &stream);

@@ -15,9 +15,10 @@
 /* A captured call that a graph may still have. */
 struct ferry_capture {
 	uint32_t word;
-	struct ferry_plan_entry *entry;        /* with a reference */
-	struct ferry_buffer_name names[2];     /* pinned; generation 0: none */
+	struct ferry_plan_entry *entry; /* with a reference; NULL: messages */
 	struct ferry_capture *next;
+	uint32_t nnames;
+	struct ferry_buffer_name names[]; /* pinned */
 };
 
 static _Atomic uint32_t forgets; /* captured calls that no graph has any more, of all communicators; from any thread */
@@ -115,11 +116,35 @@ static void forget(void *word)
 
 static void capture_free(struct ferryComm *comm, struct ferry_capture *capture)
 {
-	for (int i = 0; i < 2; i++)
-		if (capture->names[i].generation)
-			ferry_exports_unpin(comm->exports, &capture->names[i]);
-	ferry_plan_cache_give_back(&comm->plans, capture->entry);
+	for (uint32_t i = 0; i < capture->nnames; i++)
+		ferry_exports_unpin(comm->exports, &capture->names[i]);
+	if (capture->entry)
+		ferry_plan_cache_give_back(&comm->plans, capture->entry);
 	free(capture);
+}
+
+/* Keeps what a captured call needs, and gives it a word. The names are pinned already. */
+static ferryResult_t keep_capture(struct ferryComm *comm, struct ferry_plan_entry *entry,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, struct ferry_submission *head,
+                                  struct ferry_stream_call *in_stream)
+{
+	struct ferry_capture *capture = calloc(1, sizeof *capture + nnames * sizeof *names);
+	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word)
+	                               : ferry_fail(ferrySystemError, "no memory for a captured call");
+	if (result) {
+		free(capture);
+		return result;
+	}
+	capture->word = head->word;
+	capture->entry = entry;
+	for (uint32_t i = 0; i < nnames; i++)
+		if (names[i].generation)
+			capture->names[capture->nnames++] = names[i];
+	capture->next = comm->captures;
+	comm->captures = capture;
+	in_stream->forget = forget;
+	in_stream->argument = (void *)(uintptr_t)head->word;
+	return ferrySuccess;
 }
 
 /* Lets go of what only graphs that are gone have needed. */
@@ -282,19 +307,7 @@ static ferryResult_t take_word(const struct ferry_collective_call *collective, s
 	struct ferryComm *comm = collective->request->comm;
 	if (!collective->stream.captures)
 		return ferry_word_for_stream(&comm->words, collective->stream.id, &head->word, &head->turn);
-	struct ferry_capture *capture = calloc(1, sizeof *capture);
-	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word)
-	                               : ferry_fail(ferrySystemError, "no memory for a call");
-	if (result) {
-		free(capture);
-		return result;
-	}
-	*capture = (struct ferry_capture){.word = head->word, .entry = collective->entry, .next = comm->captures};
-	memcpy(capture->names, collective->names, sizeof capture->names);
-	comm->captures = capture;
-	in_stream->forget = forget;
-	in_stream->argument = (void *)(uintptr_t)head->word;
-	return ferrySuccess;
+	return keep_capture(comm, collective->entry, collective->names, 2, head, in_stream);
 }
 
 static ferryResult_t submit_collective(const struct ferry_collective_call *collective, struct ferry_submission *head,
@@ -485,35 +498,56 @@ static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submis
 		uint32_t left = count - sent;
 		bool more = left > FERRY_SUBMISSION_MESSAGES;
 		head->nparts = more ? FERRY_SUBMISSION_MESSAGES : left;
-		head->flags = more ? FERRY_SUBMIT_MORE : 0;
+		head->flags = (head->flags & FERRY_SUBMIT_CAPTURED) | (more ? FERRY_SUBMIT_MORE : 0);
 		result = submit(comm, head, messages + sent, head->nparts * sizeof *messages);
 	}
+	return result;
+}
+
+/* Their word and, of captured ones, what they need. */
+static ferryResult_t take_word_of_messages(struct ferryComm *comm, const struct messages *messages,
+                                           const struct ferry_stream_state *stream, struct ferry_submission *head,
+                                           struct ferry_stream_call *in_stream)
+{
+	if (!stream->captures)
+		return ferry_word_for_stream(&comm->words, stream->id, &head->word, &head->turn);
+	struct ferry_buffer_name *names = malloc(messages->count * sizeof *names);
+	if (!names)
+		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", messages->count);
+	for (uint32_t i = 0; i < messages->count; i++)
+		names[i] = messages->submitted[i].buffer;
+	ferryResult_t result = keep_capture(comm, NULL, names, messages->count, head, in_stream);
+	free(names);
 	return result;
 }
 
 static ferryResult_t launch_messages(struct ferryComm *comm, struct messages *messages,
                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
-	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES};
+	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
+	                                .flags = stream->captures ? FERRY_SUBMIT_CAPTURED : 0,
+	                                .name = comm->messages_named};
 	uint64_t last = comm->submissions +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
-	ferryResult_t result = name_messages(comm, messages, last);
+	uint64_t submission = stream->captures ? FERRY_EXPORT_PINNED : last;
+	sweep_captures(comm);
+	ferryResult_t result = name_messages(comm, messages, submission);
 	if (!result)
-		result = fill_windows(comm, messages, last, stream, in_stream);
+		result = fill_windows(comm, messages, submission, stream, in_stream);
 	if (!result)
-		result = ferry_word_for_stream(&comm->words, stream->id, &head.word, &head.turn);
+		result = take_word_of_messages(comm, messages, stream, &head, in_stream);
 	if (result)
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		struct ferry_submitted_message *message = &messages->submitted[i];
-		message->message = ++comm->messages[message->direction][message->peer];
+		message->message = ferry_message_number(comm, message->direction, message->peer);
 	}
 	in_stream->word = ferry_word_at(head.word);
 	if ((result = submit_messages(comm, &head, messages->submitted, messages->count))) {
 		ferry_comm_fail(comm, result, ferry_last_message());
 		return result;
 	}
-	comm->calls++;
+	comm->calls += !stream->captures;
 	wake_router(comm, 0);
 	return enqueue(comm, messages->requests[0].stream, in_stream);
 }
@@ -543,7 +577,6 @@ void ferry_mapped_close(struct ferryComm *comm)
 	while (comm->captures) {
 		struct ferry_capture *capture = comm->captures;
 		comm->captures = capture->next;
-		ferry_plan_cache_give_back(&comm->plans, capture->entry);
-		free(capture);
+		capture_free(comm, capture);
 	}
 }

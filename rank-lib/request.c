@@ -191,8 +191,6 @@ ferryResult_t ferry_request_check(const struct ferry_request *request)
 		result = check_memory(request);
 	if (!result)
 		result = comm->device->ops->check_stream(comm->device, request->stream, &state);
-	if (!result && state.captures && request->collective == FERRY_SENDRECV)
-		result = ferry_fail(ferryInvalidUsage, "%s cannot be captured into a CUDA graph; use alltoallv", name);
 	return result;
 }
 

@@ -55,6 +55,15 @@ void ferry_request_buffers(const struct ferry_request *request, struct ferry_req
                            struct ferry_call_buffers *buffers);
 
 /**
+ * Of the next message made: its number, or, once such are numbered as streams come to them, how many were numbered
+ * before.
+ */
+static inline uint64_t ferry_message_number(struct ferryComm *comm, enum ferry_direction direction, uint32_t peer)
+{
+	return comm->messages[direction][peer] += !comm->messages_named;
+}
+
+/**
  * What is wrong with it: ferryInvalidArgument or ferryInvalidUsage with the values, or why the communicator has failed.
  */
 ferryResult_t ferry_request_check(const struct ferry_request *request);

@@ -73,6 +73,10 @@ struct ferry_call_ops {
  * reached it too. A name counts the calls made, so it is the same on all ranks; all replays of one call share it, and
  * follow one another.
  */
+/*
+ * Sends and receives are numbered between each two ranks in the order in which they are made, too, until some are captured: from then on the
+ * D2H lane numbers them as its streams reach them. Such calls have a name, and a number that is of no use to other ranks.
+ */
 struct ferry_call {
 	const struct ferry_call_ops *ops;
 	struct ferry_member *member;

@@ -337,6 +337,7 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 		}
 	}
 	ferry_call_arm(&mapped->call, 0);
+	mapped->call.name = head->name;
 	atomic_store_explicit(&mapped->call.lanes, 1 + ferry_call_descends(&mapped->call), memory_order_relaxed);
 	ferry_lanes_submit(&intake->member, &mapped->call);
 	return ferrySuccess;
@@ -355,10 +356,10 @@ static ferryResult_t check_message(const struct ferry_intake *intake, const stru
 static ferryResult_t take_messages(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
 {
 	const struct ferry_submitted_message *messages = behind;
-	if (!head->nparts || (head->flags & FERRY_SUBMIT_CAPTURED) || intake->nmessages + head->nparts > MOST_MESSAGES)
+	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	if (!head->nparts || intake->nmessages + head->nparts > MOST_MESSAGES || (captured && !head->name))
 		return ferry_fail(ferryInvalidUsage, "a group of %u messages, %u at most%s",
-		                  intake->nmessages + head->nparts, MOST_MESSAGES,
-		                  head->flags & FERRY_SUBMIT_CAPTURED ? ", and captured" : "");
+		                  intake->nmessages + head->nparts, MOST_MESSAGES, captured ? ", captured" : "");
 	for (uint32_t i = 0; i < head->nparts; i++) {
 		ferryResult_t result = check_message(intake, &messages[i]);
 		if (result)
@@ -394,6 +395,20 @@ static ferryResult_t take_record(struct ferry_intake *intake, const struct ferry
 	return messages ? take_messages(intake, head, head + 1) : take_collective(intake, head, head + 1);
 }
 
+/* The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. */
+static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	if (head->word >= FERRY_WORDS || (head->flags & FERRY_SUBMIT_MORE))
+		return;
+	struct mapped_call *mapped = call_new(intake, head, 0, 0, 0, 1);
+	if (!mapped)
+		return;
+	ferry_call_arm(&mapped->call, 0);
+	mapped->call.name = mapped->call.captured;
+	atomic_store_explicit(&mapped->call.lanes, 1, memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, &mapped->call);
+}
+
 /* D2H lane. What the calls name is held from here on: the mapper need not look after these submissions any more. */
 static bool take(struct ferry_member *member)
 {
@@ -405,14 +420,16 @@ static bool take(struct ferry_member *member)
 		return false;
 	while (!result && any) {
 		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
-		if (!result && any)
-			result = take_record(intake, (const struct ferry_submission *)record);
 		found |= any;
+		if (!result && any && take_record(intake, (const struct ferry_submission *)record)) {
+			ferry_job_fail(intake->job, ferryInvalidUsage, ferry_last_message());
+			take_in_vain(intake, (const struct ferry_submission *)record);
+		}
 	}
 	ferry_imports_ended(intake->imports, intake->number);
 	ferry_doorbell_ring(&ferry_member_line(member)->app); /* it may wait for room in the ring */
 	if (result) {
-		intake->broken = true;
+		intake->broken = true; /* where its next record would be, nobody knows */
 		ferry_job_fail(intake->job, result, ferry_last_message());
 	}
 	return found;

@@ -181,11 +181,26 @@ static void wake_descent(struct ferry_lane *lane, const struct ferry_call *call)
 		ferry_wake(member->shared, 0, 1ull << member->rank, 0);
 }
 
+/* The stream waits: gives the call its number if it has none, and tells the others, once its bank is free. */
+static bool begin(struct ferry_member *member, struct ferry_call *call)
+{
+	if (!call->steps) {
+		if (call->name)
+			ferry_order_begin_messages(member, call);
+		return true;
+	}
+	if (call->name ? !ferry_order_begin(member, call)
+	               : !ferry_order_may_begin(member, ferry_call_number(call), call->after))
+		return false;
+	member->order.last_seq[call->bank] = ferry_call_number(call);
+	ferry_order_submit(member, call);
+	return true;
+}
+
 /* D2H lane: takes the call from stage to stage as far as it gets; true once its slices may move. */
 static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *progress)
 {
 	struct ferry_member *member = call->member;
-	uint64_t seq;
 	switch (call->stage) {
 	case FERRY_CALL_MADE:
 		/* A captured call's last run may still go on in the other lane. */
@@ -196,16 +211,10 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 			wake_descent(lane, call);
 		/* fall through */
 	case FERRY_CALL_REACHED:
-		seq = ferry_call_number(call);
-		if (call->steps &&
-		    !(call->name ? ferry_order_begin(member, call) : ferry_order_may_begin(member, seq, call->after)))
+		if (!begin(member, call))
 			return false;
 		if (call->name)
 			wake_descent(lane, call);
-		if (call->steps) {
-			member->order.last_seq[call->bank] = ferry_call_number(call);
-			ferry_order_submit(member, call);
-		}
 		call->stage = FERRY_CALL_SUBMITTED;
 		*progress = true;
 		/* fall through */

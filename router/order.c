@@ -85,6 +85,22 @@ bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
 	return true;
 }
 
+void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call)
+{
+	ferry_call_arm(call, 0);
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++) {
+			struct ferry_transfer *transfer = &call->halves[direction].transfers[i];
+			uint64_t *last = &member->order.messages[direction][transfer->peer];
+			transfer->message = *last = (transfer->message > *last ? transfer->message : *last) + 1;
+		}
+	if (call->captured) {
+		atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
+		member->ops->begun(member);
+	}
+	atomic_store_explicit(&call->seq, ++member->order.runs, memory_order_release);
+}
+
 uint64_t ferry_order_missing(const struct ferry_member *member, const struct ferry_call *call)
 {
 	uint64_t missing = 0;

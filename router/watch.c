@@ -33,8 +33,8 @@ static const struct ferry_call *first_begun(const struct ferry_seat *seat)
 static const struct ferry_call *first_unnumbered(const struct ferry_seat *seat)
 {
 	const struct ferry_call *call = seat->member->rank == 0 ? NULL : seat->calls;
-	while (call &&
-	       !(call->name && !atomic_load_explicit(&call->seq, memory_order_acquire) && call->ops->started(call)))
+	while (call && !(call->steps && call->name && !atomic_load_explicit(&call->seq, memory_order_acquire) &&
+	                 call->ops->started(call)))
 		call = call->halves[seat->direction].next;
 	return call;
 }
