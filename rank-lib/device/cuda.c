@@ -48,9 +48,11 @@ static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given
 		result = ferry_fail(ferryInvalidUsage, "the capture of stream %p was invalidated before this call",
 		                    (void *)stream);
 	unsigned long long id = 0;
-	if (!result && (refused = driver->StreamGetId(stream, &id)))
+	/* A stream that captures does not tell its id; a captured call needs none. */
+	bool captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+	if (!result && !captures && (refused = driver->StreamGetId(stream, &id)))
 		result = ferry_cuda_failed(driver, refused, "asking for the stream's id");
-	*state = (struct ferry_stream_state){.id = id, .captures = status == CU_STREAM_CAPTURE_STATUS_ACTIVE};
+	*state = (struct ferry_stream_state){.id = id, .captures = captures};
 	ferry_cuda_visit_end(&visit);
 	return result;
 }

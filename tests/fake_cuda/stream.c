@@ -416,6 +416,8 @@ CUresult CUDAAPI cuStreamGetId(CUstream given, unsigned long long *id)
 	CUresult refused = fake_stream_find(given, &stream);
 	if (refused || !id)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	if (stream->capture)
+		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	*id = 7 + (unsigned long long)(stream - fake_streams);
 	return CUDA_SUCCESS;
 }

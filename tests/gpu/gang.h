@@ -89,7 +89,6 @@ static inline int gang_open(struct gang *gang, const char *kind)
 {
 	struct gang_member members[GANG_MOST] = {};
 	int result = 0;
-	setenv("FERRY_ROUTER", "embedded", !check_in_job() && !getenv("FERRY_ROUTER"));
 	TRY(gang_shape(gang));
 	if (!check_in_job())
 		FERRY(ferryGetUniqueId(&members[0].id));
