@@ -137,6 +137,8 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 		return bad("instruction %u: window of %llu bytes at %llu of domain %u", i,
 		           (unsigned long long)v->window_bytes, (unsigned long long)instr->window_offset,
 		           instr->window_domain);
+	if (variable && instr->opcode == FERRY_COPY && instr->chunk != instr->owner)
+		return bad("instruction %u: a copy of rank %u's own part is of part %u", i, instr->owner, instr->chunk);
 	if (is_worker(instr) && instr->window_domain != instr->owner)
 		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
 	return ferrySuccess;

@@ -51,7 +51,7 @@ static bool wait_for_any(const struct ferry_bell_ticket *tickets, uint32_t count
 	limit.tv_nsec %= 1000000000;
 	return syscall(449 /* futex_waitv */, waiters, count, 0, timeout_us < 0 ? NULL : &limit, CLOCK_MONOTONIC) >=
 	               0 ||
-	       errno != ENOSYS;
+	       errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT; /* else it cannot: an old kernel, or a filter */
 }
 
 void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)

@@ -285,9 +285,11 @@ static bool word_forgotten(const struct ferry_call *call)
 
 static void word_release(struct ferry_call *call)
 {
+	uint32_t one = 1; /* else a graph still has it */
 	struct direct_call *direct = direct_of(call);
 	if (call->captured)
-		atomic_store_explicit(&direct->word->forgotten, 2, memory_order_release);
+		atomic_compare_exchange_strong_explicit(&direct->word->forgotten, &one, 2, memory_order_acq_rel,
+		                                        memory_order_relaxed);
 	let_go(direct);
 }
 

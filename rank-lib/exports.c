@@ -197,7 +197,7 @@ static bool use(struct ferry_exports *exports, uint32_t index)
 }
 
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
-                                 struct ferry_buffer_name *name)
+                                 bool pin, struct ferry_buffer_name *name)
 {
 	uint64_t start = (uint64_t)(uintptr_t)buffer;
 	ferryResult_t result = ferrySuccess;
@@ -207,9 +207,8 @@ ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buff
 	if (index == NONE && (result = add(exports, buffer, bytes, &index)))
 		return result;
 	struct entry *entry = &exports->entries[index];
-	if (submission == FERRY_EXPORT_PINNED)
-		entry->pins++;
-	else if (submission > entry->last)
+	entry->pins += pin;
+	if (submission > entry->last)
 		entry->last = submission;
 	entry->turn = ++exports->turns;
 	for (int attempt = 0; !use(exports, index); attempt++) {
@@ -218,8 +217,7 @@ ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buff
 		                                      "the router has not mapped export %u, and says it has", index);
 		if (!result)
 			continue;
-		if (submission == FERRY_EXPORT_PINNED)
-			entry->pins--;
+		entry->pins -= pin;
 		return result;
 	}
 	*name = (struct ferry_buffer_name){

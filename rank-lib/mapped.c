@@ -83,7 +83,7 @@ static ferryResult_t attempt(struct ferryComm *comm)
 	ferryResult_t result = pieces->allocate(comm->device, SAMPLE_BYTES, &sample);
 	if (result)
 		return result;
-	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, &name)))
+	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, &name)))
 		result = ferry_exports_forget(comm->exports, &name);
 	pieces->release(comm->device, sample);
 	return result;
@@ -187,6 +187,7 @@ static ferryResult_t submit(struct ferryComm *comm, struct ferry_submission *hea
 	if (comm->member.order.fixed_alone)
 		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
 	while (!ferry_ring_write(comm->ring, head, behind, more)) {
+		ferry_wake(&comm->shared, 1ull << comm->rank, 0, 0); /* who is to make room may be asleep */
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_comm_failed(comm)) {
 			ferry_doorbell_cancel(bell);
@@ -246,9 +247,9 @@ static ferryResult_t name_buffer(struct ferryComm *comm, const void *buffer, uin
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
                                  struct ferry_buffer_name *name, char **window)
 {
-	uint64_t submission = stream->captures ? FERRY_EXPORT_PINNED : comm->submissions + 1;
+	uint64_t submission = comm->submissions + 1;
 	void *memory;
-	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, submission, name);
+	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, submission, stream->captures, name);
 	if (result != ferryInvalidUsage)
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
@@ -257,7 +258,7 @@ static ferryResult_t name_buffer(struct ferryComm *comm, const void *buffer, uin
 	if (result)
 		return result;
 	*window = memory;
-	return ferry_exports_name(comm->exports, memory, bytes, submission, name);
+	return ferry_exports_name(comm->exports, memory, bytes, submission, stream->captures, name);
 }
 
 ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective)
@@ -424,7 +425,7 @@ static uint64_t up_to_line(uint64_t bytes)
 }
 
 /* Those that can be named; of the others `generation` stays 0. */
-static ferryResult_t name_messages(struct ferryComm *comm, struct messages *messages, uint64_t submission)
+static ferryResult_t name_messages(struct ferryComm *comm, struct messages *messages, uint64_t submission, bool pin)
 {
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
@@ -435,7 +436,7 @@ static ferryResult_t name_messages(struct ferryComm *comm, struct messages *mess
 		                                            .direction = (uint8_t)request->direction};
 		if (!message->bytes)
 			continue;
-		ferryResult_t result = ferry_exports_name(comm->exports, buffer_of(request), message->bytes, submission,
+		ferryResult_t result = ferry_exports_name(comm->exports, buffer_of(request), message->bytes, submission, pin,
 		                                          &message->buffer);
 		if (result && result != ferryInvalidUsage)
 			return result;
@@ -473,7 +474,7 @@ static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messa
 		if (!message->bytes || message->buffer.generation)
 			continue;
 		char *there = (char *)windows[direction] + at[direction];
-		ferryResult_t result = ferry_exports_name(comm->exports, there, message->bytes, submission,
+		ferryResult_t result = ferry_exports_name(comm->exports, there, message->bytes, submission, stream->captures,
 		                                          &message->buffer);
 		if (result)
 			return result;
@@ -529,11 +530,10 @@ static ferryResult_t launch_messages(struct ferryComm *comm, struct messages *me
 	                                .name = comm->messages_named};
 	uint64_t last = comm->submissions +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
-	uint64_t submission = stream->captures ? FERRY_EXPORT_PINNED : last;
 	sweep_captures(comm);
-	ferryResult_t result = name_messages(comm, messages, submission);
+	ferryResult_t result = name_messages(comm, messages, last, stream->captures);
 	if (!result)
-		result = fill_windows(comm, messages, submission, stream, in_stream);
+		result = fill_windows(comm, messages, last, stream, in_stream);
 	if (!result)
 		result = take_word_of_messages(comm, messages, stream, &head, in_stream);
 	if (result)

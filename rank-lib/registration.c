@@ -16,7 +16,7 @@ static ferryResult_t name_buffer(struct ferryComm *comm, const void *buffer, siz
 {
 	if (!comm->exports)
 		return ferrySuccess;
-	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, FERRY_EXPORT_PINNED, &made->name);
+	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, 0, true, &made->name);
 	made->named = !result;
 	if (result != ferryInvalidUsage)
 		return result;

@@ -15,6 +15,8 @@
 
 #define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
 #define MOST_MESSAGES 65536u /* in one group */
+#define MOST_CALLS 32768u    /* of a rank under way; captured ones too */
+#define RECORDS_AT_ONCE 64u
 
 struct mapped_call {
 	struct ferry_call call; /* first */
@@ -105,6 +107,7 @@ static void call_free(struct mapped_call *mapped)
 	if (mapped->plan)
 		ferry_job_release_plan(mapped->plan);
 	ferry_call_unprepare(&mapped->call);
+	atomic_fetch_sub_explicit(&mapped->intake->calls, 1, memory_order_relaxed);
 	free(mapped);
 }
 
@@ -134,12 +137,14 @@ static struct mapped_call *call_new(struct ferry_intake *intake, const struct fe
 		return NULL;
 	memset(mapped, 0, bytes);
 	mapped->intake = intake;
+	atomic_fetch_add_explicit(&intake->calls, 1, memory_order_relaxed);
 	mapped->word = &intake->words[head->word];
 	mapped->turn = head->turn;
 	mapped->call.ops = &call_ops;
 	mapped->call.member = &intake->member;
 	mapped->call.captured = head->flags & FERRY_SUBMIT_CAPTURED;
 	if (!ferry_call_prepare(&mapped->call, ups, downs, banks)) {
+		atomic_fetch_sub_explicit(&intake->calls, 1, memory_order_relaxed);
 		free(mapped);
 		return NULL;
 	}
@@ -171,7 +176,7 @@ struct parts {
 };
 
 /* Copies the parts of an alltoallv, and finds how far they reach. */
-static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, struct parts *parts,
+static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, uint32_t rank, struct parts *parts,
                                 uint64_t reach[2])
 {
 	const struct ferry_submitted_part *from = behind;
@@ -196,6 +201,10 @@ static ferryResult_t read_parts(const struct ferry_submission *head, const void 
 		if (from[peer].receive_length && receive_end > reach[FERRY_DOWN])
 			reach[FERRY_DOWN] = receive_end;
 	}
+	/* A COPY moves what is sent to where it is received. */
+	if (rank >= head->nparts || parts->send_lengths[rank] != parts->receive_lengths[rank])
+		return ferry_fail(ferryInvalidUsage, "an alltoallv of rank %u among %u: it sends itself what it does not receive", rank,
+		                  head->nparts);
 	return ferrySuccess;
 }
 
@@ -212,7 +221,7 @@ static ferryResult_t fill_collective(struct mapped_call *mapped, const struct fe
 		if (head->nparts != steps->plan->nranks)
 			return ferry_fail(ferryInvalidUsage, "an alltoallv among %u ranks with %u parts",
 			                  steps->plan->nranks, head->nparts);
-		ferryResult_t result = read_parts(head, behind, &parts, reach);
+		ferryResult_t result = read_parts(head, behind, mapped->intake->member.rank, &parts, reach);
 		if (result)
 			return result;
 		buffers.send_lengths = parts.send_lengths;
@@ -395,6 +404,20 @@ static ferryResult_t take_record(struct ferry_intake *intake, const struct ferry
 	return messages ? take_messages(intake, head, head + 1) : take_collective(intake, head, head + 1);
 }
 
+/* A rank that submits more than can be under way waits for room in its ring; one lane serves other jobs, too. */
+static bool has_room(const struct ferry_intake *intake)
+{
+	return atomic_load_explicit(&intake->calls, memory_order_relaxed) < MOST_CALLS;
+}
+
+/* Once: the rest of what it submits is taken in vain. */
+static void refuse(struct ferry_intake *intake)
+{
+	if (!intake->refused)
+		ferry_job_fail(intake->job, ferryInvalidUsage, ferry_last_message());
+	intake->refused = true;
+}
+
 /* The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. */
 static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head)
 {
@@ -416,13 +439,13 @@ static bool take(struct ferry_member *member)
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
 	bool found = false, any = true;
 	ferryResult_t result = ferrySuccess;
-	if (intake->broken || !ferry_ring_any(intake->ring))
+	if (intake->broken || !ferry_ring_any(intake->ring) || !has_room(intake))
 		return false;
-	while (!result && any) {
+	for (uint32_t i = 0; i < RECORDS_AT_ONCE && !result && any && has_room(intake); i++) {
 		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
 		found |= any;
 		if (!result && any && take_record(intake, (const struct ferry_submission *)record)) {
-			ferry_job_fail(intake->job, ferryInvalidUsage, ferry_last_message());
+			refuse(intake);
 			take_in_vain(intake, (const struct ferry_submission *)record);
 		}
 	}
@@ -430,7 +453,7 @@ static bool take(struct ferry_member *member)
 	ferry_doorbell_ring(&ferry_member_line(member)->app); /* it may wait for room in the ring */
 	if (result) {
 		intake->broken = true; /* where its next record would be, nobody knows */
-		ferry_job_fail(intake->job, result, ferry_last_message());
+		refuse(intake);
 	}
 	return found;
 }

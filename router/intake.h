@@ -19,14 +19,15 @@ struct ferry_intake {
 	struct ferry_imports *imports;
 	struct ferry_ring *ring;
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
+	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */
 	uint64_t number;               /* of the last submission taken */
 	struct ferry_submitted_message *messages; /* of a call whose records have not all come */
 	uint32_t nmessages;
+	bool refused; /* something that it has submitted: the rest is taken in vain */
 	bool broken;                   /* what the rank submits is not to be believed any more */
 	/* why the job failed; under the job's lock for failures until it is filled */
-	char message[FERRY_MESSAGE_BYTES];
 };
 
 /**
