@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/clients.h"
+#include "router/reduce/reduce.h"
 
 #include <errno.h>
 #include <stdlib.h>

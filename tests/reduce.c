@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "ipc/collective.h"
+#include "router/reduce/reduce.h"
 #include "router/reduce/targets.h"
 
 #include <math.h>

@@ -4,10 +4,11 @@
  * the first aligned line for streaming stores, goes through the same kernels by way of a small buffer, so its bits are
  * the same too.
  */
-#include "router/reduce/targets.h"
+#include "router/reduce/reduce.h"
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "router/reduce/targets.h"
 
 #include <math.h>
 #include <pthread.h>

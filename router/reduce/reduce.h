@@ -10,16 +10,9 @@
 #define FERRY_ROUTER_REDUCE_REDUCE_H
 
 #include "ipc/ferry_types.h"
+#include "router/reduce/store.h"
 
 #include <stdbool.h>
-
-/** How results leave the core (shared/hardware facts: a copy engine reads lines dirty in an L2 at half speed). */
-enum ferry_store {
-	FERRY_STORE_ORDINARY,
-	FERRY_STORE_STREAM, /* non-temporal; ordered by an sfence before the kernel returns */
-	FERRY_STORE_DEMOTE, /* ordinary, then cldemote per line where the CPU has it, else as ordinary */
-	FERRY_NUM_STORES
-};
 
 enum ferry_target {
 	FERRY_TARGET_PORTABLE,

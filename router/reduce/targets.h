@@ -6,7 +6,8 @@
 #define FERRY_ROUTER_REDUCE_TARGETS_H
 
 #include "ipc/cache.h"
-#include "router/reduce/reduce.h"
+#include "ipc/ferry_types.h"
+#include "router/reduce/store.h"
 
 #include <stdbool.h>
 
