@@ -41,7 +41,7 @@ static bool array_inside(uint64_t at, uint64_t count, uint64_t item, uint64_t by
 	return at % 8 == 0 && at >= sizeof(struct ferry_plan) && at <= bytes && count <= (bytes - at) / item;
 }
 
-static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes, const struct ferry_plan_limits *limits)
+static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes, const struct ferry_plan_room *room)
 {
 	if (plan->magic != FERRY_PLAN_MAGIC || plan->abi != FERRY_PLAN_ABI)
 		return bad("magic %08x and ABI %u instead of %08x and %u", plan->magic, plan->abi, FERRY_PLAN_MAGIC,
@@ -51,10 +51,10 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		           (unsigned long long)bytes);
 	if (plan->hash != ferry_plan_hash(plan))
 		return bad("hash %016llx does not fit the contents", (unsigned long long)plan->hash);
-	if (plan->nranks != limits->nranks || plan->ndomains != limits->ndomains ||
-	    memcmp(plan->rank_domain, limits->rank_domain, limits->nranks))
+	if (plan->nranks != room->nranks || plan->ndomains != room->ndomains ||
+	    memcmp(plan->rank_domain, room->rank_domain, room->nranks))
 		return bad("it is for %u ranks in %u domains, the job has %u in %u, or other ranks in them",
-		           plan->nranks, plan->ndomains, limits->nranks, limits->ndomains);
+		           plan->nranks, plan->ndomains, room->nranks, room->ndomains);
 	if (plan->collective >= FERRY_NUM_COLLECTIVES || !ferry_type_size(plan->type) || plan->redop > ferryNumOps ||
 	    plan->root >= plan->nranks)
 		return bad("collective %u, type %u, op %u, root %u", plan->collective, plan->type, plan->redop,
@@ -74,11 +74,11 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		           plan->ninstrs, plan->instrs_at, plan->nedges, plan->edges_at, plan->nsources,
 		           plan->sources_at, (unsigned long long)bytes);
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		if (plan->staging[domain] > limits->staging[domain] ||
-		    plan->counters[domain] > limits->counters[domain])
+		if (plan->staging[domain] > room->staging[domain] ||
+		    plan->counters[domain] > room->counters[domain])
 			return bad("%llu bytes of staging and %u counters in domain %u; %llu and %u are there",
 			           (unsigned long long)plan->staging[domain], plan->counters[domain], domain,
-			           (unsigned long long)limits->staging[domain], limits->counters[domain]);
+			           (unsigned long long)room->staging[domain], room->counters[domain]);
 	return ferrySuccess;
 }
 
@@ -95,11 +95,6 @@ struct validator {
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
 };
 
-static bool is_worker(const struct ferry_instr *instr)
-{
-	return instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
-}
-
 static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)
 {
 	const struct ferry_plan *plan = v->plan;
@@ -112,9 +107,9 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (instr->opcode >= FERRY_NUM_OPCODES || (variable && is_worker(instr)))
+	if (instr->opcode >= FERRY_NUM_OPCODES || (variable && ferry_opcode_is_work(instr->opcode)))
 		return bad("instruction %u: opcode %u", i, instr->opcode);
-	if (is_worker(instr) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
+	if (ferry_opcode_is_work(instr->opcode) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
 	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
 		return bad("instruction %u: owner %u, domain %u", i, instr->owner, instr->domain);
 	if (instr->counter >= plan->counters[instr->domain])
@@ -133,13 +128,13 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	if (instr->user_offset > 1ull << 56 || instr->user_destination > 1ull << 56)
 		return bad("instruction %u: user buffer offsets %llu and %llu", i,
 		           (unsigned long long)instr->user_offset, (unsigned long long)instr->user_destination);
-	if (instr->opcode != FERRY_COPY && !window_inside(v, instr->window_domain, instr->window_offset))
+	if (ferry_opcode_has_window(instr->opcode) && !window_inside(v, instr->window_domain, instr->window_offset))
 		return bad("instruction %u: window of %llu bytes at %llu of domain %u", i,
 		           (unsigned long long)v->window_bytes, (unsigned long long)instr->window_offset,
 		           instr->window_domain);
 	if (variable && instr->opcode == FERRY_COPY && instr->chunk != instr->owner)
 		return bad("instruction %u: a copy of rank %u's own part is of part %u", i, instr->owner, instr->chunk);
-	if (is_worker(instr) && instr->window_domain != instr->owner)
+	if (ferry_opcode_is_work(instr->opcode) && instr->window_domain != instr->owner)
 		return bad("instruction %u: router %u writes into domain %u", i, instr->owner, instr->window_domain);
 	return ferrySuccess;
 }
@@ -193,7 +188,7 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
-	uint32_t least = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+	uint32_t least = ferry_opcode_is_work(instr->opcode);
 	uint32_t most = instr->opcode == FERRY_REDUCE ? FERRY_MAX_RANKS : least;
 	ferryResult_t result = ferrySuccess;
 	if (instr->nsources < least || instr->nsources > most || instr->first_source > plan->nsources ||
@@ -216,9 +211,9 @@ static ferryResult_t check_reads(const struct validator *v, uint32_t nwindows, u
 
 static bool wakes(const struct ferry_instr *producer, const struct ferry_instr *waiter)
 {
-	if (waiter->opcode == FERRY_D2H)
+	if (ferry_opcode_goes_up(waiter->opcode))
 		return producer->wakes_d2h >> waiter->owner & 1;
-	if (is_worker(waiter))
+	if (ferry_opcode_is_work(waiter->opcode))
 		return producer->wakes_domains >> waiter->owner & 1;
 	return producer->wakes_h2d >> waiter->owner & 1;
 }
@@ -279,7 +274,7 @@ static ferryResult_t check_windows(const struct validator *v, uint32_t *nwindows
 {
 	*nwindows = 0;
 	for (uint32_t i = 0; i < v->plan->ninstrs; i++)
-		if (v->instrs[i].opcode != FERRY_H2D && v->instrs[i].opcode != FERRY_COPY)
+		if (ferry_opcode_writes_window(v->instrs[i].opcode))
 			v->windows[(*nwindows)++] = (struct ferry_window){v->instrs[i].window_offset,
 			                                                  v->instrs[i].window_domain, i};
 	qsort(v->windows, *nwindows, sizeof *v->windows, by_offset);
@@ -312,13 +307,13 @@ static ferryResult_t check_instructions(const struct validator *v)
 	return result ? result : check_acyclic(v);
 }
 
-ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_limits *limits)
+ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_room *room)
 {
 	const struct ferry_plan *plan = blob;
 	if (bytes < sizeof *plan || bytes > FERRY_PLAN_MAX_BYTES || (uintptr_t)blob % 8)
 		return bad("%llu bytes at %p; at least %zu, at most %u", (unsigned long long)bytes, blob, sizeof *plan,
 		           FERRY_PLAN_MAX_BYTES);
-	ferryResult_t result = check_header(plan, bytes, limits);
+	ferryResult_t result = check_header(plan, bytes, room);
 	if (result)
 		return result;
 	size_t n = plan->ninstrs, ncounters = 0;

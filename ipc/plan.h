@@ -19,6 +19,7 @@
 #define FERRY_IPC_PLAN_H
 
 #include "ipc/collective.h"
+#include "ipc/opcode.h"
 
 #define FERRY_PLAN_MAGIC 0x46455052u /* "FEPR" */
 /* Calls take turns in so many banks of counters and staging: arena.h. */
@@ -28,16 +29,6 @@
 #define FERRY_PLAN_ABI 4u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
-
-enum ferry_opcode {
-	FERRY_D2H,    /* rank's send buffer -> staging window */
-	FERRY_H2D,    /* staging window -> rank's receive buffer */
-	/* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
-	FERRY_COPY,
-	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
-	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
-	FERRY_NUM_OPCODES
-};
 
 /* ferry_plan.flags */
 /* alltoallv: lengths and offsets of D2H/H2D/COPY come with each call, see ferry_instr.chunk */
@@ -150,7 +141,7 @@ static inline const struct ferry_source *ferry_plan_sources(const struct ferry_p
 uint64_t ferry_plan_hash(const struct ferry_plan *plan);
 
 /** What a plan must fit into: the arena of each domain, per bank. */
-struct ferry_plan_limits {
+struct ferry_plan_room {
 	uint32_t nranks, ndomains;
 	const uint8_t *rank_domain;                   /* nranks entries */
 	uint64_t staging[FERRY_MAX_DOMAINS];          /* bytes */
@@ -165,6 +156,6 @@ struct ferry_plan_limits {
  * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
  * values.
  */
-ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_limits *limits);
+ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct ferry_plan_room *room);
 
 #endif

@@ -51,7 +51,7 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
  */
 static ferryResult_t validate(struct ferryComm *comm, const struct ferry_plan *plan)
 {
-	struct ferry_plan_limits limits = {.nranks = (uint32_t)comm->nranks,
+	struct ferry_plan_room limits = {.nranks = (uint32_t)comm->nranks,
 	                                   .ndomains = comm->ndomains,
 	                                   .rank_domain = comm->shared.rank_domain};
 	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {

@@ -246,7 +246,7 @@ static struct ferry_job_plan *plan_install(struct ferry_job *job, struct ferry_p
 /* A checked copy, ready to run. */
 static ferryResult_t plan_take(struct ferry_job *job, const void *blob, uint64_t bytes, struct ferry_job_plan **taken)
 {
-	struct ferry_plan_limits limits = {.nranks = job->shared.nranks,
+	struct ferry_plan_room limits = {.nranks = job->shared.nranks,
 	                                   .ndomains = job->shared.ndomains,
 	                                   .rank_domain = job->shared.rank_domain};
 	for (uint32_t domain = 0; domain < limits.ndomains; domain++) {

@@ -6,14 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_work(const struct ferry_instr *instr)
-{
-	return instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
-}
-
 static bool is_step(const struct ferry_instr *instr, uint32_t rank, enum ferry_direction direction)
 {
-	return !is_work(instr) && instr->owner == rank && (instr->opcode == FERRY_D2H) == (direction == FERRY_UP);
+	return instr->owner == rank && (direction == FERRY_UP ? ferry_opcode_goes_up(instr->opcode)
+	                                                      : ferry_opcode_goes_down(instr->opcode));
 }
 
 static void find(const struct ferry_job_arenas *shared, const struct ferry_plan *plan, const struct ferry_instr *instr,
@@ -25,15 +21,15 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 	uint32_t staging = ferry_plan_staging_bank(plan, bank);
 	step->instr = instr;
 	step->counter = &arenas[instr->domain].counters[bank][instr->counter];
-	step->window = instr->opcode == FERRY_COPY
-	                       ? NULL
-	                       : arenas[instr->window_domain].staging[staging] + instr->window_offset;
+	step->window = ferry_opcode_has_window(instr->opcode)
+	                       ? arenas[instr->window_domain].staging[staging] + instr->window_offset
+	                       : NULL;
 	step->gates = *gates;
 	step->ngates = instr->nedges;
 	*gates += instr->nedges;
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_instr *other = &instrs[edges[i].instr];
-		if (edges[i].lag && instr->opcode == FERRY_D2H && !instr->wakes_domains)
+		if (edges[i].lag && ferry_opcode_goes_up(instr->opcode) && !instr->wakes_domains)
 			step->only_passes_on = true;
 		step->gates[i] = (struct ferry_gate){&arenas[other->domain].counters[bank][other->counter],
 		                                     edges[i].lag, other->nslices};
@@ -47,10 +43,10 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 
 static void reach(struct ferry_steps *steps, const struct ferry_instr *instr)
 {
-	uint64_t sends = instr->opcode == FERRY_H2D ? 0 : instr->user_offset + instr->length;
-	uint64_t receives = instr->opcode == FERRY_H2D    ? instr->user_offset + instr->length
-	                    : instr->opcode == FERRY_COPY ? instr->user_destination + instr->length
-	                                                  : 0;
+	uint64_t sends = ferry_opcode_sends(instr->opcode) ? instr->user_offset + instr->length : 0;
+	uint64_t receives = instr->opcode == FERRY_COPY              ? instr->user_destination + instr->length
+	                    : ferry_opcode_receives(instr->opcode) ? instr->user_offset + instr->length
+	                                                             : 0;
 	if (!instr->length)
 		return;
 	if (sends > steps->reach[FERRY_UP])
@@ -63,10 +59,10 @@ static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(steps->plan);
 	for (uint32_t i = 0; i < steps->plan->ninstrs; i++) {
-		if (is_work(&instrs[i]))
+		if (ferry_opcode_is_work(instrs[i].opcode))
 			steps->domains |= 1u << instrs[i].owner;
 		else if (instrs[i].owner == rank) {
-			steps->nsteps[instrs[i].opcode != FERRY_D2H]++;
+			steps->nsteps[ferry_opcode_goes_up(instrs[i].opcode) ? FERRY_UP : FERRY_DOWN]++;
 			*nsteps += 1;
 			*ngates += instrs[i].nedges;
 			reach(steps, &instrs[i]);

@@ -283,7 +283,7 @@ static void domains_that_share_a_cache_share_what_moves_take_of_it(void **state)
 
 static void compiles_to_a_valid_plan(const struct ferry_program *program, const struct ferry_compile_options *options)
 {
-	struct ferry_plan_limits limits = {.nranks = program->nranks,
+	struct ferry_plan_room limits = {.nranks = program->nranks,
 	                                   .ndomains = 1,
 	                                   .rank_domain = program->rank_domain};
 	struct ferry_plan *plan;

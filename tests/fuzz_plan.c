@@ -12,7 +12,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A job that the plan could be for: the router knows these numbers from elsewhere, so they are always sane. */
-static void make_limits(const struct ferry_plan *plan, struct ferry_plan_limits *limits, uint8_t *rank_domain)
+static void make_limits(const struct ferry_plan *plan, struct ferry_plan_room *limits, uint8_t *rank_domain)
 {
 	memset(limits, 0, sizeof *limits);
 	limits->nranks = plan->nranks >= 1 && plan->nranks <= FERRY_MAX_RANKS ? plan->nranks : 4;
@@ -27,7 +27,7 @@ static void make_limits(const struct ferry_plan *plan, struct ferry_plan_limits 
 }
 
 /* What a router relies on when it resolves a valid plan's indexes to pointers (router/job.c). */
-static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan_limits *limits)
+static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan_room *limits)
 {
 	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
 	uint64_t window = (uint64_t)plan->slice * plan->window;
@@ -58,7 +58,7 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct ferry_plan_limits limits;
+	struct ferry_plan_room limits;
 	struct ferry_plan header = {0};
 	uint8_t rank_domain[FERRY_MAX_RANKS];
 	struct ferry_plan *plan = malloc(size ? size : 1); /* of that size: a read behind its end is seen */

@@ -39,7 +39,7 @@ static void check_compiled(const struct ferry_program *program, bool sound, uint
 {
 	struct ferry_compile_options options = {
 		.count = count, .type = ferryFloat32, .redop = ferrySum, .window = window};
-	struct ferry_plan_limits limits = {
+	struct ferry_plan_room limits = {
 		.nranks = program->nranks, .ndomains = program->ndomains, .rank_domain = program->rank_domain};
 	struct ferry_plan *plan = NULL;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {

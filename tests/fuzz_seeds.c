@@ -29,7 +29,7 @@ static int write_file(const char *directory, const char *kind, const char *name,
 static int write_plan(const char *directory, const char *name, const struct ferry_program *program, uint64_t count)
 {
 	struct ferry_compile_options options = {.count = count, .type = ferryFloat32, .redop = ferrySum};
-	struct ferry_plan_limits limits = {
+	struct ferry_plan_room limits = {
 		.nranks = program->nranks, .ndomains = program->ndomains, .rank_domain = program->rank_domain};
 	struct ferry_plan *plan;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {

@@ -290,7 +290,7 @@ bool execute_plan(const struct ferry_plan *plan, bool in_place, uint64_t most, u
 	                      .count = variable ? most : plan->count,
 	                      .scaled = ferry_collective_reduces(plan->collective) && plan->nranks > 1,
 	                      .reason = reason};
-	struct ferry_plan_limits limits = {
+	struct ferry_plan_room limits = {
 	        .nranks = plan->nranks, .ndomains = plan->ndomains, .rank_domain = plan->rank_domain};
 	memcpy(limits.staging, plan->staging, sizeof limits.staging);
 	memcpy(limits.counters, plan->counters, sizeof limits.counters);

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the instructions of programs and plans do: who executes each, and what it reads and writes. Whoever asks such a
+ * thing of an opcode asks here, so that another opcode is added in one place.
+ */
+#ifndef FERRY_IPC_OPCODE_H
+#define FERRY_IPC_OPCODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum ferry_opcode {
+	FERRY_D2H,    /* rank's send buffer -> staging window */
+	FERRY_H2D,    /* staging window -> rank's receive buffer */
+	/* rank's send buffer -> its own receive buffer: the part of the output that is the rank's own input */
+	FERRY_COPY,
+	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
+	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
+	FERRY_NUM_OPCODES
+};
+
+/** Executed by the workers of a domain's router; else by a lane, for a rank. */
+static inline bool ferry_opcode_is_work(uint8_t opcode)
+{
+	return opcode == FERRY_REDUCE || opcode == FERRY_H2H;
+}
+
+/** Executed by a rank's D2H lane. */
+static inline bool ferry_opcode_goes_up(uint8_t opcode)
+{
+	return opcode == FERRY_D2H;
+}
+
+/** Executed by a rank's H2D lane. */
+static inline bool ferry_opcode_goes_down(uint8_t opcode)
+{
+	return opcode == FERRY_H2D || opcode == FERRY_COPY;
+}
+
+/** Reads its rank's send buffer. */
+static inline bool ferry_opcode_sends(uint8_t opcode)
+{
+	return opcode == FERRY_D2H || opcode == FERRY_COPY;
+}
+
+/** Writes its rank's receive buffer. */
+static inline bool ferry_opcode_receives(uint8_t opcode)
+{
+	return ferry_opcode_goes_down(opcode);
+}
+
+/** Reads windows: that of the instruction, or of its sources. */
+static inline bool ferry_opcode_reads_window(uint8_t opcode)
+{
+	return opcode == FERRY_H2D || ferry_opcode_is_work(opcode);
+}
+
+/** Writes the window of the instruction. */
+static inline bool ferry_opcode_writes_window(uint8_t opcode)
+{
+	return opcode == FERRY_D2H || ferry_opcode_is_work(opcode);
+}
+
+/** Has a window: it reads or writes it. */
+static inline bool ferry_opcode_has_window(uint8_t opcode)
+{
+	return opcode != FERRY_COPY;
+}
+
+#endif
