@@ -4,19 +4,30 @@
 #include "ipc/error.h"
 #include "router/guard.h"
 #include "router/intake.h"
-#include "router/workers.h"
+#include "router/parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define LOOK_US 1000000 /* how long it sleeps before it looks whether its job is over */
 
+/* All but `asked` is written before the attendant sees it. */
+struct ferry_attendant {
+	struct ferry_workers *workers;
+	const char *directory, *prefix; /* of the routers' sockets */
+	pthread_t thread;
+	int client;                     /* who has asked for the job to be made ready */
+	/* 0 to 1 by the connection thread, with release; to 2 by the attendant, when it has answered */
+	_Atomic uint32_t asked;
+};
+
 /* The other domains' routers hand their arenas of this job to whoever knows its key. Attendant thread: it may block. */
 static ferryResult_t map_peers(struct ferry_job *job)
 {
-	const struct ferry_attendant *attendant = &job->attendant;
+	const struct ferry_attendant *attendant = job->attendant;
 	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
 		char path[160];
 		int connection, descriptor;
@@ -68,8 +79,8 @@ static void answer_ready(struct ferry_job *job)
 		ferry_job_fail(job, result, ferry_last_message());
 	else
 		say_ready(job);
-	ferry_attach_reply(job->attendant.client, result, result ? ferry_last_message() : "", -1);
-	close(job->attendant.client);
+	ferry_attach_reply(job->attendant->client, result, result ? ferry_last_message() : "", -1);
+	close(job->attendant->client);
 }
 
 /* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
@@ -77,7 +88,7 @@ static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 {
 	ferry_workers_enter(workers, job);
 	bool found = ferry_job_expects(job);
-	found |= ferry_job_has_work(job);
+	found |= ferry_parts_any(job);
 	ferry_workers_leave(workers, job);
 	return found;
 }
@@ -85,7 +96,7 @@ static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 static void *attendant_main(void *argument)
 {
 	struct ferry_job *job = argument;
-	struct ferry_workers *workers = job->attendant.workers;
+	struct ferry_workers *workers = job->attendant->workers;
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_looker looker;
 	ferry_looker_open(&looker, &workers->spin);
@@ -93,7 +104,7 @@ static void *attendant_main(void *argument)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool asked = atomic_load_explicit(&job->attendant.asked, memory_order_acquire) == 1;
+		bool asked = atomic_load_explicit(&job->attendant->asked, memory_order_acquire) == 1;
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
 			ferry_doorbell_cancel(bell);
 			ferry_looker_close(&looker);
@@ -102,7 +113,7 @@ static void *attendant_main(void *argument)
 		if (asked) {
 			ferry_doorbell_cancel(bell);
 			answer_ready(job);
-			atomic_store_explicit(&job->attendant.asked, 2, memory_order_release);
+			atomic_store_explicit(&job->attendant->asked, 2, memory_order_release);
 		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
 			ferry_workers_attend(workers, job, &looker);
@@ -119,28 +130,37 @@ static void *attendant_main(void *argument)
 ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
                                     const char *prefix)
 {
-	job->attendant.workers = workers;
-	job->attendant.directory = directory;
-	job->attendant.prefix = prefix;
-	int refused = pthread_create(&job->attendant.thread, NULL, attendant_main, job);
-	return refused ? ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused)) : ferrySuccess;
+	struct ferry_attendant *attendant = calloc(1, sizeof *attendant);
+	if (!attendant)
+		return ferry_fail(ferrySystemError, "no memory for a job's attendant");
+	attendant->workers = workers;
+	attendant->directory = directory;
+	attendant->prefix = prefix;
+	job->attendant = attendant;
+	int refused = pthread_create(&attendant->thread, NULL, attendant_main, job);
+	if (!refused)
+		return ferrySuccess;
+	free(attendant);
+	return ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused));
 }
 
 void ferry_attendant_join(struct ferry_job *job)
 {
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
-	ferry_workers_let_go(job->attendant.workers);
-	pthread_join(job->attendant.thread, NULL);
+	ferry_workers_let_go(job->attendant->workers);
+	pthread_join(job->attendant->thread, NULL);
+	free(job->attendant);
+	job->attendant = NULL;
 }
 
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 {
-	if (atomic_load(&job->attendant.asked))
+	if (atomic_load(&job->attendant->asked))
 		return ferry_fail(ferryInvalidUsage, "READY a second time");
-	job->attendant.client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-	if (job->attendant.client < 0)
+	job->attendant->client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (job->attendant->client < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer READY with: %s", strerror(errno));
-	atomic_store_explicit(&job->attendant.asked, 1, memory_order_release);
+	atomic_store_explicit(&job->attendant->asked, 1, memory_order_release);
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	return ferrySuccess;
 }

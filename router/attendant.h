@@ -6,29 +6,13 @@
 #ifndef FERRY_ROUTER_ATTENDANT_H
 #define FERRY_ROUTER_ATTENDANT_H
 
-#include "ipc/ferry_types.h"
+#include "router/workers.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
-struct ferry_job;
-struct ferry_workers;
-
-/* Part of a job. All but `asked` is written before the attendant sees it. */
-struct ferry_attendant {
-	struct ferry_workers *workers;
-	const char *directory, *prefix; /* of the routers' sockets */
-	pthread_t thread;
-	int client;                     /* who has asked for the job to be made ready */
-	/* 0 to 1 by the connection thread, with release; to 2 by the attendant, when it has answered */
-	_Atomic uint32_t asked;
-};
-
-/** The texts stay as long as the job. Error: ferrySystemError. */
+/** Makes job->attendant. The texts stay as long as the job. Error: ferrySystemError. */
 ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
                                     const char *prefix);
 
-/** job->dead is set: returns when the attendant has ended. */
+/** job->dead is set: returns when the attendant has ended, and is gone. */
 void ferry_attendant_join(struct ferry_job *job);
 
 /**

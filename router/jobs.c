@@ -3,8 +3,8 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "router/attendant.h"
 #include "router/intake.h"
-#include "router/guard.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,36 +45,16 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 		                  (unsigned long long)shape.staging,
 		                  (unsigned long long)(jobs->staging_limit - jobs->staging_used),
 		                  (unsigned long long)jobs->staging_limit, jobs->domain);
-	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
-	if (!job)
-		return ferry_fail(ferrySystemError, "no memory for a job");
-	memset(job, 0, sizeof *job);
-	job->shared.nranks = shape.nranks;
-	job->shared.ndomains = shape.ndomains;
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		job->shared.arenas[domain].descriptor = -1;
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
-		job->words_descriptor[rank] = -1;
-	ferryResult_t result = ferry_arena_create(&shape, &job->shared.arenas[jobs->domain]);
-	if (result) {
-		free(job);
+	struct ferry_job *job;
+	ferryResult_t result = ferry_job_new(message->key, &shape, jobs->workers.limit, &job);
+	if (result)
 		return result;
-	}
-	ferry_guard_add(&job->shared.arenas[jobs->domain]);
-	memcpy(job->key, message->key, sizeof job->key);
-	job->domain = jobs->domain;
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
-	job->workers = jobs->workers.limit;
 	job->gpu_lanes = &jobs->gpu_lanes;
-	pthread_mutex_init(&job->admit, NULL);
-	pthread_mutex_init(&job->failing, NULL);
-	pthread_mutex_init(&job->plans.lock, NULL);
 	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix);
 	if (result) {
-		ferry_guard_remove(&job->shared.arenas[jobs->domain]);
-		ferry_arena_unmap(&job->shared.arenas[jobs->domain]);
-		free(job);
+		ferry_job_free(job);
 		return result;
 	}
 	jobs->staging_used += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
@@ -108,26 +88,14 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 {
-	struct ferry_arena *own = &job->shared.arenas[job->domain];
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_attendant_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
 	ferry_intakes_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
-	ferry_job_free_plans(job);
-	jobs->staging_used -= FERRY_BANKS * own->staging_bytes;
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		ferry_guard_remove(&job->shared.arenas[domain]);
-		ferry_arena_unmap(&job->shared.arenas[domain]);
-	}
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
-		if (job->words_descriptor[rank] >= 0)
-			close(job->words_descriptor[rank]);
-	pthread_mutex_destroy(&job->admit);
-	pthread_mutex_destroy(&job->failing);
-	pthread_mutex_destroy(&job->plans.lock);
-	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", job->domain);
-	free(job);
+	jobs->staging_used -= FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
+	ferry_job_free(job);
+	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", jobs->domain);
 }
 
 void ferry_jobs_end(struct ferry_jobs *jobs)

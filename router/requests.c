@@ -2,6 +2,7 @@
 #include "router/requests.h"
 
 #include "ipc/error.h"
+#include "router/attendant.h"
 
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
@@ -84,7 +85,7 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 {
 	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "DROP before ATTACH");
-	ferryResult_t result = ferry_job_drop_plan(client->job, client->rank, client->message.hash);
+	ferryResult_t result = ferry_job_plans_drop(&client->job->plans, client->rank, client->message.hash);
 	ferry_workers_free_retired(&jobs->workers, client->job);
 	return result;
 }

@@ -2,6 +2,7 @@
 #include "router/workers.h"
 
 #include "ipc/error.h"
+#include "router/parts.h"
 
 #include <string.h>
 
@@ -102,13 +103,13 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) {
 		/* before any part: they take longer to wake up than it does */
 		for (uint32_t i = 0; i < round->njobs; i++)
-			ferry_job_work(round->jobs[i], worker, 0, false, &wanted);
+			ferry_parts_work(round->jobs[i], worker, 0, false, &wanted);
 		if (wanted)
 			wake_helpers(workers, wanted);
 		wanted = 0;
 	}
 	for (uint32_t i = 0; i < round->njobs; i++)
-		count += ferry_job_work(round->jobs[i], worker, QUANTUM, steal, &wanted);
+		count += ferry_parts_work(round->jobs[i], worker, QUANTUM, steal, &wanted);
 	if (wanted)
 		wake_helpers(workers, wanted);
 	return count;
@@ -315,7 +316,7 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 	pthread_mutex_lock(&workers->lock);
 	job->closed = true;
 	empty(workers, job);
-	ferry_job_free_retired(job);
+	ferry_job_plans_free_retired(&job->plans);
 	job->closed = false;
 	/*
 	 * Again: who came back meanwhile has passed the job by, and would not look for it as long as others keep him

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include "rank-lib/program/program.h"
+#include "router/parts.h"
 #include "router/workers.h"
 
 #include <stdlib.h>
@@ -53,17 +54,10 @@ static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t 
 	                                        .window = window};
 	struct ferry_program *program;
 	struct ferry_plan *plan;
-	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
-	assert_non_null(job);
-	memset(job, 0, sizeof *job);
-	job->shared.nranks = 2;
-	job->shared.ndomains = 1;
-	job->workers = 16;
+	static const uint8_t key[FERRY_KEY_BYTES];
+	struct ferry_job *job;
+	assert_int_equal(ferry_job_new(key, &shape, 16, &job), ferrySuccess);
 	job->store = job->cached_store = FERRY_STORE_ORDINARY;
-	pthread_mutex_init(&job->admit, NULL);
-	pthread_mutex_init(&job->failing, NULL);
-	pthread_mutex_init(&job->plans.lock, NULL);
-	assert_int_equal(ferry_arena_create(&shape, &job->shared.arenas[0]), ferrySuccess);
 	atomic_store(&job->ready, 1);
 	options.staging[0] = job->shared.arenas[0].staging_bytes;
 	assert_int_equal(ferry_program_synthesize(FERRY_ALLREDUCE, &topology, 0, &program), ferrySuccess);
@@ -80,12 +74,7 @@ static struct ferry_job *open_lone_job(uint64_t count, uint32_t slice, uint32_t 
 
 static void close_lone_job(struct ferry_job *job)
 {
-	ferry_job_free_plans(job);
-	ferry_arena_unmap(&job->shared.arenas[0]);
-	pthread_mutex_destroy(&job->admit);
-	pthread_mutex_destroy(&job->failing);
-	pthread_mutex_destroy(&job->plans.lock);
-	free(job);
+	ferry_job_free(job);
 }
 
 /* The only plan of a job of open_lone_job. */
@@ -113,17 +102,18 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 		reduce++;
 	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] +
 	                                       reduce->window_offset);
-	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 4); /* the second third of each of four slices */
+	/* the second third of each of four slices */
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 4);
 	assert_int_equal(sum[0], 0);
 	assert_int_equal(sum[8192], 1000000 + 2 * 8192);
 	assert_int_equal(sum[16383], 0);
 	assert_int_equal(wanted, 3);
-	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 0);
-	assert_int_equal(ferry_job_work(job, 3, 1000, true, &wanted), 0); /* the plan has no place for it */
-	assert_true(ferry_job_has_work(job));
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 0);
+	assert_int_equal(ferry_parts_work(job, 3, 1000, true, &wanted), 0); /* the plan has no place for it */
+	assert_true(ferry_parts_any(job));
 	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), 0);
-	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 8);
-	assert_false(ferry_job_has_work(job));
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 8);
+	assert_false(ferry_parts_any(job));
 	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
 	assert_int_equal(atomic_load(&job->slices), 4);
 	assert_int_equal(atomic_load(&job->bytes), 3 * count * 4);
@@ -142,13 +132,13 @@ static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **
 	(void)state;
 	struct ferry_job *job = open_lone_job(512 << 10, 512 << 10, 3);
 	uint32_t wanted = 0;
-	assert_int_equal(ferry_job_work(job, 1, 2, false, &wanted), 2); /* its share of the first of four slices */
+	assert_int_equal(ferry_parts_work(job, 1, 2, false, &wanted), 2); /* its share of the first of four slices */
 	assert_int_equal(atomic_load(&job->slices), 0);
-	assert_int_equal(ferry_job_work(job, 1, 4, false, &wanted), 4); /* the others' */
+	assert_int_equal(ferry_parts_work(job, 1, 4, false, &wanted), 4); /* the others' */
 	assert_int_equal(atomic_load(&job->slices), 1);
 	/* its own of the last one ends what it may do unasked */
-	assert_int_equal(ferry_job_work(job, 1, 1000, false, &wanted), 14);
-	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 4);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 14);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 4);
 	assert_int_equal(atomic_load(&job->slices), 4);
 	assert_true(atomic_load(&job->working_ns) > 0 && atomic_load(&job->working_ns) <= atomic_load(&job->calls_ns));
 	close_lone_job(job);
@@ -172,10 +162,10 @@ static void who_will_be_wanted_is_told_before_any_part(void **state)
 	(void)state;
 	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
 	uint32_t wanted = 0;
-	assert_int_equal(ferry_job_work(job, 1, 0, false, &wanted), 0);
+	assert_int_equal(ferry_parts_work(job, 1, 0, false, &wanted), 0);
 	assert_int_equal(wanted, 3);
 	assert_int_equal(atomic_load(&job->working_ns), 0);
-	assert_int_equal(ferry_job_work(job, 1, 1000, true, &wanted), 12);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 12);
 	close_lone_job(job);
 }
 
@@ -315,7 +305,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		ferry_workers_add_job(&workers, other);
 		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
 		wait_until_finished(arenas[0]);
-		assert_int_equal(ferry_job_drop_plan(other, 0, copy->hash), ferrySuccess);
+		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash), ferrySuccess);
 		ferry_workers_free_retired(&workers, other);
 		assert_int_equal(ferry_job_add_plan(other, 0, copy, copy->bytes), ferrySuccess);
 		put_call(&other->shared, copy);
