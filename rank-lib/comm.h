@@ -19,7 +19,7 @@
 #include "rank-lib/user_programs.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
-#include "router/lane.h"
+#include "router/lanes.h"
 
 #include <pthread.h>
 

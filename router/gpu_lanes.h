@@ -7,7 +7,7 @@
 #define FERRY_ROUTER_GPU_LANES_H
 
 #include "router/gpus.h"
-#include "router/lane.h"
+#include "router/lanes.h"
 
 struct ferry_gpu_lane_pair;
 

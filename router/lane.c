@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/lane.h"
 
-#include "ipc/cache.h"
 #include "ipc/error.h"
 #include "router/order.h"
-#include "router/pair.h"
+#include "router/slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,164 +12,6 @@
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US 1000
 #define SHARED_MOST 8   /* copies under way for one seat, where a lane has several */
-
-/* ---- slices ---- */
-
-static void transfer_done(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
-{
-	if (!transfer->step)
-		ferry_pair_done(seat, transfer);
-	call->halves[seat->direction].left--;
-}
-
-static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry_transfer *transfer, uint32_t slice)
-{
-	uint64_t left = transfer->length - (uint64_t)slice * plan->slice;
-	return left < plan->slice ? left : plan->slice;
-}
-
-/*
- * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as
- * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
- * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
- * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
- * docs/performance.md). Not of a window that nobody reads: its slots wait for nobody, and the next slice may be on its
- * way already.
- */
-static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
-{
-	const struct ferry_plan *plan = call->steps->plan;
-	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
-	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
-	                bytes_in_slice(plan, transfer, slice), lap);
-}
-
-/* A slice has arrived: publish it. */
-static void slice_done(struct ferry_lane *lane, const struct ferry_copying *copying)
-{
-	struct ferry_seat *seat = copying->seat;
-	struct ferry_call *call = copying->call;
-	struct ferry_transfer *transfer = copying->transfer;
-	transfer->finished++;
-	if (!transfer->step)
-		ferry_pair_publish(seat, transfer);
-	else if (transfer->step->instr->opcode != FERRY_COPY)
-		ferry_publish(seat->member->shared, transfer->step->instr, transfer->step->counter,
-		              ferry_call_number(call), transfer->finished);
-	if (lane->lanes->copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
-		keep_window(call, transfer, transfer->finished - 1);
-	if (transfer->finished == transfer->nslices)
-		transfer_done(seat, call, transfer);
-}
-
-static bool reap(struct ferry_lane *lane)
-{
-	struct ferry_copying copying;
-	bool progress = false;
-	if (!ferry_copies_any(&lane->copies))
-		return false;
-	uint64_t finished = ferry_copies_finished(&lane->copies);
-	while (ferry_copies_take(&lane->copies, finished, &copying)) {
-		slice_done(lane, &copying);
-		progress = true;
-	}
-	return progress;
-}
-
-/* Variable plans: the length of a chunk is in its producer's counter, valid once the counter has this call's tag. */
-static uint32_t open_variable(const struct ferry_call *call, const struct ferry_transfer *transfer)
-{
-	uint32_t open = transfer->nslices, slice = call->steps->plan->slice;
-	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
-		const struct ferry_gate *gate = &transfer->step->gates[i];
-		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
-		uint32_t slices = ferry_counter_slices(value, ferry_call_number(call));
-		if (gate->lag) {
-			if ((uint64_t)slices + gate->lag < open)
-				open = slices + gate->lag;
-			continue;
-		}
-		if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
-			return 0;
-		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
-		if (slices < (length + slice - 1) / slice && slices < open)
-			open = slices;
-	}
-	return open;
-}
-
-/* Variable plans, H2D: false until the sender has told its length; a different one ends the job. */
-static bool lengths_agree(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
-{
-	const struct ferry_step *step = transfer->step;
-	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
-	if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
-		return false;
-	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
-	transfer->current = true;
-	if (length == transfer->length)
-		return true;
-	char text[FERRY_MESSAGE_BYTES];
-	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
-	         step->producer_rank, (unsigned long long)length, member->rank, (unsigned long long)transfer->length);
-	member->ops->fail(member, ferryInvalidUsage, text);
-	return false;
-}
-
-static bool issue_step(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call,
-                       struct ferry_transfer *transfer)
-{
-	const struct ferry_plan *plan = call->steps->plan;
-	const struct ferry_step *step = transfer->step;
-	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
-		if (!lengths_agree(seat->member, call, transfer))
-			return false;
-		if (!transfer->nslices) {
-			transfer_done(seat, call, transfer);
-			return true;
-		}
-	}
-	uint32_t slice = transfer->issued;
-	if (slice >= transfer->nslices)
-		return false;
-	if (slice >= transfer->open) {
-		transfer->open = variable ? open_variable(call, transfer)
-		                          : ferry_gates_open(step->gates, step->ngates, ferry_call_number(call),
-		                                             transfer->nslices);
-		if (slice >= transfer->open)
-			return false;
-	}
-	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
-	if (step->instr->opcode == FERRY_COPY)
-		return ferry_copies_start(&lane->copies, seat, call, transfer, transfer->destination + start,
-		                          transfer->user + start, bytes, false);
-	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
-	bool up = lane->direction == FERRY_UP;
-	return ferry_copies_start(&lane->copies, seat, call, transfer, up ? slot : transfer->user + start,
-	                          up ? transfer->user + start : slot, bytes, true);
-}
-
-/* One slice of each transfer that has one ready. */
-static bool move_slices(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call)
-{
-	struct ferry_half *half = &call->halves[seat->direction];
-	uint32_t count = half->ntransfers, most = lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES;
-	bool progress = false;
-	for (uint32_t i = 0; i < count && half->left; i++) {
-		if (seat->under_way >= most || ferry_copies_full(&lane->copies))
-			break;
-		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
-		if (!(transfer->step ? issue_step(lane, seat, call, transfer)
-		                     : ferry_pair_issue(&lane->copies, seat, call, transfer)))
-			continue;
-		progress = true;
-		reap(lane);
-	}
-	if (count)
-		half->turn = (half->turn + 1) % count;
-	return progress;
-}
 
 /* ---- calls ---- */
 
@@ -240,7 +81,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 	*ended = false;
 	if (!(up ? advance(lane, call, &progress) : may_descend(call)))
 		return progress;
-	progress |= move_slices(lane, seat, call);
+	progress |= ferry_slices_move(&lane->copies, seat, call, lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
 	if (!call->halves[seat->direction].left)
 		*ended = !up || !call->steps || ferry_order_agreed(seat->member, call);
 	return progress || *ended;
@@ -378,6 +219,14 @@ static bool make_room(struct ferry_lane *lane, uint32_t nseats)
 	return seats && tickets;
 }
 
+static void free_room(struct ferry_lane *lane)
+{
+	free(lane->seats);
+	free(lane->tickets);
+	lane->seats = NULL;
+	lane->tickets = NULL;
+}
+
 /* Looks at the list of members again. True if it may have changed. */
 static bool refresh(struct ferry_lane *lane)
 {
@@ -414,7 +263,7 @@ static bool lane_round(struct ferry_lane *lane)
 {
 	bool progress = refresh(lane), busy = false;
 	uint64_t now = 0;
-	progress |= reap(lane);
+	progress |= ferry_slices_reap(&lane->copies);
 	for (uint32_t i = 0; i < lane->nseats; i++) {
 		struct ferry_seat *seat = lane->seats[(lane->turn + i) % lane->nseats];
 		bool found = seat_round(lane, seat);
@@ -578,151 +427,34 @@ static void *lane_main(void *argument)
 	}
 }
 
-/* ---- open, close ---- */
-
-static ferryResult_t lane_open(struct ferry_lanes *lanes, enum ferry_direction direction, struct ferry_doorbell *bell)
+ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction direction, struct ferry_doorbell *bell)
 {
 	struct ferry_lane *lane = &lanes->lane[direction];
 	lane->lanes = lanes;
 	lane->direction = direction;
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
-	if (!make_room(lane, 1))
+	if (!make_room(lane, 1)) {
+		free_room(lane);
 		return ferry_fail(ferrySystemError, "no memory for a lane");
+	}
 	ferryResult_t result = lanes->copier->ops->queue_open(lanes->copier, direction, &lane->copies.queue);
-	if (result)
+	if (result) {
+		free_room(lane);
 		return result;
+	}
 	int refused = pthread_create(&lane->thread, NULL, lane_main, lane);
 	if (refused) {
 		lanes->copier->ops->queue_close(&lane->copies.queue);
+		free_room(lane);
 		return ferry_fail(ferrySystemError, "a lane thread: %s", strerror(refused));
 	}
-	lanes->running++;
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lanes_options *options)
+void ferry_lane_close(struct ferry_lane *lane)
 {
-	ferryResult_t result = ferrySuccess;
-	memset(lanes, 0, sizeof *lanes);
-	lanes->copier = options->copier;
-	lanes->stall_ns = options->stall_ns;
-	lanes->spin.limit_ns = options->spin_ns;
-	pthread_mutex_init(&lanes->lock, NULL);
-	pthread_cond_init(&lanes->changed, NULL);
-	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
-		result = lane_open(lanes, direction, options->bells[direction]);
-	if (result)
-		ferry_lanes_close(lanes);
-	return result;
-}
-
-static void ring_lanes(struct ferry_lanes *lanes)
-{
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
-		ferry_doorbell_ring(lanes->lane[direction].bell);
-}
-
-void ferry_lanes_close(struct ferry_lanes *lanes)
-{
-	if (!lanes->copier)
-		return;
-	atomic_store_explicit(&lanes->stopping, true, memory_order_release);
-	for (uint32_t i = 0; i < lanes->running; i++) {
-		ferry_doorbell_ring(lanes->lane[i].bell);
-		pthread_join(lanes->lane[i].thread, NULL);
-		lanes->copier->ops->queue_close(&lanes->lane[i].copies.queue);
-	}
-	for (uint32_t i = 0; i < 2; i++) {
-		free(lanes->lane[i].seats);
-		free(lanes->lane[i].tickets);
-	}
-	pthread_cond_destroy(&lanes->changed);
-	pthread_mutex_destroy(&lanes->lock);
-	lanes->copier = NULL;
-}
-
-/* ---- members ---- */
-
-void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member)
-{
-	struct ferry_rank_line *line = ferry_member_line(member);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
-		seat->member = member;
-		seat->direction = direction;
-		seat->bell = direction == FERRY_UP ? &line->d2h : &line->h2d;
-		seat->inbox_end = &seat->inbox;
-		seat->calls_end = &seat->calls;
-		pthread_mutex_init(&seat->inbox_lock, NULL);
-		for (uint32_t peer = 0; peer < member->shared->nranks; peer++)
-			seat->message[peer] = 1;
-	}
-	pthread_mutex_lock(&lanes->lock);
-	member->lanes = lanes;
-	member->next = lanes->members;
-	lanes->members = member;
-	atomic_fetch_add_explicit(&lanes->generation, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&lanes->lock);
-	ring_lanes(lanes);
-}
-
-void ferry_lanes_leave(struct ferry_member *member)
-{
-	struct ferry_lanes *lanes = member->lanes;
-	pthread_mutex_lock(&lanes->lock);
-	member->seats[FERRY_UP].leaves = member->seats[FERRY_DOWN].leaves = true;
-	atomic_fetch_add_explicit(&lanes->generation, 1, memory_order_relaxed);
-	pthread_mutex_unlock(&lanes->lock);
-	ring_lanes(lanes);
-	pthread_mutex_lock(&lanes->lock);
-	while (!member->seats[FERRY_UP].left || !member->seats[FERRY_DOWN].left)
-		pthread_cond_wait(&lanes->changed, &lanes->lock);
-	for (struct ferry_member **link = &lanes->members; *link; link = &(*link)->next)
-		if (*link == member) {
-			*link = member->next;
-			break;
-		}
-	pthread_mutex_unlock(&lanes->lock);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
-		pthread_mutex_destroy(&member->seats[direction].inbox_lock);
-	member->lanes = NULL;
-}
-
-void ferry_lanes_submit(struct ferry_member *member, struct ferry_call *call)
-{
-	const struct ferry_copy_ops *ops = member->lanes->copier->ops;
-	bool descends = ferry_call_descends(call);
-	atomic_store_explicit(&call->holders, 1 + descends, memory_order_relaxed);
-	for (enum ferry_direction direction = FERRY_UP; direction <= (descends ? FERRY_DOWN : FERRY_UP); direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
-		struct ferry_half *half = &call->halves[direction];
-		pthread_mutex_lock(&seat->inbox_lock);
-		half->next = NULL;
-		*seat->inbox_end = call;
-		seat->inbox_end = &half->next;
-		atomic_store_explicit(&seat->inbox_filled, 1, memory_order_release);
-		pthread_mutex_unlock(&seat->inbox_lock);
-		/*
-		 * A device that is polled rings nobody; and waking a thread takes longer than many a call, so it starts
-		 * now. Who ends the job rings once: either finds the call in the inbox, or is seen here to have done
-		 * so.
-		 */
-		ferry_full_fence();
-		if (ops->polled || member->ops->failed(member))
-			ferry_doorbell_ring(seat->bell);
-	}
-}
-
-void ferry_lanes_announce(struct ferry_member *member, const struct ferry_call *call, uint64_t seq)
-{
-	bool descends = ferry_call_descends(call);
-	for (enum ferry_direction direction = FERRY_UP; direction <= (descends ? FERRY_DOWN : FERRY_UP); direction++) {
-		struct ferry_seat *seat = &member->seats[direction];
-		atomic_fetch_add_explicit(&seat->announced, 1, memory_order_release);
-		ferry_doorbell_ring(seat->bell);
-	}
-	if (!call->steps || !call->steps->domains)
-		return;
-	atomic_store_explicit(&ferry_member_line(member)->announced, seq, memory_order_release);
-	ferry_wake(member->shared, 0, 0, call->steps->domains);
+	ferry_doorbell_ring(lane->bell);
+	pthread_join(lane->thread, NULL);
+	lane->lanes->copier->ops->queue_close(&lane->copies.queue);
+	free_room(lane);
 }

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/slices.h"
+
+#include "ipc/cache.h"
+#include "router/member.h"
+#include "router/pair.h"
+
+#include <stdio.h>
+
+static void transfer_done(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	if (!transfer->step)
+		ferry_pair_done(seat, transfer);
+	call->halves[seat->direction].left--;
+}
+
+static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	uint64_t left = transfer->length - (uint64_t)slice * plan->slice;
+	return left < plan->slice ? left : plan->slice;
+}
+
+/*
+ * What a copy engine writes and no cache holds goes to a few ways of the last-level cache, and on to memory as soon as
+ * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
+ * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
+ * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
+ * docs/performance.md). Not of a window that nobody reads: its slots wait for nobody, and the next slice may be on its
+ * way already.
+ */
+static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
+{
+	const struct ferry_plan *plan = call->steps->plan;
+	uint64_t seq = ferry_call_number(call), lap = slice / plan->window + ferry_plan_lap(plan, seq);
+	ferry_keep_part(transfer->step->window + ferry_plan_slot(plan, seq, slice),
+	                bytes_in_slice(plan, transfer, slice), lap);
+}
+
+/* A slice has arrived: publish it. */
+static void slice_done(const struct ferry_copies *copies, const struct ferry_copying *copying)
+{
+	struct ferry_seat *seat = copying->seat;
+	struct ferry_call *call = copying->call;
+	struct ferry_transfer *transfer = copying->transfer;
+	transfer->finished++;
+	if (!transfer->step)
+		ferry_pair_publish(seat, transfer);
+	else if (transfer->step->instr->opcode != FERRY_COPY)
+		ferry_publish(seat->member->shared, transfer->step->instr, transfer->step->counter,
+		              ferry_call_number(call), transfer->finished);
+	if (copies->queue.copier->ops->direct_memory_access && transfer->step && transfer->step->only_passes_on)
+		keep_window(call, transfer, transfer->finished - 1);
+	if (transfer->finished == transfer->nslices)
+		transfer_done(seat, call, transfer);
+}
+
+bool ferry_slices_reap(struct ferry_copies *copies)
+{
+	struct ferry_copying copying;
+	bool progress = false;
+	if (!ferry_copies_any(copies))
+		return false;
+	uint64_t finished = ferry_copies_finished(copies);
+	while (ferry_copies_take(copies, finished, &copying)) {
+		slice_done(copies, &copying);
+		progress = true;
+	}
+	return progress;
+}
+
+/* Variable plans: the length of a chunk is in its producer's counter, valid once the counter has this call's tag. */
+static uint32_t open_variable(const struct ferry_call *call, const struct ferry_transfer *transfer)
+{
+	uint32_t open = transfer->nslices, slice = call->steps->plan->slice;
+	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
+		const struct ferry_gate *gate = &transfer->step->gates[i];
+		uint64_t value = atomic_load_explicit(&gate->counter->value, memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, ferry_call_number(call));
+		if (gate->lag) {
+			if ((uint64_t)slices + gate->lag < open)
+				open = slices + gate->lag;
+			continue;
+		}
+		if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
+			return 0;
+		uint64_t length = atomic_load_explicit(&gate->counter->length, memory_order_relaxed);
+		if (slices < (length + slice - 1) / slice && slices < open)
+			open = slices;
+	}
+	return open;
+}
+
+/* Variable plans, H2D: false until the sender has told its length; a different one ends the job. */
+static bool lengths_agree(struct ferry_member *member, const struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	const struct ferry_step *step = transfer->step;
+	uint64_t value = atomic_load_explicit(&step->producer->value, memory_order_acquire);
+	if ((uint32_t)(value >> 32) != (uint32_t)ferry_call_number(call))
+		return false;
+	uint64_t length = atomic_load_explicit(&step->producer->length, memory_order_relaxed);
+	transfer->current = true;
+	if (length == transfer->length)
+		return true;
+	char text[FERRY_MESSAGE_BYTES];
+	snprintf(text, sizeof text, "alltoallv: rank %u sends %llu bytes to rank %u, which expects %llu",
+	         step->producer_rank, (unsigned long long)length, member->rank, (unsigned long long)transfer->length);
+	member->ops->fail(member, ferryInvalidUsage, text);
+	return false;
+}
+
+static bool issue_step(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                       struct ferry_transfer *transfer)
+{
+	const struct ferry_plan *plan = call->steps->plan;
+	const struct ferry_step *step = transfer->step;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	if (variable && step->instr->opcode == FERRY_H2D && !transfer->current) {
+		if (!lengths_agree(seat->member, call, transfer))
+			return false;
+		if (!transfer->nslices) {
+			transfer_done(seat, call, transfer);
+			return true;
+		}
+	}
+	uint32_t slice = transfer->issued;
+	if (slice >= transfer->nslices)
+		return false;
+	if (slice >= transfer->open) {
+		transfer->open = variable ? open_variable(call, transfer)
+		                          : ferry_gates_open(step->gates, step->ngates, ferry_call_number(call),
+		                                             transfer->nslices);
+		if (slice >= transfer->open)
+			return false;
+	}
+	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
+	if (step->instr->opcode == FERRY_COPY)
+		return ferry_copies_start(copies, seat, call, transfer, transfer->destination + start,
+		                          transfer->user + start, bytes, false);
+	char *slot = step->window + ferry_plan_slot(plan, ferry_call_number(call), slice);
+	bool up = seat->direction == FERRY_UP;
+	return ferry_copies_start(copies, seat, call, transfer, up ? slot : transfer->user + start,
+	                          up ? transfer->user + start : slot, bytes, true);
+}
+
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, uint32_t most)
+{
+	struct ferry_half *half = &call->halves[seat->direction];
+	uint32_t count = half->ntransfers;
+	bool progress = false;
+	for (uint32_t i = 0; i < count && half->left; i++) {
+		if (seat->under_way >= most || ferry_copies_full(copies))
+			break;
+		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
+		if (!(transfer->step ? issue_step(copies, seat, call, transfer)
+		                     : ferry_pair_issue(copies, seat, call, transfer)))
+			continue;
+		progress = true;
+		ferry_slices_reap(copies);
+	}
+	if (count)
+		half->turn = (half->turn + 1) % count;
+	return progress;
+}
