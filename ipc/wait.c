@@ -21,9 +21,9 @@ void ferry_futex_wake(_Atomic uint32_t *word, int threads, bool shared)
 	        NULL, 0);
 }
 
-void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t ticket, int64_t timeout_us)
+void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t seen, int64_t timeout_us)
 {
-	ferry_futex_wait(&bell->rings, ticket, timeout_us, true);
+	ferry_futex_wait(&bell->rings, seen, timeout_us, true);
 	ferry_doorbell_cancel(bell);
 }
 
@@ -36,14 +36,14 @@ struct waiter {
 	uint32_t flags, reserved;
 };
 
-static bool wait_for_any(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)
+static bool wait_for_any(const struct ferry_seen_bell *bells, uint32_t count, int64_t timeout_us)
 {
 	struct waiter waiters[WAIT_MOST];
 	struct timespec limit;
 	if (count > WAIT_MOST)
 		return false;
 	for (uint32_t i = 0; i < count; i++)
-		waiters[i] = (struct waiter){tickets[i].ticket, (uintptr_t)&tickets[i].bell->rings,
+		waiters[i] = (struct waiter){bells[i].rings, (uintptr_t)&bells[i].bell->rings,
 		                             2 /* FUTEX_32, shared */, 0};
 	clock_gettime(CLOCK_MONOTONIC, &limit);
 	limit.tv_nsec += timeout_us % 1000000 * 1000;
@@ -54,25 +54,25 @@ static bool wait_for_any(const struct ferry_bell_ticket *tickets, uint32_t count
 	       errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT; /* else it cannot: an old kernel, or a filter */
 }
 
-void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us)
+void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64_t timeout_us)
 {
 	static _Atomic bool waits_for_one; /* the kernel has no futex_waitv; set once */
 	bool one = count == 1 || atomic_load_explicit(&waits_for_one, memory_order_relaxed);
-	if (!one && !wait_for_any(tickets, count, timeout_us)) {
+	if (!one && !wait_for_any(bells, count, timeout_us)) {
 		atomic_store_explicit(&waits_for_one, count <= WAIT_MOST, memory_order_relaxed);
 		one = true;
 	}
 	if (one) {
 		int64_t look = timeout_us < 0 || timeout_us > LOOK_US ? LOOK_US : timeout_us;
-		ferry_futex_wait(&tickets[0].bell->rings, tickets[0].ticket, count == 1 ? timeout_us : look, true);
+		ferry_futex_wait(&bells[0].bell->rings, bells[0].rings, count == 1 ? timeout_us : look, true);
 	}
-	ferry_bells_cancel(tickets, count);
+	ferry_bells_cancel(bells, count);
 }
 
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads)
 {
 	/*
-	 * The release pairs with the acquire in prepare: a waiter that reads this ticket sees what was published before
+	 * The release pairs with the acquire in prepare: a waiter that reads this number sees what was published before
 	 * it.
 	 */
 	atomic_fetch_add_explicit(&bell->rings, 1, memory_order_release);

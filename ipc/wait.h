@@ -38,10 +38,10 @@ static inline void ferry_full_fence(void)
 /** Before the last check of the condition. Follow it with ferry_doorbell_cancel or ferry_doorbell_wait. */
 static inline uint32_t ferry_doorbell_prepare(struct ferry_doorbell *bell)
 {
-	uint32_t ticket = atomic_load_explicit(&bell->rings, memory_order_acquire);
+	uint32_t seen = atomic_load_explicit(&bell->rings, memory_order_acquire);
 	atomic_fetch_add_explicit(&bell->sleepers, 1, memory_order_seq_cst);
 	ferry_full_fence();
-	return ticket;
+	return seen;
 }
 
 static inline void ferry_doorbell_cancel(struct ferry_doorbell *bell)
@@ -49,31 +49,31 @@ static inline void ferry_doorbell_cancel(struct ferry_doorbell *bell)
 	atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
 }
 
-/** Sleeps until the bell has rung since `ticket`, or timeout_us have passed (negative: no limit), or spuriously. */
-void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t ticket, int64_t timeout_us);
+/** Sleeps until the bell has rung since `seen`, or timeout_us have passed (negative: no limit), or spuriously. */
+void ferry_doorbell_wait(struct ferry_doorbell *bell, uint32_t seen, int64_t timeout_us);
 
 /* A bell among several that a thread is about to sleep at. */
-struct ferry_bell_ticket {
+struct ferry_seen_bell {
 	struct ferry_doorbell *bell;
-	uint32_t ticket;
+	uint32_t rings; /* that it had when it was seen */
 };
 
-static inline struct ferry_bell_ticket ferry_bell_prepare(struct ferry_doorbell *bell)
+static inline struct ferry_seen_bell ferry_bell_prepare(struct ferry_doorbell *bell)
 {
-	return (struct ferry_bell_ticket){bell, ferry_doorbell_prepare(bell)};
+	return (struct ferry_seen_bell){bell, ferry_doorbell_prepare(bell)};
 }
 
-static inline void ferry_bells_cancel(const struct ferry_bell_ticket *tickets, uint32_t count)
+static inline void ferry_bells_cancel(const struct ferry_seen_bell *bells, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		ferry_doorbell_cancel(tickets[i].bell);
+		ferry_doorbell_cancel(bells[i].bell);
 }
 
 /**
- * Sleeps until one of the bells has rung since its ticket; as ferry_doorbell_wait. Where the kernel cannot wait for so
+ * Sleeps until one of the bells has rung since it was seen; as ferry_doorbell_wait. Where the kernel cannot wait for so
  * many (before Linux 5.16: for two, later for 129) it wakes up to look every millisecond.
  */
-void ferry_bells_wait(const struct ferry_bell_ticket *tickets, uint32_t count, int64_t timeout_us);
+void ferry_bells_wait(const struct ferry_seen_bell *bells, uint32_t count, int64_t timeout_us);
 
 /** Wakes up to `threads` sleepers, all where negative. For ferry_doorbell_ring. */
 void ferry_doorbell_wake(struct ferry_doorbell *bell, int threads);

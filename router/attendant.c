@@ -103,7 +103,7 @@ static void *attendant_main(void *argument)
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint32_t seen = ferry_doorbell_prepare(bell);
 		bool asked = atomic_load_explicit(&job->attendant->asked, memory_order_acquire) == 1;
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
 			ferry_doorbell_cancel(bell);
@@ -122,7 +122,7 @@ static void *attendant_main(void *argument)
 			 * Not for ever: a rank may have cut the arena, and the bell in it, off under us
 			 * (router/guard.h).
 			 */
-			ferry_doorbell_wait(bell, ticket, LOOK_US);
+			ferry_doorbell_wait(bell, seen, LOOK_US);
 		}
 	}
 }

@@ -41,7 +41,7 @@ uint64_t ferry_copies_finished(struct ferry_copies *copies)
 
 bool ferry_copies_take(struct ferry_copies *copies, uint64_t finished, struct ferry_copying *copying)
 {
-	if (!ferry_copies_any(copies) || copies->under_way[copies->head % FERRY_MOST_COPIES].ticket > finished)
+	if (!ferry_copies_any(copies) || copies->under_way[copies->head % FERRY_MOST_COPIES].number > finished)
 		return false;
 	*copying = copies->under_way[copies->head++ % FERRY_MOST_COPIES];
 	copying->seat->under_way--;

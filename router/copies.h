@@ -16,7 +16,7 @@ struct ferry_copying {
 	struct ferry_seat *seat;
 	struct ferry_call *call;
 	struct ferry_transfer *transfer;
-	uint64_t ticket; /* the copy's number in the queue */
+	uint64_t number; /* of the copy in the queue */
 };
 
 struct ferry_copies {
@@ -41,7 +41,7 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
 
-/** How many copies have finished by now: an upper bound of the tickets that ferry_copies_take gives. */
+/** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take looks for. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);
 
 /** Takes the oldest one off if it is among those finished. */

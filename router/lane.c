@@ -212,19 +212,19 @@ static bool make_room(struct ferry_lane *lane, uint32_t nseats)
 	uint32_t capacity = 2 * nseats;
 	void *seats = realloc(lane->seats, capacity * sizeof *lane->seats);
 	lane->seats = seats ? seats : lane->seats;
-	void *tickets = realloc(lane->tickets, (capacity + 1) * sizeof *lane->tickets);
-	lane->tickets = tickets ? tickets : lane->tickets;
-	if (seats && tickets)
+	void *bells = realloc(lane->bells, (capacity + 1) * sizeof *lane->bells);
+	lane->bells = bells ? bells : lane->bells;
+	if (seats && bells)
 		lane->capacity = capacity;
-	return seats && tickets;
+	return seats && bells;
 }
 
 static void free_room(struct ferry_lane *lane)
 {
 	free(lane->seats);
-	free(lane->tickets);
+	free(lane->bells);
 	lane->seats = NULL;
-	lane->tickets = NULL;
+	lane->bells = NULL;
 }
 
 /* Looks at the list of members again. True if it may have changed. */
@@ -376,10 +376,10 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 static uint32_t prepare_sleep(struct ferry_lane *lane)
 {
 	uint32_t count = 0;
-	lane->tickets[count++] = ferry_bell_prepare(lane->bell);
+	lane->bells[count++] = ferry_bell_prepare(lane->bell);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->bell != lane->bell)
-			lane->tickets[count++] = ferry_bell_prepare(lane->seats[i]->bell);
+			lane->bells[count++] = ferry_bell_prepare(lane->seats[i]->bell);
 	return count;
 }
 
@@ -409,21 +409,21 @@ static void *lane_main(void *argument)
 		}
 		uint32_t count = prepare_sleep(lane);
 		if (lane_round(lane)) {
-			ferry_bells_cancel(lane->tickets, count);
+			ferry_bells_cancel(lane->bells, count);
 			lane->idle_since = 0;
 			continue;
 		}
 		if (may_end(lane)) {
-			ferry_bells_cancel(lane->tickets, count);
+			ferry_bells_cancel(lane->bells, count);
 			ferry_looker_close(&lane->looker);
 			return NULL;
 		}
 		/* again: the round may have found a new call, for which nobody rings */
 		int64_t timeout = sleep_us(lane, now);
 		if (timeout == 0)
-			ferry_bells_cancel(lane->tickets, count);
+			ferry_bells_cancel(lane->bells, count);
 		else
-			ferry_bells_wait(lane->tickets, count, timeout);
+			ferry_bells_wait(lane->bells, count, timeout);
 	}
 }
 

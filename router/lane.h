@@ -21,7 +21,7 @@ struct ferry_lane {
 	_Atomic bool busy;              /* its thread: it has calls; the other lane looks */
 	/* its thread alone, from here on */
 	struct ferry_seat **seats;      /* as of `generation` */
-	struct ferry_bell_ticket *tickets;
+	struct ferry_seen_bell *bells;  /* that it is about to sleep at */
 	uint32_t nseats, capacity, turn; /* turn: whose seat is first in a round */
 	bool anybody_leaves;
 	uint64_t generation;
@@ -32,7 +32,7 @@ struct ferry_lane {
 
 /** Both lanes of one device in one process (router/lanes.h), as each of them sees it. */
 struct ferry_lanes {
-	struct ferry_copier *copier;    /* constant */
+	struct ferry_copier *copier;     /* constant */
 	struct ferry_spin spin;         /* how long they look */
 	/* constant: a lane that is so long in the driver is told of by the other; 0: never */
 	uint64_t stall_ns;

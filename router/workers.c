@@ -180,9 +180,9 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 	leave_jobs(workers, &round);
 }
 
-/* attended: whose attendant the thread is, or NULL. */
-static void run(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
-                struct ferry_looker *looker)
+/* Waits for a place among those who work. attended: whose attendant the thread is, or NULL. */
+static void work_in_turn(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
+                         struct ferry_looker *looker)
 {
 	pthread_mutex_lock(&workers->lock);
 	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
@@ -200,7 +200,7 @@ static void run(struct ferry_workers *workers, uint32_t worker, const struct fer
 
 void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_looker *looker)
 {
-	run(workers, workers->nhelpers, job, looker);
+	work_in_turn(workers, workers->nhelpers, job, looker);
 }
 
 void ferry_workers_let_go(struct ferry_workers *workers)
@@ -220,7 +220,7 @@ static void *helper_main(void *argument)
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(&helper->bell);
+		uint32_t seen = ferry_doorbell_prepare(&helper->bell);
 		atomic_fetch_or_explicit(&workers->asleep, bit, memory_order_acq_rel);
 		pthread_mutex_lock(&workers->lock);
 		bool stopping = workers->stopping;
@@ -234,9 +234,9 @@ static void *helper_main(void *argument)
 		 * No condition to check again: a helper is woken by a worker that is awake and finds the work itself if
 		 * need be.
 		 */
-		ferry_doorbell_wait(&helper->bell, ticket, -1);
+		ferry_doorbell_wait(&helper->bell, seen, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
-		run(workers, helper->number, NULL, &looker);
+		work_in_turn(workers, helper->number, NULL, &looker);
 	}
 }
 

@@ -116,14 +116,14 @@ static bool wait_slices(struct job *job, const struct ferry_instr *instr, uint64
 	struct ferry_counter *counter = &arena->counters[seq % FERRY_BANKS][instr->counter];
 	struct ferry_doorbell *bell = &arena->rank_lines[0].h2d;
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint32_t seen = ferry_doorbell_prepare(bell);
 		bool there = ferry_counter_slices(atomic_load_explicit(&counter->value, memory_order_acquire), seq) >=
 		             slices;
 		if (there || atomic_load(&arena->header->failed)) {
 			ferry_doorbell_cancel(bell);
 			return there;
 		}
-		ferry_doorbell_wait(bell, ticket, -1);
+		ferry_doorbell_wait(bell, seen, -1);
 	}
 }
 
@@ -176,10 +176,10 @@ static void wait_finished(struct job *job, uint64_t seq)
 	struct ferry_arena *arena = &job->shared.arenas[0];
 	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint32_t seen = ferry_doorbell_prepare(bell);
 		if (atomic_load_explicit(&arena->header->finished[seq % FERRY_BANKS], memory_order_acquire) >= seq)
 			break;
-		ferry_doorbell_wait(bell, ticket, -1);
+		ferry_doorbell_wait(bell, seen, -1);
 	}
 	ferry_doorbell_cancel(bell);
 }

@@ -21,12 +21,12 @@ struct ping_pong {
 static void wait_for(struct ferry_doorbell *bell, _Atomic uint64_t *value, uint64_t wanted)
 {
 	while (atomic_load_explicit(value, memory_order_acquire) < wanted) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint32_t seen = ferry_doorbell_prepare(bell);
 		if (atomic_load_explicit(value, memory_order_acquire) >= wanted) {
 			ferry_doorbell_cancel(bell);
 			return;
 		}
-		ferry_doorbell_wait(bell, ticket, -1); /* a lost wake-up hangs here, and ctest's timeout tells */
+		ferry_doorbell_wait(bell, seen, -1); /* a lost wake-up hangs here, and ctest's timeout tells */
 	}
 }
 
@@ -90,10 +90,10 @@ static void a_ring_between_check_and_sleep_ends_the_sleep(void **state)
 {
 	(void)state;
 	struct ferry_doorbell bell = {0};
-	uint32_t ticket = ferry_doorbell_prepare(&bell);
+	uint32_t seen = ferry_doorbell_prepare(&bell);
 	ferry_doorbell_ring(&bell);
 	uint64_t before = ferry_now_ns();
-	ferry_doorbell_wait(&bell, ticket, 30000000);
+	ferry_doorbell_wait(&bell, seen, 30000000);
 	assert_true(ferry_now_ns() - before < 10000000000ull);
 	assert_int_equal(atomic_load(&bell.sleepers), 0);
 }
