@@ -99,6 +99,7 @@ static void *attendant_main(void *argument)
 	struct ferry_workers *workers = job->attendant->workers;
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_looker looker;
+	ferry_priority_take(workers->priority);
 	ferry_looker_open(&looker, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);

@@ -16,7 +16,7 @@ struct ferry_gpu_lane_pair {
 	struct ferry_gpu_lane_pair *next;
 };
 
-ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table)
+ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority)
 {
 	long spin_us, stall;
 	memset(table, 0, sizeof *table);
@@ -27,6 +27,7 @@ ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table)
 		return result;
 	table->spin_ns = (uint64_t)spin_us * 1000;
 	table->stall_ns = (uint64_t)stall * 1000000000;
+	table->priority = priority;
 	pthread_mutex_init(&table->lock, NULL);
 	return ferrySuccess;
 }
@@ -37,7 +38,8 @@ static ferryResult_t pair_open(const struct ferry_gpu_lanes *table, struct ferry
 {
 	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu),
 	                                      .stall_ns = table->stall_ns,
-	                                      .spin_ns = table->spin_ns};
+	                                      .spin_ns = table->spin_ns,
+	                                      .priority = table->priority};
 	struct ferry_gpu_lane_pair *pair = aligned_alloc(_Alignof(struct ferry_gpu_lane_pair), sizeof *pair);
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");

@@ -12,13 +12,14 @@
 struct ferry_gpu_lane_pair;
 
 struct ferry_gpu_lanes {
-	uint64_t spin_ns, stall_ns; /* as in struct ferry_lanes_options; constant */
+	uint64_t spin_ns, stall_ns; /* as in struct ferry_lanes_options; constant, as is the next */
+	struct ferry_priority *priority;
 	pthread_mutex_t lock;       /* of the list and what is in it; held while lanes are opened and closed */
 	struct ferry_gpu_lane_pair *pairs;
 };
 
 /** FERRY_SPIN_US and FERRY_STALL_SECONDS. ferryInvalidArgument where they make no sense. */
-ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table);
+ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority);
 
 /**
  * The lanes of the GPU, which they hold as long as somebody uses them. Errors: those of ferry_lanes_open,

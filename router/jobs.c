@@ -110,6 +110,7 @@ void ferry_jobs_end(struct ferry_jobs *jobs)
 void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
 {
 	unsigned njobs = 0, failed = 0, ranks = 0;
+	char nice[8];
 	unsigned long long slices = 0, moved = 0, calls = 0, working = 0;
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
 		njobs++;
@@ -120,12 +121,12 @@ void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
 		calls += atomic_load_explicit(&job->calls_ns, memory_order_relaxed);
 		working += atomic_load_explicit(&job->working_ns, memory_order_relaxed);
 	}
+	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
 	snprintf(text, bytes,
-	         "domain=%u pid=%d state=%s workers=%u jobs=%u failed=%u ranks=%u gpus=%u staging=%llu slices=%llu "
-	         "bytes=%llu "
-	         "calls_ms=%.3f working_ms=%.3f",
+	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%llu "
+	         "slices=%llu bytes=%llu calls_ms=%.3f working_ms=%.3f",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
-	         jobs->workers.limit, njobs, failed, ranks,
+	         jobs->workers.limit, nice, njobs, failed, ranks,
 	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed),
 	         (unsigned long long)jobs->staging_used, slices, moved, (double)calls / 1e6, (double)working / 1e6);
 }

@@ -391,6 +391,7 @@ static bool may_end(struct ferry_lane *lane)
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
+	ferry_priority_take(lane->lanes->priority);
 	ferry_looker_open(&lane->looker, &lane->lanes->spin);
 	if (lane->lanes->copier->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */

@@ -10,6 +10,7 @@
 #define FERRY_ROUTER_LANE_H
 
 #include "ipc/spin.h"
+#include "router/priority.h"
 #include "router/watch.h"
 
 struct ferry_lane {
@@ -32,8 +33,9 @@ struct ferry_lane {
 
 /** Both lanes of one device in one process (router/lanes.h), as each of them sees it. */
 struct ferry_lanes {
-	struct ferry_copier *copier;     /* constant */
+	struct ferry_copier *copier;     /* constant, as are the next two */
 	struct ferry_spin spin;         /* how long they look */
+	struct ferry_priority *priority; /* of their threads; NULL: as they are */
 	/* constant: a lane that is so long in the driver is told of by the other; 0: never */
 	uint64_t stall_ns;
 	struct ferry_doorbell own_bells[2];

@@ -10,6 +10,7 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	lanes->copier = options->copier;
 	lanes->stall_ns = options->stall_ns;
 	lanes->spin.limit_ns = options->spin_ns;
+	lanes->priority = options->priority;
 	pthread_mutex_init(&lanes->lock, NULL);
 	pthread_cond_init(&lanes->changed, NULL);
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)

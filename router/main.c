@@ -8,6 +8,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/guard.h"
+#include "router/priority.h"
 #include "router/router.h"
 
 #include <argp.h>
@@ -27,6 +28,7 @@ enum option_key {
 	KEY_IDLE_EXIT,
 	KEY_LAYOUT,
 	KEY_LOG,
+	KEY_NICE,
 	KEY_SOCKET_DIR,
 	KEY_NO_PIN,
 	KEY_DAEMON,
@@ -48,6 +50,9 @@ static const struct argp_option options[] = {
 	                                       "$XDG_RUNTIME_DIR/ferry, /run/ferry where writable, /tmp/ferry-UID)", 0},
 	{"workers", 'w', "N", 0,
 	 "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
+	{"nice", KEY_NICE, "N", 0,
+	 "Nice value of the threads that move data, -20 to 19, or rt: real-time (default: FERRY_NICE, else "
+	 FERRY_PRIORITY_DEFAULT "); what is refused is left as it is", 0},
 	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0,
 	 "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two "
 	 "ranks come on top, up to half as much", 0},
@@ -72,41 +77,81 @@ static uint32_t number_of(const char *value, uint32_t least, uint32_t most, cons
 	return (uint32_t)number;
 }
 
+static uint64_t staging_of(const char *value, struct argp_state *state)
+{
+	uint64_t bytes = 0;
+	if (!ferry_parse_bytes(value, &bytes) || bytes < FERRY_STAGING_LEAST)
+		argp_error(state, "--staging-limit: \"%s\" is no size such as 64M, at least %u", value,
+		           FERRY_STAGING_LEAST);
+	return bytes;
+}
+
+static const char *text_of(const char *value, const char *name, const char *what, struct argp_state *state)
+{
+	if (!*value)
+		argp_error(state, "%s: \"\" is no %s", name, what);
+	return value;
+}
+
+static const char *nice_of(const char *value, struct argp_state *state)
+{
+	struct ferry_priority priority;
+	if (ferry_priority_read(&priority, "--nice", value))
+		argp_error(state, "%s", ferry_last_message());
+	return value;
+}
+
+static void set_log(const char *value, struct argp_state *state)
+{
+	enum ferry_log_level level;
+	if (!ferry_log_parse(value, &level))
+		argp_error(state, "--log: \"%s\" is none of error, warn, info, debug", value);
+	ferry_log_set_level(level);
+}
+
+/* All options are there. */
+static void check_together(const struct arguments *arguments, struct argp_state *state)
+{
+	if (arguments->private_directory && !arguments->router.directory)
+		argp_error(state, "--private-dir: which? --socket-dir DIR");
+	if (arguments->daemon && arguments->ready_fd >= 0)
+		argp_error(state,
+		           "--daemon returns once ranks can attach, so --ready-fd %d has nothing to tell: one of "
+		           "the two",
+		           arguments->ready_fd);
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
-	enum ferry_log_level level;
+	struct ferry_router_options *router = &arguments->router;
 	switch (key) {
 	case 'd':
-		arguments->router.domain = number_of(value, 0, FERRY_MAX_DOMAINS - 1, "--domain", state);
+		router->domain = number_of(value, 0, FERRY_MAX_DOMAINS - 1, "--domain", state);
 		return 0;
 	case 'w':
-		arguments->router.workers = number_of(value, 1, FERRY_MAX_RANKS, "--workers", state);
+		router->workers = number_of(value, 1, FERRY_MAX_RANKS, "--workers", state);
+		return 0;
+	case KEY_NICE:
+		router->nice = nice_of(value, state);
 		return 0;
 	case KEY_IDLE_EXIT:
-		arguments->router.idle_exit_ms = number_of(value, 0, 1000000, "--idle-exit", state) * 1000;
+		router->idle_exit_ms = number_of(value, 0, 1000000, "--idle-exit", state) * 1000;
 		return 0;
 	case KEY_READY_FD:
 		arguments->ready_fd = (int)number_of(value, 0, 1000000, "--ready-fd", state);
 		return 0;
 	case KEY_STAGING_LIMIT:
-		if (!ferry_parse_bytes(value, &arguments->router.staging_limit) ||
-		    arguments->router.staging_limit < FERRY_STAGING_LEAST)
-			argp_error(state, "--staging-limit: \"%s\" is no size such as 64M, at least %u", value,
-			           FERRY_STAGING_LEAST);
+		router->staging_limit = staging_of(value, state);
 		return 0;
 	case KEY_SOCKET_DIR:
-		if (!*value)
-			argp_error(state, "--socket-dir: \"\" is no directory");
-		arguments->router.directory = value;
+		router->directory = text_of(value, "--socket-dir", "directory", state);
 		return 0;
 	case KEY_LAYOUT:
-		if (!*value)
-			argp_error(state, "--layout: \"\" is no layout");
-		arguments->layout = value;
+		arguments->layout = text_of(value, "--layout", "layout", state);
 		return 0;
 	case KEY_NO_PIN:
-		arguments->router.pin = false;
+		router->pin = false;
 		return 0;
 	case KEY_DAEMON:
 		arguments->daemon = true;
@@ -115,21 +160,13 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->private_directory = true;
 		return 0;
 	case KEY_LOG:
-		if (!ferry_log_parse(value, &level))
-			argp_error(state, "--log: \"%s\" is none of error, warn, info, debug", value);
-		ferry_log_set_level(level);
+		set_log(value, state);
 		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
 		return 0;
 	case ARGP_KEY_END:
-		if (arguments->private_directory && !arguments->router.directory)
-			argp_error(state, "--private-dir: which? --socket-dir DIR");
-		if (arguments->daemon && arguments->ready_fd >= 0)
-			argp_error(state,
-			           "--daemon returns once ranks can attach, so --ready-fd %d has nothing to tell: one "
-			           "of the two",
-			           arguments->ready_fd);
+		check_together(arguments, state);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -217,52 +254,40 @@ static void raise_descriptors(void)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-int main(int argc, char **argv)
+static const struct argp argp = {
+	options, parse, NULL,
+	"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies "
+	"between domains of every job that attaches.\v"
+	"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once.\n"
+	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
+	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
+	NULL, NULL, NULL};
+
+/* What --log and --nice override. */
+static int read_environment(struct arguments *arguments)
 {
-	static const struct argp argp = {
-		options, parse, NULL,
-		"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies "
-		"between domains of every job that attaches.\v"
-		"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once.\n"
-		"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
-		"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
-		NULL, NULL, NULL};
-	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
-	struct ferry_layout layout;
+	const char *log = ferry_env("FERRY_LOG"), *nice = ferry_env("FERRY_NICE");
 	enum ferry_log_level level;
-	if (ferry_descriptors_fill())
-		return fail("standard input, output and error");
-	argp_program_version = "ferry-router 0.1.0";
-	argp_err_exit_status = EXIT_USAGE;
-	const char *log = ferry_env("FERRY_LOG");
 	if (log && !ferry_log_parse(log, &level)) {
 		fprintf(stderr, "ferry-router: FERRY_LOG=%s: error, warn, info or debug\n", log);
 		return EXIT_FAILED;
 	}
 	if (log)
-		ferry_log_set_level(level); /* --log overrides */
-	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
-		return EXIT_USAGE;
-	if (arguments.daemon)
-		go_to_background(&arguments);
-	if (arguments.layout)
-		setenv("FERRY_LAYOUT", arguments.layout, 1);
-	if (ferry_layout_load(&layout))
-		return fail("reading the layout");
-	arguments.router.layout = &layout;
-	if (arguments.router.pin)
-		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
+		ferry_log_set_level(level);
+	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
+	return EXIT_DONE;
+}
 
-	raise_descriptors();
-	if (ferry_guard_install())
-		return fail("guarding against arenas cut short");
+/* An exit code: EXIT_DONE where the router runs. SIGTERM and SIGINT drain it from then on. */
+static int start(const struct arguments *arguments)
+{
 	sigset_t signals;
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	sigprocmask(SIG_BLOCK, &signals, NULL); /* until `running` is set */
-	ferryResult_t result = ferry_router_start(&arguments.router, &running);
-	if (result == ferryInvalidUsage && arguments.daemon)
+	ferryResult_t result = ferry_router_start(&arguments->router, &running);
+	if (result == ferryInvalidUsage && arguments->daemon)
 		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
 		return EXIT_TAKEN;
 	if (result) {
@@ -274,13 +299,49 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &action, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
-	if (arguments.daemon)
+	return EXIT_DONE;
+}
+
+static void say_ready(const struct arguments *arguments)
+{
+	if (arguments->daemon)
 		fall_silent();
-	if (arguments.ready_fd >= 0) {
-		if (write(arguments.ready_fd, "", 1) != 1)
-			ferry_log(FERRY_LOG_WARN, "--ready-fd %d: %s", arguments.ready_fd, strerror(errno));
-		close(arguments.ready_fd);
-	}
+	if (arguments->ready_fd < 0)
+		return;
+	if (write(arguments->ready_fd, "", 1) != 1)
+		ferry_log(FERRY_LOG_WARN, "--ready-fd %d: %s", arguments->ready_fd, strerror(errno));
+	close(arguments->ready_fd);
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
+	struct ferry_layout layout;
+	if (ferry_descriptors_fill())
+		return fail("standard input, output and error");
+	argp_program_version = "ferry-router 0.1.0";
+	argp_err_exit_status = EXIT_USAGE;
+	int failed = read_environment(&arguments);
+	if (failed)
+		return failed;
+	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
+		return EXIT_USAGE;
+	if (arguments.daemon)
+		go_to_background(&arguments);
+	if (arguments.layout)
+		setenv("FERRY_LAYOUT", arguments.layout, 1);
+	if (ferry_layout_load(&layout))
+		return fail("reading the layout");
+	arguments.router.layout = &layout;
+	if (arguments.router.pin)
+		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
+	raise_descriptors();
+	if (ferry_guard_install())
+		return fail("guarding against arenas cut short");
+	failed = start(&arguments);
+	if (failed)
+		return failed;
+	say_ready(&arguments);
 	ferry_router_wait(running);
 	ferry_router_stop(running);
 	if (arguments.private_directory && arguments.router.directory)

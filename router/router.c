@@ -16,6 +16,7 @@
 
 struct ferry_router {
 	struct ferry_jobs jobs;
+	struct ferry_priority priority; /* where one is asked for */
 	struct ferry_clients clients;
 	char path[136];
 	uint32_t idle_exit_ms;
@@ -84,6 +85,7 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
                                    long *workers, long *spin)
 {
 	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK");
+	struct ferry_priority *priority = options->nice ? &router->priority : NULL;
 	uint64_t staging;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
@@ -96,10 +98,12 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	if (!result)
 		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, FERRY_STAGING_LEAST,
 		                         &staging);
+	if (!result && priority)
+		result = ferry_priority_read(priority, "FERRY_NICE", options->nice);
 	if (!result)
 		result = ferry_reduce_check();
 	if (!result)
-		result = ferry_gpu_lanes_init(&router->jobs.gpu_lanes);
+		result = ferry_gpu_lanes_init(&router->jobs.gpu_lanes, priority);
 	if (result)
 		return result;
 	if (store && strcmp(store, "ordinary") && strcmp(store, "stream") && strcmp(store, "demote"))
@@ -162,7 +166,7 @@ static ferryResult_t start_threads(struct ferry_router *router, const struct fer
                                    uint32_t workers, uint32_t spin_us)
 {
 	ferryResult_t result = ferry_workers_start(&router->jobs.workers, options->layout, options->domain, workers,
-	                                           spin_us, options->pin);
+	                                           spin_us, options->pin, router->jobs.gpu_lanes.priority);
 	if (result)
 		return result;
 	int refused = pthread_create(&router->thread, NULL, connection_main, router);

@@ -216,6 +216,7 @@ static void *helper_main(void *argument)
 	struct ferry_workers *workers = helper->workers;
 	uint64_t bit = 1ull << helper->number;
 	struct ferry_looker looker;
+	ferry_priority_take(workers->priority);
 	ferry_looker_open(&looker, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
@@ -241,7 +242,7 @@ static void *helper_main(void *argument)
 }
 
 ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct ferry_layout *layout, uint32_t domain,
-                                  uint32_t limit, uint32_t spin_us, bool pin)
+                                  uint32_t limit, uint32_t spin_us, bool pin, struct ferry_priority *priority)
 {
 	memset(workers, 0, sizeof *workers);
 	pthread_mutex_init(&workers->lock, NULL);
@@ -249,6 +250,7 @@ ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct fe
 	workers->limit = limit < 1 ? 1 : limit > FERRY_MAX_RANKS ? FERRY_MAX_RANKS : limit;
 	workers->spin.limit_ns = spin_us * 1000ull;
 	workers->pin = pin;
+	workers->priority = priority;
 	workers->layout = *layout;
 	workers->domain = domain;
 	while (workers->nhelpers + 1 < workers->limit) {

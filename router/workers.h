@@ -15,6 +15,7 @@
 #include "ipc/layout.h"
 #include "ipc/spin.h"
 #include "router/job.h"
+#include "router/priority.h"
 
 struct ferry_workers {
 	pthread_mutex_t lock;
@@ -29,7 +30,8 @@ struct ferry_workers {
 	_Atomic uint32_t held_out;  /* wait for a place among them; written under lock, read anywhere */
 	uint32_t limit;            /* how many may be */
 	struct ferry_spin spin;    /* how long who has nothing looks for more */
-	bool pin;
+	bool pin;                  /* these two are constant */
+	struct ferry_priority *priority;
 	bool stopping;
 	uint32_t nhelpers;
 	struct ferry_helper {
@@ -43,9 +45,9 @@ struct ferry_workers {
 	uint32_t domain;
 };
 
-/** Starts limit - 1 helpers. */
+/** Starts limit - 1 helpers. priority: of the threads that work; NULL: as they are. */
 ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct ferry_layout *layout, uint32_t domain,
-                                  uint32_t limit, uint32_t spin_us, bool pin);
+                                  uint32_t limit, uint32_t spin_us, bool pin, struct ferry_priority *priority);
 
 /** Joins the helpers. All jobs must be gone. */
 void ferry_workers_stop(struct ferry_workers *workers);

@@ -262,6 +262,7 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 		{"ferry-router --staging-limit 0", "--staging-limit: \"0\""}, {"ferry-router --socket-dir ''",
 		 "--socket-dir: \"\""},
 		{"ferry-router --layout ''", "--layout: \"\""}, {"ferry-router --private-dir", "--socket-dir"},
+		{"ferry-router --nice 20", "--nice=20"},
 		{"ferry-router --daemon --ready-fd 1", "--ready-fd 1"}, {"ferry-stat --markdown", "--env"},
 		{"ferry-digits --epochs 3x", "--epochs: \"3x\""}, {"ferry-digits --rate nan", "--rate: \"nan\""}};
 	char command[128], text[4096];
@@ -272,6 +273,8 @@ static void the_other_commands_refuse_by_option_and_value(void **state)
 	}
 	assert_int_equal(run("FERRY_LOG=loud timeout 9 $B/ferry-router 2>&1", text, sizeof text), 1);
 	assert_non_null(strstr(text, "FERRY_LOG=loud"));
+	assert_int_equal(run("FERRY_NICE=loud timeout 9 $B/ferry-router 2>&1", text, sizeof text), 1);
+	assert_non_null(strstr(text, "FERRY_NICE=loud"));
 }
 
 static void looking_for_routers_makes_no_directory(void **state)

@@ -148,10 +148,10 @@ static void wait_until_finished(struct ferry_arena *arena)
 {
 	struct ferry_doorbell *bell = &arena->rank_lines[0].d2h;
 	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(bell);
+		uint32_t seen = ferry_doorbell_prepare(bell);
 		if (atomic_load_explicit(&arena->header->finished[SEQ % FERRY_BANKS], memory_order_acquire) == SEQ)
 			break;
-		ferry_doorbell_wait(bell, ticket, -1);
+		ferry_doorbell_wait(bell, seen, -1);
 	}
 	ferry_doorbell_cancel(bell);
 }
@@ -221,7 +221,7 @@ static uint64_t done_of_the_long_call(const struct ferry_layout *none)
 	struct ferry_job *brief = open_lone_job(64 << 10, 64 << 10, 2), *lengthy = open_lone_job(4 << 20, 16 << 10, 0);
 	struct ferry_arena *arena = &brief->shared.arenas[0];
 	struct attendant attendants[2];
-	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false), ferrySuccess);
+	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 300, false, NULL), ferrySuccess);
 	ferry_workers_add_job(&workers, brief);
 	ferry_workers_add_job(&workers, lengthy);
 	attend_both(attendants, &workers, lengthy, brief);
@@ -263,7 +263,7 @@ static void who_ends_a_job_does_not_wait_until_its_attendant_is_idle(void **stat
 	static const struct ferry_layout none;
 	struct ferry_job *jobs[2] = {open_lone_job(64 << 10, 64 << 10, 2), open_lone_job(64 << 10, 64 << 10, 2)};
 	struct attendant attendants[2];
-	assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false), ferrySuccess);
+	assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false, NULL), ferrySuccess);
 	for (int i = 0; i < 2; i++)
 		ferry_workers_add_job(&workers, jobs[i]);
 	attend_both(attendants, &workers, jobs[0], jobs[1]);
@@ -300,7 +300,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		                                 {.workers = &workers, .job = other}};
 		for (uint32_t rank = 0; rank < 2; rank++) /* it comes later */
 			atomic_store(&arenas[1]->rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
-		assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false), ferrySuccess);
+		assert_int_equal(ferry_workers_start(&workers, &none, 0, 1, 10000000, false, NULL), ferrySuccess);
 		ferry_workers_add_job(&workers, busy);
 		ferry_workers_add_job(&workers, other);
 		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
@@ -336,7 +336,7 @@ static void nobody_looks_for_work_while_cpus_are_short(void **state)
 	static const struct ferry_layout none;
 	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 2);
 	uint64_t start = ferry_now_ns();
-	assert_int_equal(ferry_workers_start(&workers, &none, 0, 2, 10000000, false), ferrySuccess);
+	assert_int_equal(ferry_workers_start(&workers, &none, 0, 2, 10000000, false, NULL), ferrySuccess);
 	atomic_store(&workers.spin.rest_until, start + 60000000000);
 	ferry_workers_add_job(&workers, job);
 	struct ferry_looker looker;
