@@ -98,9 +98,9 @@ static void *attendant_main(void *argument)
 	struct ferry_job *job = argument;
 	struct ferry_workers *workers = job->attendant->workers;
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
-	struct ferry_looker looker;
+	struct ferry_idle idle;
 	ferry_priority_take(workers->priority);
-	ferry_looker_open(&looker, &workers->spin);
+	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
@@ -108,7 +108,7 @@ static void *attendant_main(void *argument)
 		bool asked = atomic_load_explicit(&job->attendant->asked, memory_order_acquire) == 1;
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
 			ferry_doorbell_cancel(bell);
-			ferry_looker_close(&looker);
+			ferry_idle_close(&idle);
 			return NULL;
 		}
 		if (asked) {
@@ -117,7 +117,7 @@ static void *attendant_main(void *argument)
 			atomic_store_explicit(&job->attendant->asked, 2, memory_order_release);
 		} else if (has_work(workers, job)) {
 			ferry_doorbell_cancel(bell);
-			ferry_workers_attend(workers, job, &looker);
+			ferry_workers_attend(workers, job, &idle);
 		} else {
 			/*
 			 * Not for ever: a rank may have cut the arena, and the bell in it, off under us

@@ -286,32 +286,15 @@ static bool has_calls(const struct ferry_lane *lane)
 	return atomic_load_explicit(&lane->busy, memory_order_relaxed);
 }
 
-static bool look_once(struct ferry_lane *lane)
-{
-	bool found = lane_round(lane);
-	if (lane->lanes->spin.limit_ns)
-		ferry_spin_looked(&lane->lanes->spin, &lane->looker, ferry_now_ns());
-	return found;
-}
-
 /*
- * For a GPU also behind the last call: the next one often comes soon, and to be woken takes longer than a short one
- * itself. Ranks of host devices usually outnumber the cores, and who looks keeps another from working.
+ * Whether it looks before it sleeps. For a GPU also behind the last call: the next one often comes soon, and to be
+ * woken takes longer than a short one itself. Ranks of host devices usually outnumber the cores, and who looks keeps
+ * another from working.
  */
-static bool look(struct ferry_lane *lane)
+static bool may_look(const struct ferry_lane *lane)
 {
-	struct ferry_spin *spin = &lane->lanes->spin;
-	if (!spin->limit_ns || lane->idle_since || (!has_calls(lane) && !lane->lanes->copier->ops->polled))
-		return false;
-	uint64_t now = ferry_now_ns(), begun = now;
-	while (now - begun < ferry_spin_ns(spin, now) &&
-	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed)) {
-		if (look_once(lane))
-			return true;
-		ferry_relax();
-		now = ferry_now_ns();
-	}
-	return false;
+	return (has_calls(lane) || lane->lanes->copier->ops->polled) &&
+	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed);
 }
 
 /* Whether the D2H lane has a call that its stream has not reached, or may reach again. It wakes the other one. */
@@ -341,7 +324,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	}
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
-	int64_t step = (int64_t)((now - lane->idle_since) / 1000 / 64);
+	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
 	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
 }
 
@@ -392,17 +375,22 @@ static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
 	ferry_priority_take(lane->lanes->priority);
-	ferry_looker_open(&lane->looker, &lane->lanes->spin);
+	ferry_idle_open(&lane->idle, &lane->lanes->spin);
 	if (lane->lanes->copier->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */
 	while (1) {
-		if (look_once(lane) || look(lane)) {
-			lane->idle_since = 0;
+		bool found = lane_round(lane);
+		/* who does not spin needs no clock as long as he finds something */
+		uint64_t now = found && !lane->lanes->spin.limit_ns ? 0 : ferry_now_ns();
+		ferry_idle_looked(&lane->idle, now);
+		if (found) {
+			ferry_idle_found(&lane->idle);
 			continue;
 		}
-		uint64_t now = ferry_now_ns();
-		if (!lane->idle_since)
-			lane->idle_since = now;
+		if (ferry_idle_looks_on(&lane->idle, now) && may_look(lane)) {
+			ferry_relax();
+			continue;
+		}
 		watch(lane, now);
 		if (sleep_us(lane, now) == 0) {
 			ferry_relax();
@@ -411,12 +399,12 @@ static void *lane_main(void *argument)
 		uint32_t count = prepare_sleep(lane);
 		if (lane_round(lane)) {
 			ferry_bells_cancel(lane->bells, count);
-			lane->idle_since = 0;
+			ferry_idle_found(&lane->idle);
 			continue;
 		}
 		if (may_end(lane)) {
 			ferry_bells_cancel(lane->bells, count);
-			ferry_looker_close(&lane->looker);
+			ferry_idle_close(&lane->idle);
 			return NULL;
 		}
 		/* again: the round may have found a new call, for which nobody rings */

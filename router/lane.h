@@ -9,7 +9,7 @@
 #ifndef FERRY_ROUTER_LANE_H
 #define FERRY_ROUTER_LANE_H
 
-#include "ipc/spin.h"
+#include "ipc/idle.h"
 #include "router/priority.h"
 #include "router/watch.h"
 
@@ -26,9 +26,8 @@ struct ferry_lane {
 	uint32_t nseats, capacity, turn; /* turn: whose seat is first in a round */
 	bool anybody_leaves;
 	uint64_t generation;
-	struct ferry_looker looker;
+	struct ferry_idle idle;
 	struct ferry_watch watch;
-	uint64_t idle_since;            /* nanoseconds; 0: the last round found work */
 };
 
 /** Both lanes of one device in one process (router/lanes.h), as each of them sees it. */

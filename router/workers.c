@@ -134,25 +134,26 @@ static bool is_over(const struct ferry_job *attended)
 
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
-                            struct ferry_looker *looker)
+                            struct ferry_idle *idle)
 {
 	struct round round = {.next = 0};
-	uint64_t idle_since = 0, spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
+	uint64_t spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
 	uint32_t vain = 0;
 	bool found = false, steal = !spin_ns;
+	ferry_idle_found(idle);
 	enter_jobs(workers, &round);
 	while (round.njobs && !is_over(attended)) {
 		found |= work_round(workers, &round, worker, steal) > 0;
-		bool all = !round.next, idle = all && !found && steal;
+		bool all = !round.next, in_vain = all && !found && steal;
 		if (round.first || round.next ||
 		    round.generation != atomic_load_explicit(&workers->generation, memory_order_relaxed)) {
 			leave_jobs(workers, &round);
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
-		ferry_spin_looked(&workers->spin, looker, now);
+		ferry_idle_looked(idle, now);
 		if (found)
-			idle_since = 0;
+			ferry_idle_found(idle);
 		spin_ns = ferry_spin_ns(&workers->spin, now);
 		if (all) {
 			vain = found ? 0 : vain + 1;
@@ -164,14 +165,12 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			        atomic_load_explicit(&workers->held_out, memory_order_relaxed);
 			found = false;
 		}
-		if (!idle) {
+		if (!in_vain) {
 			if (vain)
 				ferry_relax();
 			continue;
 		}
-		if (!idle_since)
-			idle_since = now;
-		if (now - idle_since >= spin_ns)
+		if (!ferry_idle_looks_on(idle, now))
 			break;
 		ferry_relax();
 	}
@@ -182,7 +181,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 
 /* Waits for a place among those who work. attended: whose attendant the thread is, or NULL. */
 static void work_in_turn(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
-                         struct ferry_looker *looker)
+                         struct ferry_idle *idle)
 {
 	pthread_mutex_lock(&workers->lock);
 	atomic_fetch_add_explicit(&workers->held_out, 1, memory_order_relaxed);
@@ -191,16 +190,16 @@ static void work_in_turn(struct ferry_workers *workers, uint32_t worker, const s
 	atomic_fetch_sub_explicit(&workers->held_out, 1, memory_order_relaxed);
 	workers->active++;
 	pthread_mutex_unlock(&workers->lock);
-	work_until_idle(workers, worker, attended, looker);
+	work_until_idle(workers, worker, attended, idle);
 	pthread_mutex_lock(&workers->lock);
 	workers->active--;
 	pthread_cond_broadcast(&workers->changed);
 	pthread_mutex_unlock(&workers->lock);
 }
 
-void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_looker *looker)
+void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_idle *idle)
 {
-	work_in_turn(workers, workers->nhelpers, job, looker);
+	work_in_turn(workers, workers->nhelpers, job, idle);
 }
 
 void ferry_workers_let_go(struct ferry_workers *workers)
@@ -215,9 +214,9 @@ static void *helper_main(void *argument)
 	struct ferry_helper *helper = argument;
 	struct ferry_workers *workers = helper->workers;
 	uint64_t bit = 1ull << helper->number;
-	struct ferry_looker looker;
+	struct ferry_idle idle;
 	ferry_priority_take(workers->priority);
-	ferry_looker_open(&looker, &workers->spin);
+	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
@@ -228,7 +227,7 @@ static void *helper_main(void *argument)
 		pthread_mutex_unlock(&workers->lock);
 		if (stopping) {
 			ferry_doorbell_cancel(&helper->bell);
-			ferry_looker_close(&looker);
+			ferry_idle_close(&idle);
 			return NULL;
 		}
 		/*
@@ -237,7 +236,7 @@ static void *helper_main(void *argument)
 		 */
 		ferry_doorbell_wait(&helper->bell, seen, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
-		work_in_turn(workers, helper->number, NULL, &looker);
+		work_in_turn(workers, helper->number, NULL, &idle);
 	}
 }
 

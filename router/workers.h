@@ -12,8 +12,8 @@
 #ifndef FERRY_ROUTER_WORKERS_H
 #define FERRY_ROUTER_WORKERS_H
 
+#include "ipc/idle.h"
 #include "ipc/layout.h"
-#include "ipc/spin.h"
 #include "router/job.h"
 #include "router/priority.h"
 
@@ -67,9 +67,9 @@ void ferry_workers_free_retired(struct ferry_workers *workers, struct ferry_job 
 /**
  * Works until nothing is ready in any job, or this one is dead, then returns. For attendants: helpers do so by
  * themselves. While the job lasts its attendant works for the others too, but who ends it does not wait for those.
- * looker: the calling thread's.
+ * idle: the calling thread's.
  */
-void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_looker *looker);
+void ferry_workers_attend(struct ferry_workers *workers, const struct ferry_job *job, struct ferry_idle *idle);
 
 /** Makes attendants that wait for a place among the workers look whether their job is dead. */
 void ferry_workers_let_go(struct ferry_workers *workers);

@@ -195,10 +195,10 @@ struct attendant {
 static void *attend(void *argument)
 {
 	const struct attendant *attendant = argument;
-	struct ferry_looker looker;
-	ferry_looker_open(&looker, &attendant->workers->spin);
-	ferry_workers_attend(attendant->workers, attendant->job, &looker);
-	ferry_looker_close(&looker);
+	struct ferry_idle idle;
+	ferry_idle_open(&idle, &attendant->workers->spin);
+	ferry_workers_attend(attendant->workers, attendant->job, &idle);
+	ferry_idle_close(&idle);
 	return NULL;
 }
 
@@ -339,10 +339,10 @@ static void nobody_looks_for_work_while_cpus_are_short(void **state)
 	assert_int_equal(ferry_workers_start(&workers, &none, 0, 2, 10000000, false, NULL), ferrySuccess);
 	atomic_store(&workers.spin.rest_until, start + 60000000000);
 	ferry_workers_add_job(&workers, job);
-	struct ferry_looker looker;
-	ferry_looker_open(&looker, &workers.spin);
-	ferry_workers_attend(&workers, job, &looker);
-	ferry_looker_close(&looker);
+	struct ferry_idle idle;
+	ferry_idle_open(&idle, &workers.spin);
+	ferry_workers_attend(&workers, job, &idle);
+	ferry_idle_close(&idle);
 	wait_until_finished(&job->shared.arenas[0]);
 	ferry_workers_remove_job(&workers, job); /* waits for the helper */
 	ferry_workers_stop(&workers);
