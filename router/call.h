@@ -74,8 +74,9 @@ struct ferry_call_ops {
  * follow one another.
  */
 /*
- * Sends and receives are numbered between each two ranks in the order in which they are made, too, until some are captured: from then on the
- * D2H lane numbers them as its streams reach them. Such calls have a name, and a number that is of no use to other ranks.
+ * Sends and receives are numbered between each two ranks in the order in which they are made, too, until some are
+ * captured: from then on the D2H lane numbers them as its streams reach them. Such calls have a name, and a number that
+ * is of no use to other ranks.
  */
 struct ferry_call {
 	const struct ferry_call_ops *ops;

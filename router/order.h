@@ -13,8 +13,8 @@
 bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
 
 /**
- * The same for a named group of messages, which begins at once: numbers them, each above its `message`, which is how many were
- * numbered when they were made, or its number in the run before.
+ * The same for a named group of messages, which begins at once: numbers them, each above its `message`, which is how
+ * many were numbered when they were made, or its number in the run before.
  */
 void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call);
 

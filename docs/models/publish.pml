@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * router/job.c: workers that claim parts of slices of one instruction, each from its own queue or another's, finish
+ * router/parts.c: workers that claim parts of slices of one instruction, each from its own queue or another's, finish
  * them in any order, and publish whole slices in order. Two workers, two queues with a part of each slice, one bank,
  * several calls: every slice is published, under its own call's number, and every call ends once.
  *

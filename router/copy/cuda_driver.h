@@ -16,7 +16,8 @@
 	F(DriverGetVersion)                                                                                            \
 	F(GetErrorString)                                                                                              \
 	F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DeviceGetUuid) F( \
-	        DeviceCanAccessPeer) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease) F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)      \
+	        DeviceCanAccessPeer) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease)                              \
+	        F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)                         \
 	        F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice) F(                \
 	                CtxGetStreamPriorityRange) F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy)        \
 	                F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(       \
