@@ -113,6 +113,7 @@ static void a_call_that_the_driver_holds_up_is_told_of(void **state)
 	int ends[2];
 	ssize_t got;
 	(void)state;
+	only_direct("the driver of a rank whose router moves its data holds nothing up");
 	assert_int_equal(pipe(ends), 0);
 	pid_t child = fork();
 	assert_true(child >= 0);
@@ -173,6 +174,7 @@ static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
 	static const int others[] = {2, 3};
 	struct gang gang, bystanders;
 	struct place places[MOST_PLACES], other_places[MOST_PLACES];
+	only_direct("a fault in a rank's context is none in its router's");
 	gang_open(&gang, 2, devices, 1);
 	gang_open(&bystanders, 2, others, 1);
 	places_open(places, &gang, COUNT);

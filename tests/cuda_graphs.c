@@ -629,12 +629,12 @@ static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
 	setenv("FERRY_STALL_SECONDS", "1", 1);
+	dup2(file, STDERR_FILENO); /* also of routers that start now */
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
 	capture_round(places, &gang, 1, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
 	replay(places, &gang, graphs);
 	places_settle(places, &gang, 1);
-	dup2(file, STDERR_FILENO);
 	place_enter(&places[1]);
 	CU(cuGraphLaunch(graphs[1], places[1].stream));
 	for (int tries = 0; tries < 1000 && !strstr(said, expected); tries++) {

@@ -18,13 +18,20 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(fake_cuda_${suite} PROPERTIES TIMEOUT 60 LABELS lanes)
   endforeach()
 
-  add_library(cuda_places STATIC fake_cuda/places.c)
-  target_compile_definitions(cuda_places PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  add_library(cuda_places STATIC fake_cuda/places.c fake_cuda/routers.c)
+  target_compile_definitions(cuda_places PRIVATE
+    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
+  add_dependencies(cuda_places ferry-router)
   target_link_libraries(cuda_places PRIVATE ferry_flags PUBLIC cuda-fake ferry Threads::Threads PkgConfig::CMOCKA)
   ferry_test(cuda_streams LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_buffers LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
   ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  # And with router processes, which move the data.
+  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs)
+    add_test(NAME ${suite}_mapped COMMAND ${suite})
+    set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
+  endforeach()
 
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/places.h"
 
+#include "tests/fake_cuda/routers.h"
+
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@
 #define PATIENCE_MS  60000
 
 static CUcontext contexts[FERRY_MAX_RANKS];
+static int open_gangs; /* of the test */
 
 void doze(int milliseconds)
 {
@@ -33,7 +36,9 @@ void fake_is_the_driver(void)
 {
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	setenv("FERRY_DEVICE", "cuda", 1);
-	setenv("FERRY_ROUTER", getenv("FERRY_TEST_ROUTER") ? getenv("FERRY_TEST_ROUTER") : "embedded", 1);
+	setenv("FERRY_ROUTER", "embedded", 1);
+	if (getenv("FERRY_TEST_MAPPED"))
+		routers_use();
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1);
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	if (cuInit(0))
@@ -43,17 +48,45 @@ void fake_is_the_driver(void)
 int no_misuse(void **state)
 {
 	(void)state;
+	open_gangs = 0;
+	if (routers_used())
+		routers_close();
 	assert_int_equal(fake_cuda_misuses(), 0);
 	return 0;
 }
 
+void only_direct(const char *why)
+{
+	if (!routers_used())
+		return;
+	print_message("%s: skipped\n", why);
+	skip();
+}
+
 /* ---- gangs ---- */
 
-void gang_open(struct gang *gang, int nranks, const int *devices, int domains)
+/* Routers have the environment of the first gang. */
+void domains_open(int domains)
 {
 	char text[8];
 	snprintf(text, sizeof text, "%d", domains);
 	setenv("FERRY_DOMAINS", text, 1);
+	if (!routers_used())
+		return;
+	if (!open_gangs)
+		routers_close();
+	routers_open(domains);
+	open_gangs++;
+}
+
+void domains_close(void)
+{
+	open_gangs--;
+}
+
+void gang_open(struct gang *gang, int nranks, const int *devices, int domains)
+{
+	domains_open(domains);
 	*gang = (struct gang){nranks, devices, {NULL}};
 	OK(ferryCommInitAll(gang->comms, nranks, devices));
 }
@@ -62,6 +95,7 @@ void gang_close(struct gang *gang)
 {
 	for (int rank = 0; rank < gang->nranks; rank++)
 		OK(ferryCommDestroy(gang->comms[rank]));
+	domains_close();
 }
 
 void place_enter(const struct place *place)

@@ -70,6 +70,13 @@ void *pointer_of(CUdeviceptr address);
 /** A kernel that runs until its argument, an _Atomic int, is 0. */
 void hold(void *until_zero);
 
+/**
+ * Before communicators that gang_open does not make, and after them: so many domains. Where routers are processes of
+ * their own, those run meanwhile, with the environment of the first of the test's gangs that are open at a time.
+ */
+void domains_open(int domains);
+void domains_close(void);
+
 /** Ranks over so many domains, one on each device of the list. */
 void gang_open(struct gang *gang, int nranks, const int *devices, int domains);
 void gang_close(struct gang *gang);
@@ -91,10 +98,16 @@ void places_round(struct place *places, const struct gang *gang);
 /** Waits for the streams; fails if something was wrong or the rounds are not so many. */
 void places_settle(struct place *places, const struct gang *gang, uint32_t rounds);
 
-/** A test ends without misuse of the driver that the double counted. Teardown of every test. */
+/** A test ends without misuse of the driver that the double counted, and its routers end. Teardown of every test. */
 int no_misuse(void **state);
 
-/** Before the first use of Ferry: the double is the driver, routers are embedded. */
+/** The test is about lanes in a rank's own process: skipped where routers move the data, which `why` is about. */
+void only_direct(const char *why);
+
+/**
+ * Before the first use of Ferry: the double is the driver. Routers are embedded, and lanes in this process (direct);
+ * with FERRY_TEST_MAPPED they are processes of their own, which move the data (tests/fake_cuda/routers.h).
+ */
 void fake_is_the_driver(void);
 
 #endif

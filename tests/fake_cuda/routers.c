@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/fake_cuda/routers.h"
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST 4
+#define PATIENCE_MS 20000 /* a router that was told to end and has no ranks */
+
+static char directory[] = "/tmp/ferry-tests-XXXXXX";
+static bool used;
+static pid_t owner, running[MOST]; /* 0: none */
+
+static void remove_directory(void)
+{
+	char path[300];
+	struct dirent *entry;
+	DIR *files;
+	if (getpid() != owner || !(files = opendir(directory)))
+		return;
+	while ((entry = readdir(files))) {
+		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+		unlink(path);
+	}
+	closedir(files);
+	rmdir(directory);
+}
+
+void routers_use(void)
+{
+	if (!mkdtemp(directory))
+		exit(1);
+	owner = getpid();
+	used = true;
+	atexit(remove_directory);
+	setenv("FERRY_SOCKET_DIR", directory, 1);
+	setenv("FERRY_ROUTER", "required", 1);
+}
+
+bool routers_used(void)
+{
+	return used;
+}
+
+pid_t routers_pid(int domain)
+{
+	return running[domain];
+}
+
+static pid_t start(int domain)
+{
+	int ready[2];
+	char number[16], descriptor[16], byte;
+	assert_int_equal(pipe(ready), 0);
+	snprintf(number, sizeof number, "%d", domain);
+	snprintf(descriptor, sizeof descriptor, "%d", ready[1]);
+	pid_t child = fork();
+	assert_true(child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close(ready[0]);
+		execl(FERRY_ROUTER_EXE, "ferry-router", "--domain", number, "--socket-dir", directory, "--ready-fd",
+		      descriptor, (char *)NULL);
+		_exit(1);
+	}
+	close(ready[1]);
+	ssize_t told;
+	while ((told = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
+		;
+	close(ready[0]);
+	assert_int_equal(told, 1);
+	return child;
+}
+
+void routers_open(int domains)
+{
+	for (int domain = 0; domain < domains; domain++)
+		if (!running[domain])
+			running[domain] = start(domain);
+}
+
+/* -1: it had to be killed. */
+static int wait_for_end(pid_t router)
+{
+	int status = -1;
+	for (int waited = 0; waited < PATIENCE_MS; waited++) {
+		if (waitpid(router, &status, WNOHANG) == router)
+			return status;
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+	}
+	kill(router, SIGKILL);
+	waitpid(router, &status, 0);
+	return -1;
+}
+
+void routers_close(void)
+{
+	int statuses[MOST] = {0};
+	for (int domain = 0; domain < MOST; domain++)
+		if (running[domain])
+			kill(running[domain], SIGTERM);
+	for (int domain = 0; domain < MOST; domain++) {
+		statuses[domain] = running[domain] ? wait_for_end(running[domain]) : 0;
+		running[domain] = 0;
+	}
+	for (int domain = 0; domain < MOST; domain++)
+		if (statuses[domain] == -1)
+			fail_msg("the router of domain %d does not end", domain);
+		else if (statuses[domain])
+			fail_msg("the router of domain %d ended with status %#x", domain, (unsigned)statuses[domain]);
+}
+
+void routers_kill(int domain)
+{
+	kill(running[domain], SIGKILL);
+	waitpid(running[domain], NULL, 0);
+	running[domain] = 0;
+}

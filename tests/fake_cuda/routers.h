@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Router processes of a suite, with a socket directory of the suite's own: ranks on GPUs then leave their data to them.
+ * They are children of this process, die with it, and write to its standard error.
+ */
+#ifndef FERRY_TESTS_ROUTERS_H
+#define FERRY_TESTS_ROUTERS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+/** Before the first use of Ferry: makes the directory, which goes with the process, and has ranks use it. */
+void routers_use(void);
+
+/** Whether routers_use was called. */
+bool routers_used(void);
+
+/** Starts those of domains 0 to domains - 1 that do not run, with the environment as it is now; they can be attached
+ * to. */
+void routers_open(int domains);
+
+pid_t routers_pid(int domain);
+
+/** Ends them; fails the test unless all ended as routers should, killed ones apart. */
+void routers_close(void);
+
+/** SIGKILL, and it is gone. */
+void routers_kill(int domain);
+
+#endif
