@@ -50,8 +50,8 @@ static struct pollfd *poll_set(nfds_t *count)
 	if (!set)
 		return NULL;
 	set[(*count)++] = (struct pollfd){event, POLLIN, 0};
-	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
-		if (kept->descriptor >= 0 && !kept->gone)
+	for (struct ferry_kept *kept = first; kept; kept = kept->next)
+		if ((kept->polled = kept->descriptor >= 0 && !kept->gone))
 			set[(*count)++] = (struct pollfd){kept->descriptor, POLLRDHUP, 0};
 	return set;
 }
@@ -79,26 +79,31 @@ static void call_closed(struct ferry_kept *kept)
 static void call_look(struct ferry_kept *kept)
 {
 	calling = kept;
+	kept->looks = false; /* who asks for another look meanwhile asks for one from then on */
 	pthread_mutex_unlock(&lock);
 	bool again = kept->look(kept);
 	pthread_mutex_lock(&lock);
 	calling = NULL;
 	if (is_kept(kept))
-		kept->looks = again;
+		kept->looks |= again;
 	pthread_cond_broadcast(&called);
+}
+
+/* Who has come since has a descriptor that may have been another's when it was waited for. */
+static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
+{
+	struct ferry_kept *kept = first;
+	while (kept && (kept->gone || !kept->polled || !has_closed(set, count, kept->descriptor)))
+		kept = kept->next;
+	return kept;
 }
 
 /* Each of these may leave the list, and others come, while one is called: from the beginning after each call. */
 static bool attend(const struct pollfd *set, nfds_t count)
 {
 	bool looks = false;
-	for (struct ferry_kept *kept = first; kept; kept = kept->next)
-		if (!kept->gone && kept->descriptor >= 0 && has_closed(set, count, kept->descriptor)) {
-			call_closed(kept);
-			kept = first;
-			if (!kept)
-				break;
-		}
+	for (struct ferry_kept *kept; (kept = next_closed(set, count));)
+		call_closed(kept);
 	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL) {
 		if (!kept->looks)
 			continue;
@@ -156,7 +161,7 @@ ferryResult_t ferry_keeper_add(struct ferry_kept *kept)
 	pthread_mutex_lock(&lock);
 	ferryResult_t result = start();
 	if (!result) {
-		kept->looks = kept->gone = false;
+		kept->looks = kept->gone = kept->polled = false;
 		kept->next = first;
 		first = kept;
 		wake();

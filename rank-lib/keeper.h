@@ -12,14 +12,15 @@
 #include <stdbool.h>
 
 /*
- * What it looks after; part of something that outlives it. Fields but `next` and `looks` are constant while it is kept.
+ * What it looks after; part of something that outlives it. The first three fields are constant while it is kept, the
+ * others under the keeper's lock.
  */
 struct ferry_kept {
 	int descriptor;                          /* a connection; -1: none */
 	void (*closed)(struct ferry_kept *kept); /* once, when its other end has closed; by the keeper's thread */
 	/* once a millisecond from ferry_keeper_look on, until it returns false; the same */
 	bool (*look)(struct ferry_kept *kept);
-	bool looks, gone;                        /* under the keeper's lock */
+	bool looks, gone, polled;                /* polled: its descriptor is among those that are waited for */
 	struct ferry_kept *next;
 };
 
