@@ -45,7 +45,7 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 	switch (call->stage) {
 	case FERRY_CALL_MADE:
 		/* A captured call's last run may still go on in the other lane. */
-		if ((call->captured && ferry_call_number(call)) || !call->ops->started(call))
+		if ((call->captured && atomic_load_explicit(&call->seq, memory_order_acquire)) || !call->ops->started(call))
 			return false;
 		call->stage = FERRY_CALL_REACHED;
 		if (!call->name)
@@ -127,7 +127,9 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_seat *seat, str
 	bool ended = false, progress = failed ? fail_captured(seat, call) : call_round(lane, seat, call, &ended);
 	if (ended)
 		end_half(seat, call);
-	if (!call->ops->forgotten(call))
+	/* Whatever the rank says, its copies may be under way while this half of a run is. */
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	if ((seq && seq != call->halves[seat->direction].ended) || !call->ops->forgotten(call))
 		return progress;
 	if (seat->direction == FERRY_UP)
 		wake_descent(lane, call);
@@ -233,6 +235,8 @@ static bool refresh(struct ferry_lane *lane)
 	struct ferry_lanes *lanes = lane->lanes;
 	if (!lane->anybody_leaves && lane->generation == atomic_load_explicit(&lanes->generation, memory_order_relaxed))
 		return false;
+	if (lane->nbells)
+		return true; /* the bell of who leaves goes with it, and the lane is about to touch it again */
 	uint64_t before = lane->generation;
 	pthread_mutex_lock(&lanes->lock);
 	lane->generation = atomic_load_explicit(&lanes->generation, memory_order_relaxed);
@@ -320,7 +324,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	int64_t most = busy ? FERRY_WATCH_US : -1;
 	if (ferry_copies_any(&lane->copies)) {
 		int64_t copy = ops->wait_us(&lane->copies.queue);
-		most = copy < most ? copy : most;
+		most = most < 0 || copy < most ? copy : most;
 	}
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
@@ -356,14 +360,18 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 
 /* ---- the thread ---- */
 
-static uint32_t prepare_sleep(struct ferry_lane *lane)
+static void prepare_sleep(struct ferry_lane *lane)
 {
-	uint32_t count = 0;
-	lane->bells[count++] = ferry_bell_prepare(lane->bell);
+	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->bell != lane->bell)
-			lane->bells[count++] = ferry_bell_prepare(lane->seats[i]->bell);
-	return count;
+			lane->bells[lane->nbells++] = ferry_bell_prepare(lane->seats[i]->bell);
+}
+
+static void cancel_sleep(struct ferry_lane *lane)
+{
+	ferry_bells_cancel(lane->bells, lane->nbells);
+	lane->nbells = 0;
 }
 
 static bool may_end(struct ferry_lane *lane)
@@ -396,23 +404,25 @@ static void *lane_main(void *argument)
 			ferry_relax();
 			continue;
 		}
-		uint32_t count = prepare_sleep(lane);
+		prepare_sleep(lane);
 		if (lane_round(lane)) {
-			ferry_bells_cancel(lane->bells, count);
+			cancel_sleep(lane);
 			ferry_idle_found(&lane->idle);
 			continue;
 		}
 		if (may_end(lane)) {
-			ferry_bells_cancel(lane->bells, count);
+			cancel_sleep(lane);
 			ferry_idle_close(&lane->idle);
 			return NULL;
 		}
 		/* again: the round may have found a new call, for which nobody rings */
 		int64_t timeout = sleep_us(lane, now);
-		if (timeout == 0)
-			ferry_bells_cancel(lane->bells, count);
-		else
-			ferry_bells_wait(lane->bells, count, timeout);
+		if (timeout == 0) {
+			cancel_sleep(lane);
+			continue;
+		}
+		ferry_bells_wait(lane->bells, lane->nbells, timeout);
+		lane->nbells = 0;
 	}
 }
 

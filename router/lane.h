@@ -22,7 +22,8 @@ struct ferry_lane {
 	_Atomic bool busy;              /* its thread: it has calls; the other lane looks */
 	/* its thread alone, from here on */
 	struct ferry_seat **seats;      /* as of `generation` */
-	struct ferry_seen_bell *bells;  /* that it is about to sleep at */
+	struct ferry_seen_bell *bells;  /* that it is about to sleep at, or to turn from */
+	uint32_t nbells;
 	uint32_t nseats, capacity, turn; /* turn: whose seat is first in a round */
 	bool anybody_leaves;
 	uint64_t generation;
