@@ -91,6 +91,7 @@ struct validator {
 	const struct ferry_source *sources;
 	uint64_t window_bytes;
 	uint32_t *missing, *order, *first, *next; /* Kahn's algorithm */
+	uint32_t *seen; /* by instruction and kind of lag: one more than who had an edge to it last */
 	struct ferry_window { uint64_t offset; uint32_t domain, instr; } *windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
 };
@@ -232,6 +233,11 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 		if (edge->instr >= plan->ninstrs || edge->instr == i || edge->lag > plan->window)
 			return bad("instruction %u: edge to %u of %u with lag %u", i, edge->instr, plan->ninstrs,
 			           edge->lag);
+		/* One of each kind to another instruction: else what has to look through them takes for ever. */
+		uint32_t *seen = &v->seen[2 * (size_t)edge->instr + (edge->lag != 0)];
+		if (*seen == i + 1)
+			return bad("instruction %u: two edges to %u with lags of one kind", i, edge->instr);
+		*seen = i + 1;
 		if (!wakes(&v->instrs[edge->instr], instr))
 			return bad("instruction %u waits for %u and would not be woken by it", i, edge->instr);
 	}
@@ -319,9 +325,12 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 	size_t n = plan->ninstrs, ncounters = 0;
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		ncounters += plan->counters[domain];
-	struct validator v = {plan, ferry_plan_instrs(plan), ferry_plan_edges(plan), ferry_plan_sources(plan),
-	                      (uint64_t)plan->slice * plan->window, NULL, NULL, NULL, NULL, NULL, {NULL}};
-	uint32_t *words = calloc(3 * n + 4 + plan->nedges, sizeof *words);
+	struct validator v = {.plan = plan,
+	                      .instrs = ferry_plan_instrs(plan),
+	                      .edges = ferry_plan_edges(plan),
+	                      .sources = ferry_plan_sources(plan),
+	                      .window_bytes = (uint64_t)plan->slice * plan->window};
+	uint32_t *words = calloc(5 * n + 4 + plan->nedges, sizeof *words);
 	uint8_t *used = calloc(ncounters + 1, 1);
 	v.windows = calloc(n + 1, sizeof *v.windows);
 	if (words && used && v.windows) {
@@ -329,6 +338,7 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 		v.order = words + n;
 		v.first = words + 2 * n;
 		v.next = words + 3 * n + 2;
+		v.seen = words + 3 * n + 4 + plan->nedges;
 		for (uint32_t domain = 0, at = 0; domain < plan->ndomains; at += plan->counters[domain++])
 			v.counter_used[domain] = used + at;
 		result = check_instructions(&v);
