@@ -2,17 +2,16 @@
 /*
  * The public collectives: each says what it wants and leaves checking, grouping and launching to the one path for all.
  */
+#include "rank-lib/comm.h"
 #include "rank-lib/group.h"
 #include "rank-lib/launch.h"
-
-#include <string.h>
 
 static ferryResult_t ask(const struct ferry_request *request)
 {
 	ferryResult_t result;
 	if (ferry_group_keep(request, &result))
 		return result;
-	result = ferry_request_check(request);
+	result = ferry_launch_check(request);
 	return result ? result : ferry_launch(request);
 }
 

@@ -15,52 +15,52 @@
 
 /* ---- the member ---- */
 
-static struct ferryComm *comm_of(struct ferry_member *member)
+static struct ferry_direct *direct_of(struct ferry_member *member)
 {
-	return (struct ferryComm *)((char *)member - offsetof(struct ferryComm, member));
+	return (struct ferry_direct *)((char *)member - offsetof(struct ferry_direct, member));
 }
 
 static void member_fail(struct ferry_member *member, ferryResult_t code, const char *message)
 {
-	ferry_comm_fail(comm_of(member), code, message);
+	ferry_rank_fail(direct_of(member)->rank, code, message);
 }
 
 static bool member_failed(struct ferry_member *member)
 {
-	return ferry_comm_failed(comm_of(member));
+	return ferry_rank_failed(direct_of(member)->rank);
 }
 
 static ferryResult_t member_error(struct ferry_member *member, const char **message)
 {
-	*message = comm_of(member)->error_message;
-	return comm_of(member)->error;
+	*message = direct_of(member)->rank->error_message;
+	return direct_of(member)->rank->error;
 }
 
 static void member_check(struct ferry_member *member)
 {
-	ferry_comm_check_sockets(comm_of(member));
+	ferry_rank_check_sockets(direct_of(member)->rank);
 }
 
-static void count_in(struct ferryComm *comm)
+static void count_in(struct ferry_direct *direct)
 {
-	atomic_fetch_add_explicit(&comm->inflight, 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(&comm->device->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&direct->inflight, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&direct->device->inflight, 1, memory_order_relaxed);
 }
 
 static void member_begun(struct ferry_member *member)
 {
-	count_in(comm_of(member));
+	count_in(direct_of(member));
 }
 
 static void member_ended(struct ferry_member *member, const struct ferry_call *call)
 {
-	struct ferryComm *comm = comm_of(member);
-	bool waited_for = comm->device->copier->ops->direct_memory_access;
+	struct ferry_direct *direct = direct_of(member);
+	bool waited_for = direct->device->copier->ops->direct_memory_access;
 	(void)call;
-	if (atomic_fetch_sub_explicit(&comm->device->inflight, 1, memory_order_acq_rel) == 1 && waited_for)
-		ferry_futex_wake(&comm->device->inflight, -1, false);
-	if (atomic_fetch_sub_explicit(&comm->inflight, 1, memory_order_acq_rel) == 1)
-		ferry_futex_wake(&comm->inflight, -1, false);
+	if (atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_acq_rel) == 1 && waited_for)
+		ferry_futex_wake(&direct->device->inflight, -1, false);
+	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_acq_rel) == 1)
+		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
@@ -72,36 +72,37 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
 
 /* ---- open, close ---- */
 
-ferryResult_t ferry_direct_open(struct ferryComm *comm)
+ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 {
-	struct ferry_copier *copier = comm->device->copier;
-	struct ferry_rank_line *line = ferry_rank_line(&comm->shared, (uint32_t)comm->rank);
+	struct ferry_copier *copier = direct->device->copier;
+	struct ferry_rank_line *line = ferry_rank_line(&direct->rank->shared, (uint32_t)direct->rank->self);
 	long spin_us = 0;
 	int descriptor;
+	atomic_store_explicit(&direct->member.order.fixed, UINT64_MAX, memory_order_relaxed);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
 	                                         &spin_us);
-	if (!result && comm->device->ops->may_copy)
-		result = comm->device->ops->may_copy(comm->device);
-	if (!result && comm->device->ops->register_words)
-		result = ferry_words_open(comm->device, &descriptor);
-	for (uint32_t domain = 0; !result && domain < comm->ndomains; domain++) {
-		struct ferry_arena *arena = &comm->shared.arenas[domain];
+	if (!result && direct->device->ops->may_copy)
+		result = direct->device->ops->may_copy(direct->device);
+	if (!result && direct->device->ops->register_words)
+		result = ferry_words_open(direct->device, &descriptor);
+	for (uint32_t domain = 0; !result && domain < direct->rank->ndomains; domain++) {
+		struct ferry_arena *arena = &direct->rank->shared.arenas[domain];
 		result = copier->ops->register_memory(copier, arena->header, arena->bytes);
-		comm->registered[domain] = !result;
+		direct->registered[domain] = !result;
 	}
 	if (result)
 		return result;
 	struct ferry_lanes_options options = {.copier = copier,
-	                                      .stall_ns = comm->stall_ns,
+	                                      .stall_ns = direct->stall_ns,
 	                                      .spin_ns = (uint64_t)spin_us * 1000,
 	                                      .bells = {&line->d2h, &line->h2d}};
-	if ((result = ferry_lanes_open(&comm->lanes, &options)))
+	if ((result = ferry_lanes_open(&direct->lanes, &options)))
 		return result;
-	comm->member.ops = &member_ops;
-	comm->member.shared = &comm->shared;
-	comm->member.rank = (uint32_t)comm->rank;
-	comm->member.stall_ns = comm->stall_ns;
-	ferry_lanes_join(&comm->lanes, &comm->member);
+	direct->member.ops = &member_ops;
+	direct->member.shared = &direct->rank->shared;
+	direct->member.rank = (uint32_t)direct->rank->self;
+	direct->member.stall_ns = direct->stall_ns;
+	ferry_lanes_join(&direct->lanes, &direct->member);
 	return ferrySuccess;
 }
 
@@ -120,81 +121,90 @@ static void wait_for_other_calls(struct ferry_device *device)
 		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
 
-void ferry_direct_close(struct ferryComm *comm)
+void ferry_direct_close(struct ferry_direct *direct)
 {
-	struct ferry_copier *copier = comm->device->copier;
-	if (comm->member.lanes)
-		ferry_lanes_leave(&comm->member);
-	ferry_lanes_close(&comm->lanes);
-	wait_for_other_calls(comm->device);
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (comm->registered[domain])
-			copier->ops->unregister_memory(copier, comm->shared.arenas[domain].header);
+	struct ferry_copier *copier = direct->device->copier;
+	if (direct->member.lanes)
+		ferry_lanes_leave(&direct->member);
+	ferry_lanes_close(&direct->lanes);
+	wait_for_other_calls(direct->device);
+	for (uint32_t domain = 0; domain < direct->rank->ndomains; domain++)
+		if (direct->registered[domain])
+			copier->ops->unregister_memory(copier, direct->rank->shared.arenas[domain].header);
+}
+
+void ferry_direct_wait(struct ferry_direct *direct)
+{
+	uint32_t inflight;
+	bool words = direct->device->ops->enqueue_word; /* a call with a word ends when its stream has come to it */
+	while ((inflight = atomic_load_explicit(&direct->inflight, memory_order_acquire)) != 0 &&
+	       !(words && ferry_rank_failed(direct->rank)))
+		ferry_futex_wait(&direct->inflight, inflight, 100000, false);
 }
 
 /* ---- calls ---- */
 
 struct direct_call {
-	struct ferry_ticket ticket; /* host streams: shared with the stream */
-	struct ferry_call call;     /* the lanes' */
-	struct ferryComm *comm;     /* held */
+	struct ferry_ticket ticket;     /* host streams: shared with the stream */
+	struct ferry_call call;         /* the lanes' */
+	struct ferry_direct *direct;
 	struct ferry_plan_entry *entry; /* with a reference; NULL: point to point */
-	struct ferry_word *word;    /* streams of GPUs */
+	struct ferry_word *word;        /* streams of GPUs */
 	uint32_t turn;
 };
 
-static struct direct_call *direct_of(const struct ferry_call *call)
+static struct direct_call *call_of(const struct ferry_call *call)
 {
 	return (struct direct_call *)((char *)call - offsetof(struct direct_call, call));
 }
 
-static void call_free(struct direct_call *direct)
+static void call_free(struct direct_call *made)
 {
-	ferry_call_unprepare(&direct->call);
-	if (direct->entry)
-		ferry_plan_cache_give_back(&direct->comm->plans, direct->entry);
-	free(direct);
+	ferry_call_unprepare(&made->call);
+	if (made->entry)
+		ferry_plan_cache_give_back(made->direct->plans, made->entry);
+	free(made);
 }
 
-static void let_go(struct direct_call *direct)
+static void let_go(struct direct_call *made)
 {
-	struct ferryComm *comm = direct->comm;
-	call_free(direct);
-	ferry_comm_drop(comm);
+	struct ferry_holders *holders = made->direct->holders;
+	call_free(made);
+	ferry_holders_drop(holders);
 }
 
-static struct direct_call *call_new(struct ferryComm *comm, uint32_t ups, uint32_t downs, uint32_t banks)
+static struct direct_call *call_new(struct ferry_direct *direct, uint32_t ups, uint32_t downs, uint32_t banks)
 {
-	struct direct_call *direct = aligned_alloc(_Alignof(struct direct_call), sizeof *direct);
-	if (!direct)
+	struct direct_call *made = aligned_alloc(_Alignof(struct direct_call), sizeof *made);
+	if (!made)
 		return NULL;
-	memset(direct, 0, sizeof *direct);
-	if (!ferry_call_prepare(&direct->call, ups, downs, banks)) {
-		free(direct);
+	memset(made, 0, sizeof *made);
+	if (!ferry_call_prepare(&made->call, ups, downs, banks)) {
+		free(made);
 		return NULL;
 	}
-	direct->comm = comm;
-	direct->call.member = &comm->member;
-	return direct;
+	made->direct = direct;
+	made->call.member = &direct->member;
+	return made;
 }
 
-static void count_call(struct direct_call *direct)
+static void count_call(struct direct_call *made)
 {
-	ferry_comm_hold(direct->comm);
-	atomic_store_explicit(&direct->call.lanes, 1 + ferry_call_descends(&direct->call), memory_order_relaxed);
-	count_in(direct->comm);
+	ferry_holders_add(made->direct->holders);
+	atomic_store_explicit(&made->call.lanes, 1 + ferry_call_descends(&made->call), memory_order_relaxed);
+	count_in(made->direct);
 }
 
 /* ---- host streams ---- */
 
 static bool ticket_started(const struct ferry_call *call)
 {
-	return ferry_ticket_started(&direct_of(call)->ticket);
+	return ferry_ticket_started(&call_of(call)->ticket);
 }
 
 static void ticket_finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
-	ferry_ticket_finish(&direct_of(call)->ticket, result, message);
+	ferry_ticket_finish(&call_of(call)->ticket, result, message);
 }
 
 static bool never_forgotten(const struct ferry_call *call)
@@ -205,7 +215,7 @@ static bool never_forgotten(const struct ferry_call *call)
 
 static void ticket_drop(struct ferry_call *call)
 {
-	ferry_ticket_drop(&direct_of(call)->ticket);
+	ferry_ticket_drop(&call_of(call)->ticket);
 }
 
 static const struct ferry_call_ops ticket_ops = {.started = ticket_started,
@@ -236,29 +246,29 @@ static bool down_ready(const struct ferry_call *call)
 
 static void on_start(struct ferry_ticket *ticket)
 {
-	struct direct_call *direct = (struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket));
-	struct ferry_member *member = &direct->comm->member;
+	struct direct_call *made = (struct direct_call *)((char *)ticket - offsetof(struct direct_call, ticket));
+	struct ferry_member *member = &made->direct->member;
 	ferry_full_fence(); /* `started` before the counters: a slice published later wakes the lane by itself */
 	ferry_doorbell_ring(member->seats[FERRY_UP].bell);
-	if (direct->call.halves[FERRY_DOWN].ntransfers && down_ready(&direct->call))
+	if (made->call.halves[FERRY_DOWN].ntransfers && down_ready(&made->call))
 		ferry_doorbell_ring(member->seats[FERRY_DOWN].bell);
 }
 
 /* Into the lanes' inboxes, then into the stream, which may start it at once, and rings the lanes then. */
-static ferryResult_t launch_with_ticket(struct direct_call *direct, ferryStream_t stream)
+static ferryResult_t launch_with_ticket(struct direct_call *made, ferryStream_t stream)
 {
-	struct ferryComm *comm = direct->comm;
-	direct->call.ops = &ticket_ops;
-	direct->ticket.on_start = on_start;
-	direct->ticket.release = ticket_release;
+	struct ferry_direct *direct = made->direct;
+	made->call.ops = &ticket_ops;
+	made->ticket.on_start = on_start;
+	made->ticket.release = ticket_release;
 	/* the lanes, and this thread until it has enqueued */
-	atomic_store_explicit(&direct->ticket.holders, 2, memory_order_relaxed);
-	count_call(direct);
-	ferry_lanes_submit(&comm->member, &direct->call);
-	ferryResult_t result = comm->device->ops->enqueue_ticket(comm->device, stream, &direct->ticket);
+	atomic_store_explicit(&made->ticket.holders, 2, memory_order_relaxed);
+	count_call(made);
+	ferry_lanes_submit(&direct->member, &made->call);
+	ferryResult_t result = direct->device->ops->enqueue_ticket(direct->device, stream, &made->ticket);
 	if (result) /* The lanes have it and the other ranks may wait for it: there is no way back. */
-		ferry_comm_fail(comm, result, ferry_last_message());
-	ferry_ticket_drop(&direct->ticket);
+		ferry_rank_fail(direct->rank, result, ferry_last_message());
+	ferry_ticket_drop(&made->ticket);
 	return result;
 }
 
@@ -266,31 +276,31 @@ static ferryResult_t launch_with_ticket(struct direct_call *direct, ferryStream_
 
 static bool word_started(const struct ferry_call *call)
 {
-	const struct direct_call *direct = direct_of(call);
-	return call->captured ? atomic_load_explicit(&direct->word->word, memory_order_acquire) == 1
-	                      : ferry_word_reached(direct->word, direct->turn);
+	const struct direct_call *made = call_of(call);
+	return call->captured ? atomic_load_explicit(&made->word->word, memory_order_acquire) == 1
+	                      : ferry_word_reached(made->word, made->turn);
 }
 
 static void word_finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
-	struct direct_call *direct = direct_of(call);
+	struct direct_call *made = call_of(call);
 	(void)result, (void)message; /* a stream of CUDA's goes on: the communicator says why */
-	ferry_word_pass(direct->word, direct->turn);
+	ferry_word_pass(made->word, made->turn);
 }
 
 static bool word_forgotten(const struct ferry_call *call)
 {
-	return atomic_load_explicit(&direct_of(call)->word->forgotten, memory_order_acquire);
+	return atomic_load_explicit(&call_of(call)->word->forgotten, memory_order_acquire);
 }
 
 static void word_release(struct ferry_call *call)
 {
 	uint32_t one = 1; /* else a graph still has it */
-	struct direct_call *direct = direct_of(call);
+	struct direct_call *made = call_of(call);
 	if (call->captured)
-		atomic_compare_exchange_strong_explicit(&direct->word->forgotten, &one, 2, memory_order_acq_rel,
+		atomic_compare_exchange_strong_explicit(&made->word->forgotten, &one, 2, memory_order_acq_rel,
 		                                        memory_order_relaxed);
-	let_go(direct);
+	let_go(made);
 }
 
 static const struct ferry_call_ops word_ops = {
@@ -303,117 +313,138 @@ static void forget(void *argument)
 }
 
 /* The lanes and routers take about as long to wake up as the call to get into the stream: they are told first. */
-static ferryResult_t launch_with_word(struct direct_call *direct, const struct ferry_request *request,
+static ferryResult_t launch_with_word(struct direct_call *made, const struct ferry_request *request,
                                       const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
-	struct ferryComm *comm = direct->comm;
+	struct ferry_direct *direct = made->direct;
 	uint32_t index;
-	direct->call.ops = &word_ops;
-	direct->call.captured = stream->captures;
+	made->call.ops = &word_ops;
+	made->call.captured = stream->captures;
 	ferryResult_t result = stream->captures
-	                               ? ferry_word_for_capture(&comm->words, &index)
-	                               : ferry_word_for_stream(&comm->words, stream->id, &index, &direct->turn);
+	                               ? ferry_word_for_capture(direct->words, &index)
+	                               : ferry_word_for_stream(direct->words, stream->id, &index, &made->turn);
 	if (result) {
-		call_free(direct);
+		call_free(made);
 		return result;
 	}
-	in_stream->word = direct->word = ferry_word_at(index);
+	in_stream->word = made->word = ferry_word_at(index);
 	if (stream->captures) {
 		in_stream->forget = forget;
 		in_stream->argument = (void *)(uintptr_t)index;
-		ferry_comm_hold(comm);
+		ferry_holders_add(direct->holders);
 	} else {
-		count_call(direct);
-		ferry_lanes_announce(&comm->member, &direct->call, comm->made);
+		count_call(made);
+		ferry_lanes_announce(&direct->member, &made->call, direct->numbers->made);
 	}
 	if (in_stream->scalar)
-		direct->call.device_scalar = (const void *)&direct->word->scalar;
-	result = comm->device->ops->enqueue_word(comm->device, request->stream, in_stream);
+		made->call.device_scalar = (const void *)&made->word->scalar;
+	result = direct->device->ops->enqueue_word(direct->device, request->stream, in_stream);
 	if (result) /* the other ranks would wait for it */
-		ferry_comm_fail(comm, result, ferry_last_message());
-	ferry_lanes_submit(&comm->member, &direct->call);
+		ferry_rank_fail(direct->rank, result, ferry_last_message());
+	ferry_lanes_submit(&direct->member, &made->call);
 	return result;
 }
 
 /* ---- what is asked for ---- */
 
-ferryResult_t ferry_direct_collective(const struct ferry_collective_call *collective)
+/* From the first captured call on rank 0 numbers: the lanes are told before they get it. */
+static void tell_fixed(struct ferry_direct *direct)
 {
-	const struct ferry_request *request = collective->request;
-	struct ferryComm *comm = request->comm;
+	struct ferry_order *order = &direct->member.order;
+	if (atomic_load_explicit(&order->fixed, memory_order_relaxed) == direct->numbers->fixed)
+		return;
+	order->fixed_alone = direct->numbers->fixed_alone;
+	atomic_store_explicit(&order->fixed, direct->numbers->fixed, memory_order_release);
+}
+
+/* Takes the reference to the plan over. NULL: no memory. */
+static struct direct_call *collective_new(struct ferry_direct *direct, const struct ferry_collective_call *collective,
+                                          const struct ferry_call_buffers *buffers)
+{
 	struct ferry_steps *steps = &collective->entry->steps;
-	struct ferry_request_parts parts;
-	struct ferry_call_buffers buffers;
-	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
-	                                      .scalar_bytes = ferry_type_size(request->type)};
-	struct direct_call *direct = call_new(comm, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN],
-	                                      collective->seq ? 1u << collective->seq % FERRY_BANKS
-	                                                      : (1u << FERRY_BANKS) - 1);
-	if (!direct) {
-		ferry_plan_cache_give_back(&comm->plans, collective->entry);
-		return ferry_fail(ferrySystemError, "no memory for a call");
+	uint64_t seq = collective->number.seq;
+	struct direct_call *made = call_new(direct, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN],
+	                                    seq ? 1u << seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1);
+	if (!made) {
+		ferry_plan_cache_give_back(direct->plans, collective->entry);
+		return NULL;
 	}
-	direct->entry = collective->entry;
-	struct ferry_call *call = &direct->call;
+	made->entry = collective->entry;
+	struct ferry_call *call = &made->call;
 	call->steps = steps;
-	call->name = collective->name;
-	call->after = collective->after;
+	call->name = collective->number.name;
+	call->after = collective->number.after;
 	call->count = collective->entry->key.count;
 	call->root = collective->entry->key.root;
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
 	call->device_scalar = collective->factor.device_scalar; /* host devices: the lanes read it there */
-	ferry_request_buffers(request, &parts, &buffers);
-	ferry_call_fill(call, &buffers);
-	if (collective->seq) {
-		ferry_call_arm(call, collective->seq % FERRY_BANKS);
-		atomic_store_explicit(&call->seq, collective->seq, memory_order_relaxed);
-		atomic_store_explicit(&steps->last_seq, collective->seq, memory_order_relaxed);
+	ferry_call_fill(call, buffers);
+	if (seq) {
+		ferry_call_arm(call, seq % FERRY_BANKS);
+		atomic_store_explicit(&call->seq, seq, memory_order_relaxed);
+		atomic_store_explicit(&steps->last_seq, seq, memory_order_relaxed);
 	}
-	if (comm->device->ops->enqueue_ticket)
-		return launch_with_ticket(direct, request->stream);
-	ferryResult_t result = ferry_own_copies(steps, &buffers, &in_stream);
+	return made;
+}
+
+ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective)
+{
+	const struct ferry_request *request = collective->request;
+	struct ferry_request_parts parts;
+	struct ferry_call_buffers buffers;
+	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
+	                                      .scalar_bytes = ferry_type_size(request->type)};
+	tell_fixed(direct);
+	ferry_request_buffers(request, direct->rank, direct->device, &parts, &buffers);
+	struct direct_call *made = collective_new(direct, collective, &buffers);
+	if (!made)
+		return ferry_fail(ferrySystemError, "no memory for a call");
+	if (direct->device->ops->enqueue_ticket)
+		return launch_with_ticket(made, request->stream);
+	ferryResult_t result = ferry_own_copies(made->call.steps, &buffers, &in_stream);
 	if (result) {
-		call_free(direct);
+		call_free(made);
 		return result;
 	}
-	result = launch_with_word(direct, request, &collective->stream, &in_stream);
+	result = launch_with_word(made, request, &collective->stream, &in_stream);
 	free(in_stream.copies);
 	return result;
 }
 
-static void fill_pair(struct ferryComm *comm, const struct ferry_request *request, struct ferry_transfer *transfer)
+static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
+                      struct ferry_transfer *transfer)
 {
+	const struct ferry_job_arenas *shared = &direct->rank->shared;
 	uint32_t peer = (uint32_t)request->root;
-	uint32_t source = request->direction == FERRY_UP ? (uint32_t)comm->rank : peer;
+	uint32_t source = request->direction == FERRY_UP ? (uint32_t)direct->rank->self : peer;
 	transfer->peer = peer;
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	transfer->slice = ferry_pair_slice(comm->shared.arenas[comm->shared.rank_domain[source]].pair_slot_bytes,
+	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes,
 	                                   transfer->length);
 	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 	if (!transfer->nslices)
 		transfer->nslices = 1; /* an empty message is a message too */
-	transfer->message = ferry_message_number(comm, request->direction, peer);
+	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 
-ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests,
-                                 const struct ferry_stream_state *stream)
+ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
+                                 uint32_t nrequests, const struct ferry_stream_state *stream)
 {
-	struct ferryComm *comm = requests[0].comm;
 	struct ferry_stream_call in_stream = {0};
-	struct direct_call *direct = call_new(comm, nrequests, nrequests, 1);
-	if (!direct)
+	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
+	if (!made)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests; i++) {
-		struct ferry_half *half = &direct->call.halves[requests[i].direction];
-		fill_pair(comm, &requests[i], &half->prepared[0][half->ntransfers++]);
+		struct ferry_half *half = &made->call.halves[requests[i].direction];
+		fill_pair(direct, &requests[i], &half->prepared[0][half->ntransfers++]);
 		half->all++;
 	}
-	ferry_call_arm(&direct->call, 0);
-	direct->call.name = comm->messages_named;
-	if (comm->device->ops->enqueue_ticket)
-		return launch_with_ticket(direct, requests[0].stream);
-	return launch_with_word(direct, &requests[0], stream, &in_stream);
+	ferry_call_arm(&made->call, 0);
+	made->call.name = direct->numbers->messages_named;
+	if (direct->device->ops->enqueue_ticket)
+		return launch_with_ticket(made, requests[0].stream);
+	return launch_with_word(made, &requests[0], stream, &in_stream);
 }

@@ -6,19 +6,45 @@
 #ifndef FERRY_RANK_LIB_DIRECT_H
 #define FERRY_RANK_LIB_DIRECT_H
 
-#include "rank-lib/request.h"
+#include "rank-lib/collective_call.h"
+#include "rank-lib/holders.h"
+#include "rank-lib/words.h"
+#include "router/lanes.h"
+
+struct ferry_direct {
+	/* constant, from who makes the communicator */
+	struct ferry_rank *rank;
+	struct ferry_device *device;
+	struct ferry_word_table *words;
+	struct ferry_plan_cache *plans;
+	struct ferry_numbering *numbers;
+	struct ferry_holders *holders; /* of what this lies in: each call holds it */
+	uint64_t stall_ns;             /* a lane without progress for so long says so; 0: never */
+
+	struct ferry_lanes lanes;
+	struct ferry_member member;         /* its seats on them */
+	bool registered[FERRY_MAX_DOMAINS]; /* arenas that the device knows */
+	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word */
+	_Atomic uint32_t inflight;
+};
 
 /**
  * The arenas are mapped: registers them with the device and starts the lanes. Errors: the device's; ferry_direct_close
  * is to be called all the same.
  */
-ferryResult_t ferry_direct_open(struct ferryComm *comm);
+ferryResult_t ferry_direct_open(struct ferry_direct *direct);
 
 /** The lanes end. Calls that are left (the communicator has failed) are let go of. */
-void ferry_direct_close(struct ferryComm *comm);
+void ferry_direct_close(struct ferry_direct *direct);
 
-ferryResult_t ferry_direct_collective(const struct ferry_collective_call *collective);
-ferryResult_t ferry_direct_pairs(const struct ferry_request *requests, uint32_t nrequests,
-                                 const struct ferry_stream_state *stream);
+/**
+ * Returns when no call is under way. Where the rank has failed, calls that their streams have not reached count only
+ * where they end by that.
+ */
+void ferry_direct_wait(struct ferry_direct *direct);
+
+ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
+ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
+                                 uint32_t nrequests, const struct ferry_stream_state *stream);
 
 #endif

@@ -6,6 +6,7 @@
  */
 #include "rank-lib/group.h"
 
+#include "rank-lib/comm.h"
 #include "rank-lib/launch.h"
 
 #include <stdlib.h>
@@ -29,7 +30,7 @@ static _Thread_local struct {
 static ferryResult_t copy_counts(struct kept *kept)
 {
 	struct ferry_request *request = &kept->request;
-	size_t n = (size_t)request->comm->nranks;
+	size_t n = (size_t)request->comm->rank.nranks;
 	if (request->collective != FERRY_ALLTOALLV)
 		return ferrySuccess;
 	kept->counts = malloc(4 * n * sizeof *kept->counts);
@@ -46,7 +47,7 @@ static ferryResult_t copy_counts(struct kept *kept)
 
 static ferryResult_t keep(const struct ferry_request *request)
 {
-	ferryResult_t result = ferry_request_check(request);
+	ferryResult_t result = ferry_launch_check(request);
 	if (result)
 		return result;
 	if (group.nkept == group.capacity) {
@@ -60,7 +61,7 @@ static ferryResult_t keep(const struct ferry_request *request)
 	struct kept *kept = &group.kept[group.nkept];
 	*kept = (struct kept){.request = *request};
 	kept->request.kept = true;
-	kept->request.factor = ferry_request_factor(request, false);
+	kept->request.factor = ferry_request_factor(request, &request->comm->redops);
 	if (request->program) {
 		kept->program = strdup(request->program);
 		if (!kept->program)

@@ -1,8 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/launch.h"
 
-#include "rank-lib/direct.h"
-#include "rank-lib/mapped.h"
+#include "rank-lib/comm.h"
+
+ferryResult_t ferry_launch_check(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	if (ferry_rank_failed(&comm->rank))
+		return ferry_fail(comm->rank.error, "the communicator has failed: %s", comm->rank.error_message);
+	if (comm->finalized)
+		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized",
+		                  ferry_collective_name(request->collective));
+	return ferry_request_check(request, &comm->rank, comm->device, &comm->redops);
+}
 
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
@@ -28,26 +41,7 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	if (!key.program)
 		key.program = ferry_user_programs_replacement(&comm->programs, &comm->topology, key.collective,
 		                                              key.root, key.count * ferry_type_size(key.type));
-	return ferry_comm_plan(comm, &key, entry);
-}
-
-/* As long as nothing was captured the n-th call made is number n; from then on rank 0 decides (router/call.h). */
-static void place(struct ferryComm *comm, struct ferry_collective_call *call)
-{
-	struct ferry_order *order = &comm->member.order;
-	bool alone = call->entry->plan->flags & FERRY_PLAN_ALONE;
-	if (call->stream.captures && atomic_load_explicit(&order->fixed, memory_order_relaxed) == UINT64_MAX) {
-		order->fixed_alone = comm->made_alone;
-		atomic_store_explicit(&order->fixed, comm->made, memory_order_release);
-	}
-	uint64_t made = ++comm->made;
-	if (made <= atomic_load_explicit(&order->fixed, memory_order_relaxed)) {
-		call->seq = made;
-		call->after = alone || comm->made_alone ? made - 1 : 0;
-	} else {
-		call->name = made;
-	}
-	comm->made_alone = alone;
+	return ferry_plans_find(&comm->plans, &key, entry);
 }
 
 static ferryResult_t launch_locked(const struct ferry_request *request)
@@ -61,13 +55,15 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 		return result;
 	const struct ferry_plan_key *key = &call.entry->key;
 	call.shape = (uint32_t)key->collective | (uint32_t)request->type << 8 | (uint32_t)key->redop << 16;
-	call.factor = request->kept ? request->factor : ferry_request_factor(request, true);
-	if (comm->mapped && (result = ferry_mapped_name(&call))) {
-		ferry_plan_cache_give_back(&comm->plans, call.entry);
+	call.factor = request->kept ? request->factor : ferry_request_factor(request, &comm->redops);
+	bool mapped = ferry_comm_is_mapped(comm);
+	if (mapped && (result = ferry_mapped_name(&comm->mapped, &call))) {
+		ferry_plan_cache_give_back(&comm->plans.cache, call.entry);
 		return ferry_fail_context(result, "%s", ferry_collective_name(key->collective));
 	}
-	place(comm, &call);
-	return comm->mapped ? ferry_mapped_collective(&call) : ferry_direct_collective(&call);
+	call.number = ferry_numbering_next(&comm->numbers, call.stream.captures,
+	                                   call.entry->plan->flags & FERRY_PLAN_ALONE);
+	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
 }
 
 ferryResult_t ferry_launch(const struct ferry_request *request)
@@ -86,10 +82,11 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	struct ferry_stream_state stream;
 	pthread_mutex_lock(&comm->lock);
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
-	comm->messages_named |= !result && stream.captures;
+	comm->numbers.messages_named |= !result && stream.captures;
 	if (!result)
-		result = comm->mapped ? ferry_mapped_pairs(requests, nrequests, &stream)
-		                      : ferry_direct_pairs(requests, nrequests, &stream);
+		result = ferry_comm_is_mapped(comm)
+		                 ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream)
+		                 : ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
 	pthread_mutex_unlock(&comm->lock);
 	return result;
 }

@@ -8,6 +8,10 @@
 
 #include "rank-lib/request.h"
 
+/** Whether its communicator takes calls, and the request is right; if not, why. */
+ferryResult_t ferry_launch_check(const struct ferry_request *request);
+
+/** Makes the call. It has been checked. */
 ferryResult_t ferry_launch(const struct ferry_request *request);
 
 /** Starts sends and receives of one communicator and stream as one call. */

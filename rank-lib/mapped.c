@@ -2,7 +2,6 @@
 #include "rank-lib/mapped.h"
 
 #include "ipc/environment.h"
-#include "rank-lib/exports.h"
 #include "rank-lib/own_copies.h"
 
 #include <stddef.h>
@@ -25,46 +24,47 @@ static _Atomic uint32_t forgets; /* captured calls that no graph has any more, o
 
 /* ---- open ---- */
 
-bool ferry_mapped_wants(struct ferryComm *comm, uint8_t uuid[FERRY_GPU_BYTES], int *words)
+bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, uint8_t uuid[FERRY_GPU_BYTES],
+                        int *words)
 {
 	const char *lanes = ferry_env("FERRY_LANES");
-	const struct ferry_device_ops *ops = comm->device->ops;
-	if (comm->embedded || !ops->pieces || !ops->enqueue_word || (lanes && !strcmp(lanes, "rank")))
+	const struct ferry_device_ops *ops = device->ops;
+	if (!ops->pieces || !ops->enqueue_word || (lanes && !strcmp(lanes, "rank")))
 		return false;
-	ferryResult_t result = ops->pieces->identify(comm->device, uuid);
+	ferryResult_t result = ops->pieces->identify(device, uuid);
 	if (!result)
-		result = ferry_words_open(comm->device, words);
+		result = ferry_words_open(device, words);
 	if (result)
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank, ferry_last_message());
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", rank->self, ferry_last_message());
 	return !result;
 }
 
 static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferryComm *comm = watched->comm;
+	struct ferry_mapped *mapped = watched->mapped;
 	char text[96];
 	snprintf(text, sizeof text, "the router of domain %u died", watched->domain);
-	ferry_comm_fail(comm, ferryRemoteError, text);
-	if (watched->domain == comm->domain)
+	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
+	if (watched->domain == mapped->rank->domain)
 		ferry_keeper_look(kept);
 }
 
 /* Nobody else lets this rank's streams go on, whether they are at a call already or come to one later. */
 static bool release_streams(struct ferry_kept *kept)
 {
-	ferry_word_table_release(&((struct ferry_watched *)kept)->comm->words);
+	ferry_word_table_release(((struct ferry_watched *)kept)->mapped->words);
 	return true;
 }
 
-static ferryResult_t watch_routers(struct ferryComm *comm)
+static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
-		struct ferry_watched *watched = &comm->watched[domain];
-		*watched = (struct ferry_watched){.kept = {.descriptor = comm->sockets[domain],
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
+		struct ferry_watched *watched = &mapped->watched[domain];
+		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->sockets[domain],
 		                                           .closed = on_router_lost,
 		                                           .look = release_streams},
-		                                  .comm = comm,
+		                                  .mapped = mapped,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);
 		if (result)
@@ -75,35 +75,36 @@ static ferryResult_t watch_routers(struct ferryComm *comm)
 }
 
 /* In a container of its own, say, the router can have the same GPU and not open its memory. */
-static ferryResult_t attempt(struct ferryComm *comm)
+static ferryResult_t attempt(struct ferry_mapped *mapped)
 {
-	const struct ferry_pieces_ops *pieces = comm->device->ops->pieces;
+	const struct ferry_pieces_ops *pieces = mapped->device->ops->pieces;
 	struct ferry_buffer_name name;
 	void *sample;
-	ferryResult_t result = pieces->allocate(comm->device, SAMPLE_BYTES, &sample);
+	ferryResult_t result = pieces->allocate(mapped->device, SAMPLE_BYTES, &sample);
 	if (result)
 		return result;
-	if (!(result = ferry_exports_name(comm->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, &name)))
-		result = ferry_exports_forget(comm->exports, &name);
-	pieces->release(comm->device, sample);
+	if (!(result = ferry_exports_name(mapped->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, &name)))
+		result = ferry_exports_forget(mapped->exports, &name);
+	pieces->release(mapped->device, sample);
 	return result;
 }
 
-ferryResult_t ferry_mapped_open(struct ferryComm *comm)
+ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 {
-	struct ferry_arena *arena = &comm->shared.arenas[comm->domain];
-	struct ferry_export_cell *cells = arena->export_cells + (size_t)comm->rank * FERRY_MOST_EXPORTS;
-	ferryResult_t result = ferry_exports_open(comm->device, &comm->sockets[comm->domain], cells, &comm->exports);
+	struct ferry_rank *rank = mapped->rank;
+	struct ferry_arena *arena = &rank->shared.arenas[rank->domain];
+	struct ferry_export_cell *cells = arena->export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
+	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], cells,
+	                                          &mapped->exports);
 	if (!result)
-		result = attempt(comm);
+		result = attempt(mapped);
 	if (result) {
-		ferry_exports_close(comm->exports);
-		comm->exports = NULL;
+		ferry_exports_close(mapped->exports);
+		mapped->exports = NULL;
 		return ferry_fail(ferryInvalidUsage, "%s", ferry_last_message());
 	}
-	comm->mapped = true;
-	comm->ring = ferry_rank_ring(&comm->shared, (uint32_t)comm->rank);
-	return watch_routers(comm);
+	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
+	return watch_routers(mapped);
 }
 
 /* ---- captured calls ---- */
@@ -114,22 +115,22 @@ static void forget(void *word)
 	atomic_fetch_add_explicit(&forgets, 1, memory_order_release);
 }
 
-static void capture_free(struct ferryComm *comm, struct ferry_capture *capture)
+static void capture_free(struct ferry_mapped *mapped, struct ferry_capture *capture)
 {
 	for (uint32_t i = 0; i < capture->nnames; i++)
-		ferry_exports_unpin(comm->exports, &capture->names[i]);
+		ferry_exports_unpin(mapped->exports, &capture->names[i]);
 	if (capture->entry)
-		ferry_plan_cache_give_back(&comm->plans, capture->entry);
+		ferry_plan_cache_give_back(mapped->plans, capture->entry);
 	free(capture);
 }
 
 /* Keeps what a captured call needs, and gives it a word. The names are pinned already. */
-static ferryResult_t keep_capture(struct ferryComm *comm, struct ferry_plan_entry *entry,
+static ferryResult_t keep_capture(struct ferry_mapped *mapped, struct ferry_plan_entry *entry,
                                   const struct ferry_buffer_name *names, uint32_t nnames, struct ferry_submission *head,
                                   struct ferry_stream_call *in_stream)
 {
 	struct ferry_capture *capture = calloc(1, sizeof *capture + nnames * sizeof *names);
-	ferryResult_t result = capture ? ferry_word_for_capture(&comm->words, &head->word)
+	ferryResult_t result = capture ? ferry_word_for_capture(mapped->words, &head->word)
 	                               : ferry_fail(ferrySystemError, "no memory for a captured call");
 	if (result) {
 		free(capture);
@@ -140,91 +141,84 @@ static ferryResult_t keep_capture(struct ferryComm *comm, struct ferry_plan_entr
 	for (uint32_t i = 0; i < nnames; i++)
 		if (names[i].generation)
 			capture->names[capture->nnames++] = names[i];
-	capture->next = comm->captures;
-	comm->captures = capture;
+	capture->next = mapped->captures;
+	mapped->captures = capture;
 	in_stream->forget = forget;
 	in_stream->argument = (void *)(uintptr_t)head->word;
 	return ferrySuccess;
 }
 
 /* Lets go of what only graphs that are gone have needed. */
-static void sweep_captures(struct ferryComm *comm)
+static void sweep_captures(struct ferry_mapped *mapped)
 {
 	uint32_t seen = atomic_load_explicit(&forgets, memory_order_acquire);
-	if (seen == comm->forgets_seen)
+	if (seen == mapped->forgets_seen)
 		return;
-	comm->forgets_seen = seen;
-	for (struct ferry_capture **link = &comm->captures; *link;) {
+	mapped->forgets_seen = seen;
+	for (struct ferry_capture **link = &mapped->captures; *link;) {
 		struct ferry_capture *capture = *link;
 		if (!atomic_load_explicit(&ferry_word_at(capture->word)->forgotten, memory_order_acquire)) {
 			link = &capture->next;
 			continue;
 		}
 		*link = capture->next;
-		capture_free(comm, capture);
+		capture_free(mapped, capture);
 	}
 }
 
 /* ---- the ring ---- */
 
-bool ferry_mapped_is_idle(const struct ferryComm *comm)
-{
-	return atomic_load_explicit(&comm->ring->ended, memory_order_acquire) == comm->calls;
-}
-
-bool ferry_mapped_is_taken(const struct ferryComm *comm)
-{
-	return atomic_load_explicit(&comm->ring->taken, memory_order_acquire) ==
-	       atomic_load_explicit(&comm->ring->written, memory_order_relaxed);
-}
-
 /* The router takes submissions whether their streams have come to them or not, so room comes soon. */
-static ferryResult_t submit(struct ferryComm *comm, struct ferry_submission *head, const void *behind, size_t more)
+static ferryResult_t submit(struct ferry_mapped *mapped, struct ferry_submission *head, const void *behind,
+                            size_t more)
 {
-	struct ferry_doorbell *bell = &ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->app;
-	head->number = comm->submissions + 1;
-	head->fixed = atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed);
-	if (comm->member.order.fixed_alone)
+	struct ferry_rank *rank = mapped->rank;
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	head->number = mapped->submissions.written + 1;
+	head->fixed = mapped->numbers->fixed;
+	if (mapped->numbers->fixed_alone)
 		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
-	while (!ferry_ring_write(comm->ring, head, behind, more)) {
-		ferry_wake(&comm->shared, 1ull << comm->rank, 0, 0); /* who is to make room may be asleep */
+	while (!ferry_ring_write(mapped->submissions.ring, head, behind, more)) {
+		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* who is to make room may be asleep */
 		uint32_t ticket = ferry_doorbell_prepare(bell);
-		if (ferry_comm_failed(comm)) {
+		if (ferry_rank_failed(rank)) {
 			ferry_doorbell_cancel(bell);
-			return ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
+			return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
 		}
-		if (ferry_mapped_is_taken(comm))
+		if (ferry_submissions_taken(&mapped->submissions))
 			ferry_doorbell_cancel(bell);
 		else
 			ferry_doorbell_wait(bell, ticket, 100000);
 	}
-	comm->submissions++;
+	mapped->submissions.written++;
 	return ferrySuccess;
 }
 
 /* The lanes and workers that the call will need take about as long to wake up as the call to get into the stream. */
-static void wake_router(struct ferryComm *comm, uint32_t domains)
+static void wake_router(struct ferry_mapped *mapped, uint32_t domains)
 {
+	const struct ferry_rank *rank = mapped->rank;
 	if (domains)
-		atomic_store_explicit(&ferry_rank_line(&comm->shared, (uint32_t)comm->rank)->announced, comm->made,
-		                      memory_order_release);
-	ferry_wake(&comm->shared, 1ull << comm->rank, 0, domains);
+		atomic_store_explicit(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->announced,
+		                      mapped->numbers->made, memory_order_release);
+	ferry_wake(&rank->shared, 1ull << rank->self, 0, domains);
 }
 
 /* The router has the call, or the other ranks wait for it: there is no way back. */
-static ferryResult_t enqueue(struct ferryComm *comm, ferryStream_t stream, const struct ferry_stream_call *in_stream)
+static ferryResult_t enqueue(struct ferry_mapped *mapped, ferryStream_t stream,
+                             const struct ferry_stream_call *in_stream)
 {
-	ferryResult_t result = comm->device->ops->enqueue_word(comm->device, stream, in_stream);
+	ferryResult_t result = mapped->device->ops->enqueue_word(mapped->device, stream, in_stream);
 	if (result)
-		ferry_comm_fail(comm, result, ferry_last_message());
+		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	return result;
 }
 
 /* ---- collectives ---- */
 
 /* How far the call reaches into each buffer. */
-static void find_reach(const struct ferry_collective_call *collective, const struct ferry_request_parts *parts,
-                       uint64_t reach[2])
+static void find_reach(const struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                       const struct ferry_request_parts *parts, uint64_t reach[2])
 {
 	const struct ferry_request *request = collective->request;
 	const struct ferry_steps *steps = &collective->entry->steps;
@@ -232,7 +226,7 @@ static void find_reach(const struct ferry_collective_call *collective, const str
 	reach[FERRY_DOWN] = steps->reach[FERRY_DOWN];
 	if (request->collective != FERRY_ALLTOALLV)
 		return;
-	for (int peer = 0; peer < request->comm->nranks; peer++) {
+	for (int peer = 0; peer < mapped->rank->nranks; peer++) {
 		uint64_t sent = parts->send_offsets[peer] + parts->send_lengths[peer];
 		uint64_t received = parts->receive_offsets[peer] + parts->receive_lengths[peer];
 		if (parts->send_lengths[peer] && sent > reach[FERRY_UP])
@@ -243,42 +237,41 @@ static void find_reach(const struct ferry_collective_call *collective, const str
 }
 
 /* Names the buffer, or a window in its place. */
-static ferryResult_t name_buffer(struct ferryComm *comm, const void *buffer, uint64_t bytes,
+static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
                                  struct ferry_buffer_name *name, char **window)
 {
-	uint64_t submission = comm->submissions + 1;
+	uint64_t submission = mapped->submissions.written + 1;
 	void *memory;
-	ferryResult_t result = ferry_exports_name(comm->exports, buffer, bytes, submission, stream->captures, name);
+	ferryResult_t result = ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures, name);
 	if (result != ferryInvalidUsage)
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
-	result = ferry_windows_take(&comm->windows, comm->device, stream->captures ? 0 : stream->id, direction, bytes,
-	                            &memory);
+	result = ferry_windows_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id, direction,
+	                            bytes, &memory);
 	if (result)
 		return result;
 	*window = memory;
-	return ferry_exports_name(comm->exports, memory, bytes, submission, stream->captures, name);
+	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, name);
 }
 
-ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective)
+ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
 {
 	const struct ferry_request *request = collective->request;
-	struct ferryComm *comm = request->comm;
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
 	uint64_t reach[2];
 	const void *starts[2] = {request->send, request->receive};
 	ferryResult_t result = ferrySuccess;
-	sweep_captures(comm);
-	ferry_request_buffers(request, &parts, &buffers);
-	find_reach(collective, &parts, reach);
+	sweep_captures(mapped);
+	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
+	find_reach(mapped, collective, &parts, reach);
 	for (enum ferry_direction i = FERRY_UP; i <= FERRY_DOWN && !result; i++)
 		if (reach[i])
-			result = name_buffer(comm, starts[i], reach[i], i, &collective->stream, &collective->names[i],
+			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, &collective->names[i],
 			                     &collective->windows[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
-		ferry_exports_unpin(comm->exports, &collective->names[0]);
+		ferry_exports_unpin(mapped->exports, &collective->names[0]);
 	return result;
 }
 
@@ -287,9 +280,9 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	const struct ferry_plan_entry *entry = collective->entry;
 	*head = (struct ferry_submission){.kind = FERRY_SUBMIT_COLLECTIVE,
 	                                  .flags = collective->stream.captures ? FERRY_SUBMIT_CAPTURED : 0,
-	                                  .seq = collective->seq,
-	                                  .name = collective->name,
-	                                  .after = collective->after,
+	                                  .seq = collective->number.seq,
+	                                  .name = collective->number.name,
+	                                  .after = collective->number.after,
 	                                  .plan_hash = entry->plan->hash,
 	                                  .count = entry->key.count,
 	                                  .scalar = collective->factor.scalar,
@@ -302,28 +295,26 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 }
 
 /* Its word, and who keeps what it needs. */
-static ferryResult_t take_word(const struct ferry_collective_call *collective, struct ferry_submission *head,
-                               struct ferry_stream_call *in_stream)
+static ferryResult_t take_word(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                               struct ferry_submission *head, struct ferry_stream_call *in_stream)
 {
-	struct ferryComm *comm = collective->request->comm;
 	if (!collective->stream.captures)
-		return ferry_word_for_stream(&comm->words, collective->stream.id, &head->word, &head->turn);
-	return keep_capture(comm, collective->entry, collective->names, 2, head, in_stream);
+		return ferry_word_for_stream(mapped->words, collective->stream.id, &head->word, &head->turn);
+	return keep_capture(mapped, collective->entry, collective->names, 2, head, in_stream);
 }
 
-static ferryResult_t submit_collective(const struct ferry_collective_call *collective, struct ferry_submission *head,
-                                       const struct ferry_request_parts *parts)
+static ferryResult_t submit_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective,
+                                       struct ferry_submission *head, const struct ferry_request_parts *parts)
 {
-	struct ferryComm *comm = collective->request->comm;
 	struct ferry_submitted_part behind[FERRY_MAX_RANKS];
 	if (collective->request->collective != FERRY_ALLTOALLV)
-		return submit(comm, head, NULL, 0);
-	head->nparts = (uint32_t)comm->nranks;
+		return submit(mapped, head, NULL, 0);
+	head->nparts = (uint32_t)mapped->rank->nranks;
 	for (uint32_t peer = 0; peer < head->nparts; peer++)
 		behind[peer] = (struct ferry_submitted_part){parts->send_lengths[peer], parts->send_offsets[peer],
 		                                             parts->receive_lengths[peer],
 		                                             parts->receive_offsets[peer]};
-	return submit(comm, head, behind, head->nparts * sizeof *behind);
+	return submit(mapped, head, behind, head->nparts * sizeof *behind);
 }
 
 /* The copies that a window needs: of each part that the call moves, and no other byte of the user's. */
@@ -369,36 +360,35 @@ static void free_copies(struct ferry_stream_call *in_stream)
 	free(in_stream->after);
 }
 
-ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collective)
+ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective)
 {
 	const struct ferry_request *request = collective->request;
-	struct ferryComm *comm = request->comm;
 	struct ferry_steps *steps = &collective->entry->steps;
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
 	struct ferry_submission head;
 	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
 	                                      .scalar_bytes = ferry_type_size(request->type)};
-	ferry_request_buffers(request, &parts, &buffers);
+	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	fill_head(collective, &head);
-	if (collective->seq)
-		atomic_store_explicit(&steps->last_seq, collective->seq, memory_order_relaxed);
+	if (collective->number.seq)
+		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
 	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);
 	if (!result)
-		result = take_word(collective, &head, &in_stream);
+		result = take_word(mapped, collective, &head, &in_stream);
 	if (!result) {
 		in_stream.word = ferry_word_at(head.word);
-		result = submit_collective(collective, &head, &parts);
+		result = submit_collective(mapped, collective, &head, &parts);
 	}
 	if (!collective->stream.captures)
 		/* the router has it as long as it needs it */
-		ferry_plan_cache_give_back(&comm->plans, collective->entry);
+		ferry_plan_cache_give_back(mapped->plans, collective->entry);
 	if (result) {
-		ferry_comm_fail(comm, result, ferry_last_message()); /* it has its place among the calls */
+		ferry_rank_fail(mapped->rank, result, ferry_last_message()); /* it has its place among the calls */
 	} else {
-		comm->calls += !collective->stream.captures;
-		wake_router(comm, steps->domains);
-		result = enqueue(comm, request->stream, &in_stream);
+		mapped->submissions.calls += !collective->stream.captures;
+		wake_router(mapped, steps->domains);
+		result = enqueue(mapped, request->stream, &in_stream);
 	}
 	free_copies(&in_stream);
 	return result;
@@ -425,7 +415,8 @@ static uint64_t up_to_line(uint64_t bytes)
 }
 
 /* Those that can be named; of the others `generation` stays 0. */
-static ferryResult_t name_messages(struct ferryComm *comm, struct messages *messages, uint64_t submission, bool pin)
+static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages *messages, uint64_t submission,
+                                   bool pin)
 {
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
@@ -436,8 +427,8 @@ static ferryResult_t name_messages(struct ferryComm *comm, struct messages *mess
 		                                            .direction = (uint8_t)request->direction};
 		if (!message->bytes)
 			continue;
-		ferryResult_t result = ferry_exports_name(comm->exports, buffer_of(request), message->bytes, submission, pin,
-		                                          &message->buffer);
+		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
+		                                          submission, pin, &message->buffer);
 		if (result && result != ferryInvalidUsage)
 			return result;
 		if (!result)
@@ -448,7 +439,7 @@ static ferryResult_t name_messages(struct ferryComm *comm, struct messages *mess
 	return ferrySuccess;
 }
 
-static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messages, uint64_t submission,
+static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *messages, uint64_t submission,
                                   const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
 	struct ferry_local_copy *copies[2] = {NULL, NULL};
@@ -458,7 +449,7 @@ static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messa
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
 		if (!messages->windowed[direction])
 			continue;
-		ferryResult_t result = ferry_windows_take(&comm->windows, comm->device,
+		ferryResult_t result = ferry_windows_take(&mapped->windows, mapped->device,
 		                                          stream->captures ? 0 : stream->id, direction,
 		                                          messages->windowed[direction], &windows[direction]);
 		copies[direction] = calloc(messages->count, sizeof *copies[direction]);
@@ -474,8 +465,8 @@ static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messa
 		if (!message->bytes || message->buffer.generation)
 			continue;
 		char *there = (char *)windows[direction] + at[direction];
-		ferryResult_t result = ferry_exports_name(comm->exports, there, message->bytes, submission, stream->captures,
-		                                          &message->buffer);
+		ferryResult_t result = ferry_exports_name(mapped->exports, there, message->bytes, submission,
+		                                          stream->captures, &message->buffer);
 		if (result)
 			return result;
 		at[direction] += up_to_line(message->bytes);
@@ -491,7 +482,7 @@ static ferryResult_t fill_windows(struct ferryComm *comm, struct messages *messa
 }
 
 /* Records of FERRY_SUBMISSION_MESSAGES each; the last one makes the call. */
-static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submission *head,
+static ferryResult_t submit_messages(struct ferry_mapped *mapped, struct ferry_submission *head,
                                      const struct ferry_submitted_message *messages, uint32_t count)
 {
 	ferryResult_t result = ferrySuccess;
@@ -500,66 +491,66 @@ static ferryResult_t submit_messages(struct ferryComm *comm, struct ferry_submis
 		bool more = left > FERRY_SUBMISSION_MESSAGES;
 		head->nparts = more ? FERRY_SUBMISSION_MESSAGES : left;
 		head->flags = (head->flags & FERRY_SUBMIT_CAPTURED) | (more ? FERRY_SUBMIT_MORE : 0);
-		result = submit(comm, head, messages + sent, head->nparts * sizeof *messages);
+		result = submit(mapped, head, messages + sent, head->nparts * sizeof *messages);
 	}
 	return result;
 }
 
 /* Their word and, of captured ones, what they need. */
-static ferryResult_t take_word_of_messages(struct ferryComm *comm, const struct messages *messages,
+static ferryResult_t take_word_of_messages(struct ferry_mapped *mapped, const struct messages *messages,
                                            const struct ferry_stream_state *stream, struct ferry_submission *head,
                                            struct ferry_stream_call *in_stream)
 {
 	if (!stream->captures)
-		return ferry_word_for_stream(&comm->words, stream->id, &head->word, &head->turn);
+		return ferry_word_for_stream(mapped->words, stream->id, &head->word, &head->turn);
 	struct ferry_buffer_name *names = malloc(messages->count * sizeof *names);
 	if (!names)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", messages->count);
 	for (uint32_t i = 0; i < messages->count; i++)
 		names[i] = messages->submitted[i].buffer;
-	ferryResult_t result = keep_capture(comm, NULL, names, messages->count, head, in_stream);
+	ferryResult_t result = keep_capture(mapped, NULL, names, messages->count, head, in_stream);
 	free(names);
 	return result;
 }
 
-static ferryResult_t launch_messages(struct ferryComm *comm, struct messages *messages,
+static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct messages *messages,
                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
 	                                .flags = stream->captures ? FERRY_SUBMIT_CAPTURED : 0,
-	                                .name = comm->messages_named};
-	uint64_t last = comm->submissions +
+	                                .name = mapped->numbers->messages_named};
+	uint64_t last = mapped->submissions.written +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
-	sweep_captures(comm);
-	ferryResult_t result = name_messages(comm, messages, last, stream->captures);
+	sweep_captures(mapped);
+	ferryResult_t result = name_messages(mapped, messages, last, stream->captures);
 	if (!result)
-		result = fill_windows(comm, messages, last, stream, in_stream);
+		result = fill_windows(mapped, messages, last, stream, in_stream);
 	if (!result)
-		result = take_word_of_messages(comm, messages, stream, &head, in_stream);
+		result = take_word_of_messages(mapped, messages, stream, &head, in_stream);
 	if (result)
 		return result;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		struct ferry_submitted_message *message = &messages->submitted[i];
-		message->message = ferry_message_number(comm, message->direction, message->peer);
+		message->message = ferry_numbering_message(mapped->numbers, message->direction, message->peer);
 	}
 	in_stream->word = ferry_word_at(head.word);
-	if ((result = submit_messages(comm, &head, messages->submitted, messages->count))) {
-		ferry_comm_fail(comm, result, ferry_last_message());
+	if ((result = submit_messages(mapped, &head, messages->submitted, messages->count))) {
+		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 		return result;
 	}
-	comm->calls += !stream->captures;
-	wake_router(comm, 0);
-	return enqueue(comm, messages->requests[0].stream, in_stream);
+	mapped->submissions.calls += !stream->captures;
+	wake_router(mapped, 0);
+	return enqueue(mapped, messages->requests[0].stream, in_stream);
 }
 
-ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests,
+ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
                                  const struct ferry_stream_state *stream)
 {
 	struct messages messages = {.requests = requests, .count = nrequests};
 	struct ferry_stream_call in_stream = {0};
 	if (!(messages.submitted = calloc(nrequests, sizeof *messages.submitted)))
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	ferryResult_t result = launch_messages(requests[0].comm, &messages, stream, &in_stream);
+	ferryResult_t result = launch_messages(mapped, &messages, stream, &in_stream);
 	free(messages.submitted);
 	free_copies(&in_stream);
 	return result;
@@ -567,16 +558,17 @@ ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t 
 
 /* ---- close ---- */
 
-void ferry_mapped_close(struct ferryComm *comm)
+void ferry_mapped_close(struct ferry_mapped *mapped)
 {
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		if (comm->watched[domain].added)
-			ferry_keeper_remove(&comm->watched[domain].kept);
-	if (!ferry_comm_failed(comm)) /* else streams may wait in copies of theirs, and freeing would wait for those */
-		ferry_windows_free(&comm->windows, comm->device);
-	while (comm->captures) {
-		struct ferry_capture *capture = comm->captures;
-		comm->captures = capture->next;
-		capture_free(comm, capture);
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		if (mapped->watched[domain].added)
+			ferry_keeper_remove(&mapped->watched[domain].kept);
+	/* else streams may wait in copies of theirs, and freeing would wait for those */
+	if (!ferry_rank_failed(mapped->rank))
+		ferry_windows_free(&mapped->windows, mapped->device);
+	while (mapped->captures) {
+		struct ferry_capture *capture = mapped->captures;
+		mapped->captures = capture->next;
+		capture_free(mapped, capture);
 	}
 }

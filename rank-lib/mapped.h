@@ -6,36 +6,58 @@
 #ifndef FERRY_RANK_LIB_MAPPED_H
 #define FERRY_RANK_LIB_MAPPED_H
 
-#include "ipc/attach.h"
-#include "rank-lib/request.h"
+#include "rank-lib/collective_call.h"
+#include "rank-lib/exports.h"
+#include "rank-lib/keeper.h"
+#include "rank-lib/submissions.h"
+#include "rank-lib/windows.h"
+#include "rank-lib/words.h"
+
+/* A router that the keeper watches. */
+struct ferry_watched {
+	struct ferry_kept kept; /* first */
+	struct ferry_mapped *mapped;
+	uint32_t domain;
+	bool added;
+};
+
+struct ferry_mapped {
+	/* constant, from who makes the communicator */
+	struct ferry_rank *rank;
+	struct ferry_device *device;
+	struct ferry_word_table *words;
+	struct ferry_plan_cache *plans;
+	struct ferry_numbering *numbers;
+
+	struct ferry_watched watched[FERRY_MAX_DOMAINS];
+	struct ferry_exports *exports; /* what its router maps for it; NULL: nothing */
+	struct ferry_submissions submissions;
+	struct ferry_capture *captures; /* calls that graphs have */
+	uint32_t forgets_seen;
+	struct ferry_windows windows;
+};
 
 /**
  * Before the rank attaches: whether it would have its router move its data. If so *words is what it hands over, and
- * uuid which GPU it is on. False: it has lanes of its own, because the device, FERRY_ROUTER=embedded or
- * FERRY_LANES=rank wants it so.
+ * uuid which GPU it is on. False: it has lanes of its own, because the device or FERRY_LANES=rank wants it so.
  */
-bool ferry_mapped_wants(struct ferryComm *comm, uint8_t uuid[FERRY_GPU_BYTES], int *words);
+bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, uint8_t uuid[FERRY_GPU_BYTES],
+                        int *words);
 
 /**
  * All have attached, and its router has said that it will: tries it with a buffer. ferryInvalidUsage, with the reason:
  * it does not work here, the rank is to have lanes of its own. Other errors: ferry_mapped_close is to be called all the
  * same.
  */
-ferryResult_t ferry_mapped_open(struct ferryComm *comm);
+ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 
 /** No more calls. The connections are still open. */
-void ferry_mapped_close(struct ferryComm *comm);
+void ferry_mapped_close(struct ferry_mapped *mapped);
 
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */
-ferryResult_t ferry_mapped_name(struct ferry_collective_call *collective);
-ferryResult_t ferry_mapped_collective(const struct ferry_collective_call *collective);
-ferryResult_t ferry_mapped_pairs(const struct ferry_request *requests, uint32_t nrequests,
+ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
+ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
+ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
                                  const struct ferry_stream_state *stream);
-
-/** Whether all that was submitted is over; captured calls do not count. */
-bool ferry_mapped_is_idle(const struct ferryComm *comm);
-
-/** Whether the router has taken all that was submitted. */
-bool ferry_mapped_is_taken(const struct ferryComm *comm);
 
 #endif

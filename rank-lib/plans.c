@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The plans a communicator keeps: found by what was asked, else synthesized or replaced, compiled, and given to the
- * routers.
- */
-#include "rank-lib/comm.h"
-#include "rank-lib/mapped.h"
+#include "rank-lib/plans.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define FORGET_AT_ONCE 4 /* more than come at a time; each is a message to the routers, for which the caller waits */
@@ -19,24 +15,20 @@ static void entry_free(struct ferry_plan_entry *entry)
 	free(entry);
 }
 
-static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan **plan)
+static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry_plan_key *key,
+                             struct ferry_plan **plan)
 {
 	struct ferry_program *synthesized = NULL;
 	const struct ferry_program *program = key->program;
-	struct ferry_compile_options options = {.count = key->count,
-	                                        .type = key->type,
-	                                        .redop = key->redop,
-	                                        .slice = (uint32_t)comm->slice,
-	                                        .window = (uint32_t)comm->window,
-	                                        .direct = comm->device->copier->ops->direct_memory_access,
-	                                        .core_cache = comm->core_cache,
-	                                        .sharing = comm->topology.together ? comm->ndomains : 1,
-	                                        .costs = comm->costs};
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
-		options.staging[domain] = comm->shared.arenas[domain].staging_bytes;
+	struct ferry_compile_options options = plans->options;
+	options.count = key->count;
+	options.type = key->type;
+	options.redop = key->redop;
+	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++)
+		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
 	ferryResult_t result = ferrySuccess;
 	if (!program) {
-		result = ferry_program_synthesize(key->collective, &comm->topology, key->root, &synthesized);
+		result = ferry_program_synthesize(key->collective, plans->topology, key->root, &synthesized);
 		program = synthesized;
 	}
 	if (!result)
@@ -49,54 +41,56 @@ static ferryResult_t compile(struct ferryComm *comm, const struct ferry_plan_key
  * Every rank checks what a router would: a plan that some router refuses must fail on all ranks, not hang those without
  * it.
  */
-static ferryResult_t validate(struct ferryComm *comm, const struct ferry_plan *plan)
+static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_plan *plan)
 {
-	struct ferry_plan_room limits = {.nranks = (uint32_t)comm->nranks,
-	                                   .ndomains = comm->ndomains,
-	                                   .rank_domain = comm->shared.rank_domain};
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
-		limits.staging[domain] = comm->shared.arenas[domain].staging_bytes;
-		limits.counters[domain] = comm->shared.arenas[domain].ncounters;
+	struct ferry_plan_room limits = {.nranks = (uint32_t)rank->nranks,
+	                                   .ndomains = rank->ndomains,
+	                                   .rank_domain = rank->shared.rank_domain};
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		limits.staging[domain] = rank->shared.arenas[domain].staging_bytes;
+		limits.counters[domain] = rank->shared.arenas[domain].ncounters;
 	}
 	return ferry_plan_validate(plan, plan->bytes, &limits);
 }
 
 /* Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. */
-static uint32_t keepers_of(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
+static uint32_t keepers_of(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
-	return (comm->rank == 0 ? entry->steps.domains : 0) | (comm->mapped ? 1u << comm->domain : 0);
+	const struct ferry_rank *rank = plans->rank;
+	return (rank->self == 0 ? entry->steps.domains : 0) | (plans->submissions->ring ? 1u << rank->domain : 0);
 }
 
-static ferryResult_t upload(struct ferryComm *comm, const struct ferry_plan_entry *entry)
+static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
-		if (!(keepers_of(comm, entry) >> domain & 1))
+		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, entry->plan, NULL);
+		ferryResult_t result = ferry_attach_call(plans->rank->sockets[domain], &message, entry->plan, NULL);
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
 	return ferrySuccess;
 }
 
-static ferryResult_t drop(struct ferryComm *comm, const struct ferry_plan_entry *entry)
+static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++) {
+	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
-		if (!(keepers_of(comm, entry) >> domain & 1))
+		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call(comm->sockets[domain], &message, NULL, NULL);
+		ferryResult_t result = ferry_attach_call(plans->rank->sockets[domain], &message, NULL, NULL);
 		if (result)
 			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}
 	return ferrySuccess;
 }
 
-static void show(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
+static void show(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
 	const struct ferry_plan *plan = entry->plan;
-	if (!comm->show_plans || comm->rank)
+	const struct ferry_costs *costs = &plans->options.costs;
+	if (!plans->shown || plans->rank->self)
 		return;
 	fprintf(stderr,
 	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u "
@@ -109,23 +103,24 @@ static void show(const struct ferryComm *comm, const struct ferry_plan_entry *en
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
 	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
 	if (plan->flags & FERRY_PLAN_DMA)
-		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", comm->costs.issue_ns,
-		        comm->costs.link, comm->costs.measured ? "ferry-perf limits" : "not measured here");
+		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", costs->issue_ns, costs->link,
+		        costs->measured ? "ferry-perf limits" : "not measured here");
 	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }
 
-static bool routers_finished(const struct ferryComm *comm, const struct ferry_plan_entry *entry)
+static bool routers_finished(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
-	if (comm->mapped && !ferry_mapped_is_taken(comm))
+	const struct ferry_rank *rank = plans->rank;
+	if (plans->submissions->ring && !ferry_submissions_taken(plans->submissions))
 		return false;
 	/* Who moves the data numbers calls once some were captured: then all must be over. */
-	if (comm->mapped && atomic_load_explicit(&comm->member.order.fixed, memory_order_relaxed) != UINT64_MAX &&
-	    !ferry_mapped_is_idle(comm))
+	if (plans->submissions->ring && plans->numbers->fixed != UINT64_MAX &&
+	    !ferry_submissions_idle(plans->submissions))
 		return false;
 	uint64_t last = atomic_load_explicit(&entry->steps.last_seq, memory_order_relaxed);
-	for (uint32_t domain = 0; domain < comm->ndomains; domain++)
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (entry->steps.domains >> domain & 1 &&
-		    atomic_load_explicit(&comm->shared.arenas[domain].header->finished[last % FERRY_BANKS],
+		    atomic_load_explicit(&rank->shared.arenas[domain].header->finished[last % FERRY_BANKS],
 		                         memory_order_acquire) < last)
 			return false;
 	return true;
@@ -135,58 +130,60 @@ static bool routers_finished(const struct ferryComm *comm, const struct ferry_pl
  * Lets some of the plans go that were not used for longest. A router may still be in the last call of one, though the
  * ranks are not: then it, and those used later, stay until another plan is made.
  */
-static ferryResult_t forget(struct ferryComm *comm)
+static ferryResult_t forget(struct ferry_plans *plans)
 {
 	ferryResult_t result = ferrySuccess;
 	for (int i = 0; i < FORGET_AT_ONCE && !result; i++) {
-		struct ferry_plan_entry *entry = ferry_plan_cache_surplus(&comm->plans);
-		if (!entry || !routers_finished(comm, entry))
+		struct ferry_plan_entry *entry = ferry_plan_cache_surplus(&plans->cache);
+		if (!entry || !routers_finished(plans, entry))
 			return ferrySuccess;
-		ferry_plan_cache_remove(&comm->plans, entry);
-		if (!ferry_plan_cache_has(&comm->plans, entry->plan->hash))
-			result = drop(comm, entry);
+		ferry_plan_cache_remove(&plans->cache, entry);
+		if (!ferry_plan_cache_has(&plans->cache, entry->plan->hash))
+			result = drop(plans, entry);
 		entry_free(entry);
 	}
 	return result;
 }
 
 /* Gives it to the routers. What goes wrong there goes wrong for all ranks, which would wait for this one. */
-static ferryResult_t keep(struct ferryComm *comm, struct ferry_plan_entry *entry)
+static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *entry)
 {
-	ferryResult_t result = forget(comm);
+	ferryResult_t result = forget(plans);
 	if (!result)
-		result = upload(comm, entry);
+		result = upload(plans, entry);
 	if (result)
-		ferry_comm_fail(comm, result, ferry_last_message());
-	return result ? result : ferry_plan_cache_add(&comm->plans, entry);
+		ferry_rank_fail(plans->rank, result, ferry_last_message());
+	return result ? result : ferry_plan_cache_add(&plans->cache, entry);
 }
 
-ferryResult_t ferry_comm_plan(struct ferryComm *comm, const struct ferry_plan_key *key, struct ferry_plan_entry **found)
+ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
+                               struct ferry_plan_entry **found)
 {
-	if ((*found = ferry_plan_cache_take(&comm->plans, key)))
+	if ((*found = ferry_plan_cache_take(&plans->cache, key)))
 		return ferrySuccess;
 	struct ferry_plan_entry *entry = calloc(1, sizeof *entry);
 	if (!entry)
 		return ferry_fail(ferrySystemError, "no memory for a plan");
 	entry->key = *key;
-	ferryResult_t result = compile(comm, key, &entry->plan);
+	ferryResult_t result = compile(plans, key, &entry->plan);
 	if (!result)
-		result = validate(comm, entry->plan);
+		result = validate(plans->rank, entry->plan);
 	if (!result)
-		result = ferry_steps_find(&entry->steps, entry->plan, &comm->shared, (uint32_t)comm->rank);
+		result = ferry_steps_find(&entry->steps, entry->plan, &plans->rank->shared,
+		                          (uint32_t)plans->rank->self);
 	if (!result)
-		result = keep(comm, entry);
+		result = keep(plans, entry);
 	if (result) {
 		entry_free(entry);
 		return result;
 	}
-	show(comm, entry);
+	show(plans, entry);
 	*found = entry;
 	return ferrySuccess;
 }
 
-void ferry_comm_free_plans(struct ferryComm *comm)
+void ferry_plans_free(struct ferry_plans *plans)
 {
-	for (struct ferry_plan_entry *entry; (entry = ferry_plan_cache_empty(&comm->plans));)
+	for (struct ferry_plan_entry *entry; (entry = ferry_plan_cache_empty(&plans->cache));)
 		entry_free(entry);
 }

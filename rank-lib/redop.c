@@ -1,49 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank-lib/comm.h"
+#include "rank-lib/redop.h"
+
+#include "ipc/collective.h"
+#include "ipc/error.h"
 
 #include <string.h>
 
-ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDataType_t type,
-                                        ferryScalarResidence_t residence, ferryComm_t comm)
+void ferry_redops_init(struct ferry_redops *redops)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
+	pthread_mutex_init(&redops->lock, NULL);
+}
+
+void ferry_redops_end(struct ferry_redops *redops)
+{
+	pthread_mutex_destroy(&redops->lock);
+}
+
+/* -1: all are used. */
+static int use_free_one(struct ferry_redops *redops, const struct ferry_redop *redop)
+{
+	int found = -1;
+	pthread_mutex_lock(&redops->lock);
+	for (int i = 0; i < FERRY_MAX_REDOPS && found < 0; i++)
+		if (!redops->all[i].used)
+			found = i;
+	if (found >= 0)
+		redops->all[found] = *redop;
+	pthread_mutex_unlock(&redops->lock);
+	return found;
+}
+
+ferryResult_t ferry_redops_create(struct ferry_redops *redops, ferryRedOp_t *op, const void *scalar,
+                                  ferryDataType_t type, ferryScalarResidence_t residence)
+{
+	struct ferry_redop redop = {.used = true, .type = type};
 	if (!op || !scalar || !ferry_type_size(type) ||
 	    (residence != ferryScalarDevice && residence != ferryScalarHostImmediate))
 		return ferry_fail(ferryInvalidArgument,
 		                  "ferryRedOpCreatePreMulSum: op %p, scalar %p, type %d, residence %d", (void *)op,
 		                  scalar, (int)type, (int)residence);
-	pthread_mutex_lock(&comm->lock);
-	for (int i = 0; i < FERRY_MAX_REDOPS; i++) {
-		struct ferry_redop *free_one = &comm->redops[i];
-		if (free_one->used)
-			continue;
-		*free_one = (struct ferry_redop){.used = true, .type = type};
-		if (residence == ferryScalarDevice)
-			free_one->device_scalar = scalar;
-		else
-			memcpy(&free_one->scalar, scalar, ferry_type_size(type));
-		*op = (ferryRedOp_t)((int)ferryNumOps + i);
-		pthread_mutex_unlock(&comm->lock);
-		return ferrySuccess;
-	}
-	pthread_mutex_unlock(&comm->lock);
-	return ferry_fail(ferryInvalidUsage, "a communicator has at most %d created reductions", FERRY_MAX_REDOPS);
+	if (residence == ferryScalarDevice)
+		redop.device_scalar = scalar;
+	else
+		memcpy(&redop.scalar, scalar, ferry_type_size(type));
+	int index = use_free_one(redops, &redop);
+	if (index < 0)
+		return ferry_fail(ferryInvalidUsage, "a communicator has at most %d created reductions",
+		                  FERRY_MAX_REDOPS);
+	*op = (ferryRedOp_t)((int)ferryNumOps + index);
+	return ferrySuccess;
 }
 
-ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm)
+ferryResult_t ferry_redops_destroy(struct ferry_redops *redops, ferryRedOp_t op)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
 	int index = (int)op - (int)ferryNumOps;
-	pthread_mutex_lock(&comm->lock);
-	if (index < 0 || index >= FERRY_MAX_REDOPS || !comm->redops[index].used)
-		result = ferry_fail(ferryInvalidArgument,
-		                    "ferryRedOpDestroy: %d is no reduction created on this communicator", (int)op);
-	else
-		comm->redops[index].used = false; /* calls under way have copied the scalar */
-	pthread_mutex_unlock(&comm->lock);
-	return result;
+	bool used = false;
+	if (index >= 0 && index < FERRY_MAX_REDOPS) {
+		pthread_mutex_lock(&redops->lock);
+		used = redops->all[index].used;
+		redops->all[index].used = false; /* calls under way have copied the scalar */
+		pthread_mutex_unlock(&redops->lock);
+	}
+	return used ? ferrySuccess
+	            : ferry_fail(ferryInvalidArgument,
+	                         "ferryRedOpDestroy: %d is no reduction created on this communicator", (int)op);
+}
+
+struct ferry_redop ferry_redops_find(struct ferry_redops *redops, ferryRedOp_t op)
+{
+	struct ferry_redop found = {0};
+	int index = (int)op - (int)ferryNumOps;
+	if (index < 0 || index >= FERRY_MAX_REDOPS)
+		return found;
+	pthread_mutex_lock(&redops->lock);
+	found = redops->all[index];
+	pthread_mutex_unlock(&redops->lock);
+	return found;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/request.h"
 
+#include "rank-lib/program/program.h"
+
 /* Bytes that the rank reads from its send buffer and writes to its receive buffer. */
-static void extents(const struct ferry_request *request, uint64_t *sends, uint64_t *receives)
+static void extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
+                    uint64_t *receives)
 {
 	uint32_t send_blocks, receive_blocks;
 	uint64_t block = request->count * ferry_type_size(request->type);
-	struct ferryComm *comm = request->comm;
 	if (request->collective == FERRY_SENDRECV) {
 		*sends = request->direction == FERRY_UP ? block : 0;
 		*receives = request->direction == FERRY_DOWN ? block : 0;
@@ -14,22 +16,22 @@ static void extents(const struct ferry_request *request, uint64_t *sends, uint64
 	}
 	if (request->collective == FERRY_ALLTOALLV) {
 		*sends = *receives = 0;
-		for (int peer = 0; peer < comm->nranks; peer++) {
+		for (int peer = 0; peer < rank->nranks; peer++) {
 			*sends += request->sendcounts[peer] * ferry_type_size(request->type);
 			*receives += request->recvcounts[peer] * ferry_type_size(request->type);
 		}
 		return;
 	}
-	ferry_collective_chunks(request->collective, (uint32_t)comm->nranks, 1, (uint32_t)request->root,
-	                        (uint32_t)comm->rank, &send_blocks, &receive_blocks);
+	ferry_collective_chunks(request->collective, (uint32_t)rank->nranks, 1, (uint32_t)request->root,
+	                        (uint32_t)rank->self, &send_blocks, &receive_blocks);
 	*sends = send_blocks * block;
 	*receives = receive_blocks * block;
 }
 
 /* Where the send buffer must be for the call to be in place; NULL if the collective has no such form here. */
-static const char *in_place_send(const struct ferry_request *request)
+static const char *in_place_send(const struct ferry_request *request, const struct ferry_rank *rank)
 {
-	uint64_t block = request->count * ferry_type_size(request->type) * (uint64_t)request->comm->rank;
+	uint64_t block = request->count * ferry_type_size(request->type) * (uint64_t)rank->self;
 	switch (request->collective) {
 	case FERRY_ALLGATHER:
 	case FERRY_GATHER:
@@ -44,16 +46,16 @@ static const char *in_place_send(const struct ferry_request *request)
 	}
 }
 
-static ferryResult_t check_buffers(const struct ferry_request *request)
+static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank)
 {
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
 	size_t element = ferry_type_size(request->type);
-	if (request->count > (1ull << 46) / (uint64_t)request->comm->nranks)
+	if (request->count > (1ull << 46) / (uint64_t)rank->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
 		                  (unsigned long long)request->count,
-		                  (1ull << 46) / (unsigned long long)request->comm->nranks, request->comm->nranks);
-	extents(request, &sends, &receives);
+		                  (1ull << 46) / (unsigned long long)rank->nranks, rank->nranks);
+	extents(request, rank, &sends, &receives);
 	if ((sends && !request->send) || (receives && !request->receive))
 		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
@@ -64,7 +66,7 @@ static ferryResult_t check_buffers(const struct ferry_request *request)
 		                  "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes", name,
 		                  request->send, request->receive, element);
 	const char *send = request->send, *receive = request->receive;
-	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request))
+	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request, rank))
 		return ferrySuccess;
 	if (send < receive + receives && receive < send + sends)
 		return ferry_fail(ferryInvalidArgument,
@@ -76,12 +78,12 @@ static ferryResult_t check_buffers(const struct ferry_request *request)
 }
 
 /* No part that is sent may be written by one that is received. */
-static ferryResult_t check_variable_overlap(const struct ferry_request *request)
+static ferryResult_t check_variable_overlap(const struct ferry_request *request, const struct ferry_rank *rank)
 {
 	uintptr_t send = (uintptr_t)request->send, receive = (uintptr_t)request->receive;
 	size_t element = ferry_type_size(request->type);
-	for (int to = 0; to < request->comm->nranks; to++)
-		for (int from = 0; from < request->comm->nranks; from++) {
+	for (int to = 0; to < rank->nranks; to++)
+		for (int from = 0; from < rank->nranks; from++) {
 			uintptr_t out = send + request->senddispls[to] * element,
 			          in = receive + request->recvdispls[from] * element;
 			uint64_t sent = request->sendcounts[to] * element,
@@ -95,15 +97,15 @@ static ferryResult_t check_variable_overlap(const struct ferry_request *request)
 	return ferrySuccess;
 }
 
-static ferryResult_t check_variable(const struct ferry_request *request)
+static ferryResult_t check_variable(const struct ferry_request *request, const struct ferry_rank *rank)
 {
 	if (!request->sendcounts || !request->senddispls || !request->recvcounts || !request->recvdispls)
 		return ferry_fail(ferryInvalidArgument,
 		                  "alltoallv: sendcounts %p, sdispls %p, recvcounts %p, rdispls %p: none may be NULL",
 		                  (const void *)request->sendcounts, (const void *)request->senddispls,
 		                  (const void *)request->recvcounts, (const void *)request->recvdispls);
-	uint64_t most = 1ull << 46, self = (uint64_t)request->comm->rank;
-	for (int peer = 0; peer < request->comm->nranks; peer++)
+	uint64_t most = 1ull << 46, self = (uint64_t)rank->self;
+	for (int peer = 0; peer < rank->nranks; peer++)
 		if (request->sendcounts[peer] > most || request->senddispls[peer] > most ||
 		    request->recvcounts[peer] > most || request->recvdispls[peer] > most)
 			return ferry_fail(ferryInvalidArgument,
@@ -111,114 +113,94 @@ static ferryResult_t check_variable(const struct ferry_request *request)
 			                  (unsigned long long)most);
 	if (request->sendcounts[self] != request->recvcounts[self])
 		return ferry_fail(ferryInvalidUsage, "alltoallv: rank %d sends %zu elements to itself and receives %zu",
-		                  request->comm->rank, request->sendcounts[self], request->recvcounts[self]);
-	return check_variable_overlap(request);
+		                  rank->self, request->sendcounts[self], request->recvcounts[self]);
+	return check_variable_overlap(request, rank);
 }
 
-static ferryResult_t check_redop(const struct ferry_request *request)
+static ferryResult_t check_redop(const struct ferry_request *request, struct ferry_redops *redops)
 {
-	struct ferryComm *comm = request->comm;
-	int index = (int)request->op - (int)ferryNumOps;
-	if (!ferry_collective_reduces(request->collective))
+	const char *name = ferry_collective_name(request->collective);
+	if (!ferry_collective_reduces(request->collective) || (request->op >= 0 && request->op < ferryNumOps))
 		return ferrySuccess;
-	if ((int)request->op < 0 || index >= FERRY_MAX_REDOPS || (index >= 0 && !comm->redops[index].used))
+	struct ferry_redop created = ferry_redops_find(redops, request->op);
+	if (!created.used)
 		return ferry_fail(ferryInvalidArgument,
-		                  "%s: reduction %d: 0 to %d, or one created on this communicator",
-		                  ferry_collective_name(request->collective), (int)request->op, ferryNumOps - 1);
-	if (index >= 0 && comm->redops[index].type != request->type)
-		return ferry_fail(ferryInvalidUsage, "%s of %s with a reduction created for %s",
-		                  ferry_collective_name(request->collective), ferry_type_name(request->type),
-		                  ferry_type_name(comm->redops[index].type));
+		                  "%s: reduction %d: 0 to %d, or one created on this communicator", name,
+		                  (int)request->op, ferryNumOps - 1);
+	if (created.type != request->type)
+		return ferry_fail(ferryInvalidUsage, "%s of %s with a reduction created for %s", name,
+		                  ferry_type_name(request->type), ferry_type_name(created.type));
 	return ferrySuccess;
 }
 
 /* The bytes from the first to the last that the call touches on one side. */
-static uint64_t reach(const struct ferry_request *request, const size_t *counts, const size_t *displacements,
-                      uint64_t bytes)
+static uint64_t reach(const struct ferry_request *request, const struct ferry_rank *rank, const size_t *counts,
+                      const size_t *displacements, uint64_t bytes)
 {
 	uint64_t end = 0;
 	if (request->collective != FERRY_ALLTOALLV)
 		return bytes;
-	for (int peer = 0; peer < request->comm->nranks; peer++)
+	for (int peer = 0; peer < rank->nranks; peer++)
 		if (counts[peer] && displacements[peer] + counts[peer] > end)
 			end = displacements[peer] + counts[peer];
 	return end * ferry_type_size(request->type);
 }
 
-static ferryResult_t check_memory(const struct ferry_request *request)
+static ferryResult_t check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
+                                  struct ferry_device *device)
 {
-	struct ferry_device *device = request->comm->device;
 	uint64_t sends, receives;
-	extents(request, &sends, &receives);
-	ferryResult_t result = device->ops->check_buffer(device, request->send,
-	                                                 reach(request, request->sendcounts, request->senddispls,
-	                                                       sends),
-	                                                 "sendbuff");
+	extents(request, rank, &sends, &receives);
+	uint64_t sent = reach(request, rank, request->sendcounts, request->senddispls, sends),
+	         received = reach(request, rank, request->recvcounts, request->recvdispls, receives);
+	ferryResult_t result = device->ops->check_buffer(device, request->send, sent, "sendbuff");
 	if (!result && (request->receive != request->send || receives > sends))
-		result = device->ops->check_buffer(device, request->receive,
-		                                   reach(request, request->recvcounts, request->recvdispls, receives),
-		                                   "recvbuff");
+		result = device->ops->check_buffer(device, request->receive, received, "recvbuff");
 	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : result;
 }
 
-ferryResult_t ferry_request_check(const struct ferry_request *request)
+ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
+                                  struct ferry_device *device, struct ferry_redops *redops)
 {
 	struct ferry_stream_state state;
 	const char *name = ferry_collective_name(request->collective);
-	struct ferryComm *comm = request->comm;
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
-	if (ferry_comm_failed(comm))
-		return ferry_fail(comm->error, "the communicator has failed: %s", comm->error_message);
-	if (comm->finalized)
-		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized", name);
 	if (!ferry_type_size(request->type))
 		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type,
 		                  ferryNumTypes - 1);
-	if (request->root < 0 || request->root >= comm->nranks)
+	if (request->root < 0 || request->root >= rank->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: %s %d: 0 to %d", name,
 		                  request->collective == FERRY_SENDRECV ? "peer" : "root", request->root,
-		                  comm->nranks - 1);
-	pthread_mutex_lock(&comm->lock);
-	result = check_redop(request);
-	pthread_mutex_unlock(&comm->lock);
+		                  rank->nranks - 1);
+	ferryResult_t result = check_redop(request, redops);
 	if (!result && request->collective == FERRY_ALLTOALLV)
-		result = check_variable(request);
+		result = check_variable(request, rank);
 	if (!result)
-		result = check_buffers(request);
+		result = check_buffers(request, rank);
 	if (!result)
-		result = check_memory(request);
+		result = check_memory(request, rank, device);
 	if (!result)
-		result = comm->device->ops->check_stream(comm->device, request->stream, &state);
+		result = device->ops->check_stream(device, request->stream, &state);
 	return result;
 }
 
-struct ferry_redop ferry_request_factor(const struct ferry_request *request, bool locked)
+struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops)
 {
-	struct ferryComm *comm = request->comm;
-	int index = (int)request->op - (int)ferryNumOps;
-	struct ferry_redop factor = {0};
-	if (!ferry_collective_reduces(request->collective) || index < 0)
-		return factor;
-	if (!locked)
-		pthread_mutex_lock(&comm->lock);
-	factor = comm->redops[index];
-	if (!locked)
-		pthread_mutex_unlock(&comm->lock);
-	return factor;
+	if (!ferry_collective_reduces(request->collective))
+		return (struct ferry_redop){0};
+	return ferry_redops_find(redops, request->op);
 }
 
-void ferry_request_buffers(const struct ferry_request *request, struct ferry_request_parts *parts,
+void ferry_request_buffers(const struct ferry_request *request, const struct ferry_rank *rank,
+                           const struct ferry_device *device, struct ferry_request_parts *parts,
                            struct ferry_call_buffers *buffers)
 {
 	size_t element = ferry_type_size(request->type);
 	*buffers = (struct ferry_call_buffers){.send = (char *)request->send,
 	                                       .receive = request->receive,
-	                                       .stream_copies = request->comm->device->ops->enqueue_word};
+	                                       .stream_copies = device->ops->enqueue_word};
 	if (request->collective != FERRY_ALLTOALLV)
 		return;
-	for (int peer = 0; peer < request->comm->nranks; peer++) {
+	for (int peer = 0; peer < rank->nranks; peer++) {
 		parts->send_lengths[peer] = request->sendcounts[peer] * element;
 		parts->send_offsets[peer] = request->senddispls[peer] * element;
 		parts->receive_lengths[peer] = request->recvcounts[peer] * element;

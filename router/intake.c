@@ -176,8 +176,8 @@ struct parts {
 };
 
 /* Copies the parts of an alltoallv, and finds how far they reach. */
-static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, uint32_t rank, struct parts *parts,
-                                uint64_t reach[2])
+static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, uint32_t rank,
+                                struct parts *parts, uint64_t reach[2])
 {
 	const struct ferry_submitted_part *from = behind;
 	reach[FERRY_UP] = reach[FERRY_DOWN] = 0;
@@ -203,7 +203,8 @@ static ferryResult_t read_parts(const struct ferry_submission *head, const void 
 	}
 	/* A COPY moves what is sent to where it is received. */
 	if (rank >= head->nparts || parts->send_lengths[rank] != parts->receive_lengths[rank])
-		return ferry_fail(ferryInvalidUsage, "an alltoallv of rank %u among %u: it sends itself what it does not receive", rank,
+		return ferry_fail(ferryInvalidUsage,
+		                  "an alltoallv of rank %u among %u: it sends itself what it does not receive", rank,
 		                  head->nparts);
 	return ferrySuccess;
 }

@@ -45,7 +45,8 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 	switch (call->stage) {
 	case FERRY_CALL_MADE:
 		/* A captured call's last run may still go on in the other lane. */
-		if ((call->captured && atomic_load_explicit(&call->seq, memory_order_acquire)) || !call->ops->started(call))
+		if ((call->captured && atomic_load_explicit(&call->seq, memory_order_acquire)) ||
+		    !call->ops->started(call))
 			return false;
 		call->stage = FERRY_CALL_REACHED;
 		if (!call->name)

@@ -11,6 +11,7 @@
 
 #include "ipc/error.h"
 #include "rank-lib/device/cuda.h"
+#include "rank-lib/device/open.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 #include <fcntl.h>

@@ -13,6 +13,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "rank-lib/device/cuda.h"
+#include "rank-lib/device/open.h"
 #include "rank-lib/exports.h"
 #include "router/router.h"
 
@@ -167,7 +168,8 @@ static int leave(void **state)
 
 static ferryResult_t try_name(CUdeviceptr at, uint64_t bytes, uint64_t submission, struct ferry_buffer_name *name)
 {
-	return ferry_exports_name(exports, (void *)(uintptr_t)at, bytes, submission == FERRY_EXPORT_PINNED ? NEVER : submission,
+	return ferry_exports_name(exports, (void *)(uintptr_t)at, bytes,
+	                          submission == FERRY_EXPORT_PINNED ? NEVER : submission,
 	                          submission == FERRY_EXPORT_PINNED, name);
 }
 

@@ -9,6 +9,7 @@
 #define FERRY_DEVICE_CUDA_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/device/export.h"
 #include "router/copy/cuda.h"
 
 struct ferry_cuda_device {
@@ -32,6 +33,9 @@ static inline ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, s
 	return ferry_cuda_visit(device->driver, device->context, visit);
 }
 
+/** As ferry_device_open. */
+ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
+
 /* cuda_memory.c */
 ferryResult_t ferry_cuda_check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
 int ferry_cuda_node(struct ferry_device *device);
@@ -45,6 +49,11 @@ ferryResult_t ferry_cuda_export(struct ferry_device *device, const void *buffer,
 ferryResult_t ferry_cuda_import(struct ferry_device *device, const struct ferry_export *handle,
                                 struct ferry_imported *imported);
 void ferry_cuda_import_close(struct ferry_device *device, struct ferry_imported *imported);
+/**
+ * Which of this process's CUDA devices an exported buffer is on. ferryInvalidArgument: none of them, or the handle is
+ * bad.
+ */
+ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int *ordinal);
 /** A GPU's 16 bytes as nvidia-smi -L writes them and CUDA_VISIBLE_DEVICES takes them. */
 void ferry_cuda_write_uuid(const unsigned char *uuid, char text[48]);
 

@@ -12,35 +12,16 @@
 
 #include "ferry.h"
 #include "ipc/words.h"
-#include "rank-lib/device/export.h"
 #include "rank-lib/device/pieces.h"
+#include "rank-lib/device/ticket.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/**
- * A call's place in a host stream. Shared by the stream and whoever runs the call; freed by whoever lets go last.
- */
-struct ferry_ticket {
-	_Atomic uint32_t started;  /* 1: the stream is at the call; the stream */
-	_Atomic uint32_t finished; /* 1: it is over; who runs it. Futex word; 2: somebody sleeps */
-	_Atomic uint32_t holders;
-	ferryResult_t result;
-	const char *message;       /* why, if result is a failure; lives as long as the ticket */
-	void (*on_start)(struct ferry_ticket *ticket); /* called by the stream after started = 1: wakes the lanes */
-	void (*release)(struct ferry_ticket *ticket);  /* frees; called when the last holder lets go */
-};
-
-void ferry_ticket_start(struct ferry_ticket *ticket);
-/** Stores the result and wakes whoever waits for the ticket. The caller still holds it. */
-void ferry_ticket_finish(struct ferry_ticket *ticket, ferryResult_t result, const char *message);
-void ferry_ticket_drop(struct ferry_ticket *ticket);
-bool ferry_ticket_started(const struct ferry_ticket *ticket);
-bool ferry_ticket_finished(struct ferry_ticket *ticket);
-void ferry_ticket_wait(struct ferry_ticket *ticket);
-
 struct ferry_device;
+struct ferry_export;
+struct ferry_imported;
 
 struct ferry_local_copy {
 	void *destination;
@@ -116,23 +97,5 @@ struct ferry_device {
 	 */
 	_Atomic uint32_t inflight;
 };
-
-/**
- * Opens device `ordinal` of that kind: "host", "cuda", or NULL for cuda where the process has a CUDA device, else host.
- * ordinal -1: the calling thread's current CUDA device, else (and on the host) `local_rank`, modulo what there is.
- * Devices are shared by the communicators of a process and counted.
- */
-ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device);
-void ferry_device_close(struct ferry_device *device);
-
-/** The backends. */
-ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **device);
-ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device);
-
-/**
- * Which of this process's CUDA devices an exported buffer is on. ferryInvalidArgument: none of them, or the handle is
- * bad.
- */
-ferryResult_t ferry_cuda_exported_ordinal(const struct ferry_export *handle, int *ordinal);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank-lib/device/device.h"
+#include "rank-lib/device/export.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/device.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -2,7 +2,9 @@
 #include "rank-lib/device/host.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/host_stream.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,11 +6,12 @@
  *
  * `lock` guards everything in a stream. `busy`: somebody runs the operation at the head, outside the lock.
  */
-#include "rank-lib/device/host.h"
+#include "rank-lib/device/host_stream.h"
 
 #include "ipc/error.h"
 #include "ipc/wait.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank-lib/device/device.h"
+#include "rank-lib/device/ticket.h"
 
 #include "ipc/wait.h"
 

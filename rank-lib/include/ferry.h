@@ -43,16 +43,25 @@ typedef struct {
 	char internal[FERRY_UNIQUE_ID_BYTES];
 } ferryUniqueId;
 
-/** How a communicator is made. Set it to FERRY_CONFIG_INITIALIZER, then change what you need. */
+/**
+ * How a communicator is made. Set it to FERRY_CONFIG_INITIALIZER, then change what you need. It may grow at its end:
+ * programs built for an older release are understood, and for a newer one where they ask for nothing that is new.
+ */
 typedef struct {
+	/** of this struct in the release that the program was built for */
 	size_t size;
 	/** "host", "cuda" or NULL: FERRY_DEVICE, else cuda where the process has a CUDA device, else host */
 	const char *device;
-	int ordinal;         /**< which device; -1: local rank (host), the thread's current device (cuda) */
-	int domain;          /**< the rank's domain; -1: from the layout */
-	const char *router;  /**< "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
-	/** bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's last-
-	    level cache */
+	/** which device; -1: local rank (host), the thread's current device (cuda) */
+	int ordinal;
+	/** the rank's domain; -1: from the layout */
+	int domain;
+	/** "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
+	const char *router;
+	/**
+	 * bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's
+	 * last-level cache
+	 */
 	uint64_t staging;
 } ferryConfig_t;
 #define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0}

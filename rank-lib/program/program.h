@@ -37,8 +37,10 @@ struct ferry_program {
 	enum ferry_collective collective;
 	uint32_t nranks, ndomains, nchunks, root;
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* where each rank's host[...] is */
-	/* header `bytes LEAST..MOST` (K, M, G): the message sizes (count x element) for which a program on FERRY_PROGRAM_PATH
-	   replaces the built-in one; default 0 and UINT64_MAX */
+	/*
+	 * header `bytes LEAST..MOST` (K, M, G): the message sizes (count x element) for which a program on
+	 * FERRY_PROGRAM_PATH replaces the built-in one; default 0 and UINT64_MAX
+	 */
 	uint64_t least_bytes, most_bytes;
 	uint32_t nstatements;
 	struct ferry_statement *statements;

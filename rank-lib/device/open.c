@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "rank-lib/device/device.h"
+#include "rank-lib/device/open.h"
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "rank-lib/device/host.h"
+#if FERRY_HAS_CUDA
+#include "rank-lib/device/cuda.h"
+#endif
 
 #include <string.h>
 
-#if FERRY_HAS_CUDA
-#include "router/copy/cuda_driver.h"
-#endif
-
-#if !FERRY_HAS_CUDA
-ferryResult_t ferry_cuda_device_open(int ordinal, int local_rank, struct ferry_device **device)
+static ferryResult_t open_cuda(int ordinal, int local_rank, struct ferry_device **device)
 {
+#if FERRY_HAS_CUDA
+	return ferry_cuda_device_open(ordinal, local_rank, device);
+#else
 	(void)ordinal, (void)local_rank, (void)device;
 	return ferry_fail(ferryInvalidUsage, "this build of Ferry has no cuda device: it was built without cuda.h");
-}
 #endif
+}
 
 static bool has_cuda_device(void)
 {
@@ -35,7 +37,7 @@ ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, s
 	if (!strcmp(kind, "host"))
 		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);
 	if (!strcmp(kind, "cuda"))
-		return ferry_cuda_device_open(ordinal, local_rank, device);
+		return open_cuda(ordinal, local_rank, device);
 	return ferry_fail(ferryInvalidArgument, "FERRY_DEVICE (or the configuration's device) \"%s\": host or cuda",
 	                  kind);
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** Keys of jobs: random for a unique id, derived for the communicators that come out of another. Pure functions. */
-#ifndef FERRY_RANK_LIB_BOOTSTRAP_H
-#define FERRY_RANK_LIB_BOOTSTRAP_H
+#ifndef FERRY_RANK_LIB_ATTACH_KEY_H
+#define FERRY_RANK_LIB_ATTACH_KEY_H
 
-#include "rank-lib/comm.h"
+#include "ipc/attach.h"
 
+/** FERRY_KEY_BYTES of random. Error: ferrySystemError. */
 ferryResult_t ferry_random_key(uint8_t *key);
+
+/** The same from the same, on every rank. */
 void ferry_derive_key(uint8_t *key, const uint8_t *from, uint64_t first, uint64_t second);
 
 #endif

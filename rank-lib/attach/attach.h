@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How a rank comes to its arenas, and leaves them: attach to each domain's router, wait for the other ranks. By the
+ * thread that makes or ends the communicator.
+ */
+#ifndef FERRY_RANK_LIB_ATTACH_ATTACH_H
+#define FERRY_RANK_LIB_ATTACH_ATTACH_H
+
+#include "rank-lib/attach/routers.h"
+#include "rank-lib/rank.h"
+
+/* What a rank asks its routers for. */
+struct ferry_wishes {
+	uint64_t staging; /* bytes per domain; 0: what they choose */
+	bool mapped;      /* that its own domain's moves its data: with the GPU's UUID and its block of words */
+	uint8_t gpu[FERRY_GPU_BYTES];
+	int words;
+};
+
+/**
+ * Routers found or started, all domains attached, everybody present; or an error and nothing left open. *mapped: the
+ * router has said that it could move the rank's data.
+ */
+ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
+                                const struct ferry_wishes *wishes, bool *mapped);
+
+/** Closes the connections; `abort`: without a word. Arenas stay mapped. */
+void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/attach/forks.h"
+
+#include "rank-lib/attach/hosting.h"
+#include "rank-lib/device/host.h"
+#include "rank-lib/keeper.h"
+#include "rank-lib/words.h"
+
+#include <unistd.h>
+
+/*
+ * A child that a rank forks has neither its lanes nor any use of its sockets; but as long as the child lives they are
+ * open, and nobody would see the rank die. What a router hosted here has open stays so.
+ */
+static struct ferry_rank *attached; /* under attached_lock */
+static pthread_mutex_t attached_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Whoever forks holds the locks of all tables: in the child nobody would release one that another thread holds. */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&attached_lock);
+	ferry_hosting_before_fork();
+	ferry_host_before_fork();
+	ferry_words_before_fork();
+	ferry_keeper_before_fork();
+}
+
+static void after_fork(void)
+{
+	ferry_keeper_after_fork(false);
+	ferry_words_after_fork(false);
+	ferry_host_after_fork(false);
+	ferry_hosting_after_fork();
+	pthread_mutex_unlock(&attached_lock);
+}
+
+static void after_fork_in_child(void)
+{
+	for (struct ferry_rank *rank = attached; rank; rank = rank->next_attached) {
+		rank->forked = true;
+		for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+			if (rank->sockets[domain] >= 0)
+				close(rank->sockets[domain]);
+			rank->sockets[domain] = -1;
+		}
+	}
+	attached = NULL;
+	ferry_keeper_after_fork(true);
+	ferry_words_after_fork(true);
+	ferry_host_after_fork(true);
+	ferry_hosting_after_fork();
+	pthread_mutex_unlock(&attached_lock);
+}
+
+/* Streams are made without a communicator, too. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork, after_fork_in_child);
+}
+
+void ferry_forks_add(struct ferry_rank *rank)
+{
+	pthread_mutex_lock(&attached_lock);
+	rank->next_attached = attached;
+	attached = rank;
+	pthread_mutex_unlock(&attached_lock);
+}
+
+void ferry_forks_remove(struct ferry_rank *rank)
+{
+	pthread_mutex_lock(&attached_lock);
+	for (struct ferry_rank **link = &attached; *link; link = &(*link)->next_attached)
+		if (*link == rank) {
+			*link = rank->next_attached;
+			break;
+		}
+	pthread_mutex_unlock(&attached_lock);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The routers that this process hosts (FERRY_ROUTER=embedded). The first rank to claim a domain's socket name hosts
+ * that domain's router; the name is abstract, so it dies with the host. By the threads that make and end communicators.
+ */
+#ifndef FERRY_RANK_LIB_ATTACH_HOSTING_H
+#define FERRY_RANK_LIB_ATTACH_HOSTING_H
+
+#include "ipc/ferry_types.h"
+#include "ipc/layout.h"
+
+#include <stdbool.h>
+
+/** One more communicator of this process uses routers of that name. Error: ferryInvalidUsage if there are too many. */
+ferryResult_t ferry_hosting_join(const char *prefix);
+
+/**
+ * One less. The last one ends those that this process hosts: once the other ranks have detached, or at once with
+ * `abort`.
+ */
+void ferry_hosting_leave(const char *directory, const char *prefix, bool abort);
+
+/** Hosts the router of that domain, which listens on `path`. ferryInvalidUsage: somebody else does. */
+ferryResult_t ferry_hosting_start(const struct ferry_layout *layout, uint32_t domain, const char *directory,
+                                  const char *prefix, const char *path);
+
+/** Around a fork: nobody else has the lock. What a router hosted here has open stays open in a child. */
+void ferry_hosting_before_fork(void);
+void ferry_hosting_after_fork(void);
+
+#endif

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/attach/routers.h"
+
+#include "ipc/attach.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+#include "rank-lib/attach/hosting.h"
+#include "rank-lib/attach/spawning.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *given, const uint8_t *key)
+{
+	static const char *const names[] = {"auto", "required", "embedded"}; /* as the enum has them */
+	const char *name = given ? given : ferry_env("FERRY_ROUTER");
+	if (!name)
+		name = "auto";
+	int mode = 0;
+	while (mode < 3 && strcmp(name, names[mode]) != 0)
+		mode++;
+	if (mode == 3)
+		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", name);
+	*routers = (struct ferry_routers){.mode = (enum ferry_router_mode)mode};
+	if (mode != FERRY_ROUTER_EMBEDDED) {
+		snprintf(routers->prefix, sizeof routers->prefix, "router");
+		return ferry_socket_directory(routers->directory, sizeof routers->directory, mode == FERRY_ROUTER_AUTO);
+	}
+	snprintf(routers->directory, sizeof routers->directory, "@ferry");
+	for (int i = 0; i < FERRY_KEY_BYTES; i++)
+		snprintf(routers->prefix + 2 * i, sizeof routers->prefix - 2 * (size_t)i, "%02x", key[i]);
+	return ferrySuccess;
+}
+
+static ferryResult_t start_router(const struct ferry_routers *routers, const struct ferry_layout *layout,
+                                  uint32_t domain, const char *path)
+{
+	char command[4096];
+	if (routers->mode == FERRY_ROUTER_EMBEDDED) {
+		ferryResult_t result = ferry_hosting_start(layout, domain, routers->directory, routers->prefix, path);
+		return result == ferryInvalidUsage ? ferrySuccess : result; /* another rank was first */
+	}
+	if (routers->mode == FERRY_ROUTER_REQUIRED)
+		return ferry_fail(ferrySystemError,
+		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, "
+		                  "or start ferry-router --domain %u", path, domain);
+	if (!ferry_router_command(command, sizeof command))
+		return ferry_fail(ferrySystemError,
+		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
+		                  "or FERRY_ROUTER=embedded)",
+		                  path);
+	return ferry_router_spawn(command, routers->directory, domain);
+}
+
+/* Bounded: each round either connects or starts one. */
+ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
+                                    uint32_t domain, int *connection)
+{
+	char path[136];
+	ferryResult_t result = ferrySuccess;
+	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	for (int attempt = 0; attempt < 1000; attempt++) {
+		result = ferry_attach_connect_while(path, connection, NULL);
+		bool nobody = ferry_attach_nobody(result);
+		if (!result)
+			ferry_forget_message(); /* that nobody answered before was no failure */
+		if (!nobody)
+			return result;
+		if ((result = start_router(routers, layout, domain, path)))
+			return result;
+		sched_yield(); /* between another starter's bind and its listen */
+	}
+	return ferry_fail(ferrySystemError, "no router answers on %s, though starting one succeeded", path);
+}

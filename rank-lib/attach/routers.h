@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Which routers a communicator uses, and how to come to one: find it, host it or start it. */
+#ifndef FERRY_RANK_LIB_ATTACH_ROUTERS_H
+#define FERRY_RANK_LIB_ATTACH_ROUTERS_H
+
+#include "ipc/ferry_types.h"
+#include "ipc/layout.h"
+
+enum ferry_router_mode {
+	FERRY_ROUTER_AUTO,     /* those that answer; others are started */
+	FERRY_ROUTER_REQUIRED, /* those that answer */
+	FERRY_ROUTER_EMBEDDED  /* one of the ranks hosts them */
+};
+
+/* Constant once chosen; a communicator that comes out of another has the same. */
+struct ferry_routers {
+	enum ferry_router_mode mode;
+	char directory[64], prefix[48]; /* of their sockets */
+};
+
+/**
+ * mode: "auto", "required" or "embedded"; NULL: FERRY_ROUTER, else auto. Errors: ferryInvalidArgument, the
+ * directory's.
+ */
+ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mode, const uint8_t *key);
+
+/** Connects to that domain's router, starting it if need be. */
+ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
+                                    uint32_t domain, int *connection);
+
+#endif

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Making a communicator. By the application's threads; blocks until all ranks have come. */
+#ifndef FERRY_RANK_LIB_COMM_INIT_H
+#define FERRY_RANK_LIB_COMM_INIT_H
+
+#include "ferry.h"
+#include "rank-lib/attach/routers.h"
+
+/** routers: those of the communicator that this one comes out of, or NULL: as `config` says. */
+ferryResult_t ferry_comm_make(ferryComm_t *comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
+                              const struct ferry_routers *routers);
+
+#endif

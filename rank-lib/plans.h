@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The plans of a communicator: found by what was asked, else synthesized or replaced, compiled, and given to the
+ * routers that need them. The cache (plan_cache.h) keeps them; idle ones are taken back here. Under the communicator's
+ * lock.
+ */
+#ifndef FERRY_RANK_LIB_PLANS_H
+#define FERRY_RANK_LIB_PLANS_H
+
+#include "rank-lib/numbering.h"
+#include "rank-lib/plan_cache.h"
+#include "rank-lib/program/program.h"
+#include "rank-lib/rank.h"
+#include "rank-lib/submissions.h"
+
+struct ferry_plans {
+	struct ferry_plan_cache cache;
+	/* constant, from who makes the communicator */
+	struct ferry_rank *rank;
+	const struct ferry_topology *topology;
+	const struct ferry_numbering *numbers;
+	const struct ferry_submissions *submissions;
+	struct ferry_compile_options options; /* but for what a plan's key says, and the staging */
+	bool shown;                           /* FERRY_DEBUG=plan */
+};
+
+/**
+ * The plan for this key, with a reference for the caller to give back: kept, or compiled and given to the routers (by
+ * rank 0, and by a rank to the router that moves its data) now. Waits for no call. An error behind the compiling fails
+ * the rank.
+ */
+ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
+                               struct ferry_plan_entry **entry);
+
+void ferry_plans_free(struct ferry_plans *plans);
+
+#endif

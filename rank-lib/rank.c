@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/rank.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_t *key)
+{
+	*rank = (struct ferry_rank){.self = self, .nranks = nranks};
+	memcpy(rank->key, key, FERRY_KEY_BYTES);
+	pthread_mutex_init(&rank->error_lock, NULL);
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		rank->sockets[domain] = -1;
+		rank->shared.arenas[domain].descriptor = -1;
+	}
+}
+
+void ferry_rank_end(struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		ferry_arena_unmap(&rank->shared.arenas[domain]);
+	pthread_mutex_destroy(&rank->error_lock);
+}
+
+static void keep_error(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	pthread_mutex_lock(&rank->error_lock);
+	if (!atomic_load_explicit(&rank->failed, memory_order_relaxed)) {
+		rank->error = code;
+		snprintf(rank->error_message, sizeof rank->error_message, "%s", message);
+		atomic_store_explicit(&rank->failed, 1, memory_order_seq_cst);
+	}
+	pthread_mutex_unlock(&rank->error_lock);
+}
+
+void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message)
+{
+	if (rank->forked) /* the rank's line, and the job, are the parent's */
+		return;
+	keep_error(rank, code, message);
+	pthread_mutex_lock(&rank->error_lock); /* two threads of this rank must not fill the cell at once */
+	ferry_failure_set(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->failure, code, message);
+	pthread_mutex_unlock(&rank->error_lock);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		atomic_store_explicit(&rank->shared.arenas[domain].header->failed, 1, memory_order_release);
+	ferry_wake_all(&rank->shared);
+}
+
+/* Somebody raised `failed` in an arena: find out who and why. */
+static void adopt_failure(struct ferry_rank *rank)
+{
+	char text[2 * FERRY_MESSAGE_BYTES];
+	/* Ranks first: what one said before it left explains more than a router's "rank 3 died". */
+	for (int other = 0; other < rank->nranks; other++) {
+		const struct ferry_failure *failure = &ferry_rank_line(&rank->shared, (uint32_t)other)->failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, sizeof text, "rank %d: %.*s", other, FERRY_MESSAGE_BYTES - 1, failure->message);
+		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
+		keep_error(rank, failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
+	}
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		const struct ferry_failure *failure = &rank->shared.arenas[domain].header->failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+		keep_error(rank,
+		           failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code
+		                                                            : ferryInternalError,
+		           text);
+	}
+	keep_error(rank, ferryRemoteError, "the job was ended by somebody who left no message");
+}
+
+bool ferry_rank_failed(struct ferry_rank *rank)
+{
+	if (atomic_load_explicit(&rank->failed, memory_order_acquire))
+		return true;
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (atomic_load_explicit(&rank->shared.arenas[domain].header->failed, memory_order_acquire)) {
+			adopt_failure(rank);
+			return true;
+		}
+	return false;
+}
+
+void ferry_rank_check_sockets(struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (rank->sockets[domain] >= 0 && !ferry_rank_failed(rank) &&
+		    ferry_attach_closed(rank->sockets[domain])) {
+			char text[96];
+			snprintf(text, sizeof text, "the router of domain %u died", domain);
+			ferry_rank_fail(rank, ferryRemoteError, text);
+		}
+}

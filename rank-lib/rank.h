@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank is in its job: its number, the arenas it shares with the others, its connections to the routers, and why
+ * the job has ended, if it has. Whatever works for a rank takes this. Lanes and the keeper use it beside the
+ * application's threads: all but what a comment names is constant once the rank has attached.
+ */
+#ifndef FERRY_RANK_LIB_RANK_H
+#define FERRY_RANK_LIB_RANK_H
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "ipc/publish.h"
+
+#include <pthread.h>
+
+struct ferry_rank {
+	int self, nranks;
+	uint32_t domain, ndomains;
+	uint8_t key[FERRY_KEY_BYTES];
+	struct ferry_job_arenas shared;
+	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
+	int sockets[FERRY_MAX_DOMAINS];
+	/* this is a child that the rank forked; set there, before fork returns */
+	bool forked;
+	struct ferry_rank *next_attached; /* attach/forks.c's */
+	/* 1 once the error is set, which then stays; under error_lock, release */
+	_Atomic uint32_t failed;
+	pthread_mutex_t error_lock;
+	ferryResult_t error;
+	char error_message[FERRY_MESSAGE_BYTES];
+};
+
+/** A rank that has attached to nothing yet. */
+void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_t *key);
+
+/** Unmaps the arenas. */
+void ferry_rank_end(struct ferry_rank *rank);
+
+/**
+ * Ends the job here and, through shared memory, on every rank. The first error stays. In a forked child it does
+ * nothing. Any thread.
+ */
+void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *message);
+
+/** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
+bool ferry_rank_failed(struct ferry_rank *rank);
+
+/** Whether a router's socket has closed; fails the rank then. Costs a system call per domain. Any thread. */
+void ferry_rank_check_sockets(struct ferry_rank *rank);
+
+#endif
