@@ -26,7 +26,7 @@ struct ferry_descriptor {
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
 	_Atomic uint32_t reserved;
-	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (comm.h); else 0 */
+	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (order.h); else 0 */
 	char pad[72];
 };
 

@@ -31,6 +31,21 @@ static void *init_one(void *argument)
 	return NULL;
 }
 
+static ferryResult_t check_devices(int ndevices, const int *devices)
+{
+	for (int i = 0; devices && i < ndevices; i++) {
+		if (devices[i] < 0)
+			return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d", i, devices[i]);
+		for (int j = 0; j < i; j++)
+			if (devices[i] == devices[j])
+				return ferry_fail(ferryInvalidArgument,
+				                  "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank "
+				                  "per device",
+				                  i, devices[i], j, devices[j]);
+	}
+	return ferrySuccess;
+}
+
 ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devices)
 {
 	uint8_t key[FERRY_KEY_BYTES];
@@ -38,17 +53,10 @@ ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devi
 	if (!comms || ndevices < 1 || ndevices > FERRY_MAX_RANKS)
 		return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: comms %p, %d devices: 1 to %d",
 		                  (void *)comms, ndevices, FERRY_MAX_RANKS);
-	for (int i = 0; devices && i < ndevices; i++) {
-		if (devices[i] < 0)
-			return ferry_fail(ferryInvalidArgument, "ferryCommInitAll: devices[%d] = %d", i, devices[i]);
-		for (int j = 0; j < i; j++)
-			if (devices[i] == devices[j])
-				return ferry_fail(
-				        ferryInvalidArgument,
-				        "ferryCommInitAll: devices[%d] = %d and devices[%d] = %d: one rank per device",
-				        i, devices[i], j, devices[j]);
-	}
-	ferryResult_t result = ferry_random_key(key);
+	ferryResult_t result = check_devices(ndevices, devices);
+	if (result)
+		return result;
+	result = ferry_random_key(key);
 	for (int i = 0; i < ndevices; i++) {
 		all[i] = (struct one_of_all){.comm = &comms[i],
 		                             .nranks = ndevices,

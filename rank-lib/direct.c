@@ -320,9 +320,8 @@ static ferryResult_t launch_with_word(struct direct_call *made, const struct fer
 	uint32_t index;
 	made->call.ops = &word_ops;
 	made->call.captured = stream->captures;
-	ferryResult_t result = stream->captures
-	                               ? ferry_word_for_capture(direct->words, &index)
-	                               : ferry_word_for_stream(direct->words, stream->id, &index, &made->turn);
+	ferryResult_t result = stream->captures ? ferry_word_for_capture(direct->words, &index)
+	                                        : ferry_word_for_stream(direct->words, stream->id, &index, &made->turn);
 	if (result) {
 		call_free(made);
 		return result;

@@ -83,10 +83,10 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	pthread_mutex_lock(&comm->lock);
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
 	comm->numbers.messages_named |= !result && stream.captures;
-	if (!result)
-		result = ferry_comm_is_mapped(comm)
-		                 ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream)
-		                 : ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
+	if (!result && ferry_comm_is_mapped(comm))
+		result = ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream);
+	else if (!result)
+		result = ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
 	pthread_mutex_unlock(&comm->lock);
 	return result;
 }

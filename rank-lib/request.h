@@ -32,8 +32,8 @@ struct ferry_request {
 
 /** Where an alltoallv's parts are, in bytes. */
 struct ferry_request_parts {
-	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS],
-	        receive_offsets[FERRY_MAX_RANKS];
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS];
+	uint64_t receive_lengths[FERRY_MAX_RANKS], receive_offsets[FERRY_MAX_RANKS];
 };
 
 /**
