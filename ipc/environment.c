@@ -54,9 +54,10 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "",
 	 "Worker threads of a router, 1 to 64. Unset: one per two CPUs of its domain, at least one."},
-	{"FERRY_NICE", "-10",
-	 "How a router process schedules its lanes and workers: a nice value, -20 to 19, or rt for SCHED_RR. What the "
-	 "system refuses is left as it is; ferry-stat has what was got. Threads of ranks stay as they are."},
+	{"FERRY_NICE", "gpu",
+	 "How a router process schedules its lanes and workers: a nice value, -20 to 19; rt, SCHED_RR; or gpu, -10 "
+	 "once it moves the data of ranks on GPUs. What the system refuses is left as it is; ferry-stat has what was "
+	 "got. Threads of ranks stay as they are."},
 	{"FERRY_STORE", "",
 	 "How results leave a core: ordinary, stream (non-temporal) or demote (cldemote). Unset: ordinary for host "
 	 "devices; for GPUs demote where the CPU has it, else stream. One that the CPU lacks is refused."},

@@ -99,11 +99,12 @@ static void *attendant_main(void *argument)
 	struct ferry_workers *workers = job->attendant->workers;
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_idle idle;
-	ferry_priority_take(workers->priority);
+	bool priority_asked = false;
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
 	while (1) {
+		ferry_priority_take(workers->priority, &priority_asked);
 		uint32_t seen = ferry_doorbell_prepare(bell);
 		bool asked = atomic_load_explicit(&job->attendant->asked, memory_order_acquire) == 1;
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {

@@ -44,6 +44,7 @@ static ferryResult_t pair_open(const struct ferry_gpu_lanes *table, struct ferry
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");
 	memset(pair, 0, sizeof *pair);
+	ferry_priority_need(table->priority);
 	ferryResult_t result = ferry_lanes_open(&pair->lanes, &options);
 	if (result) {
 		free(pair);

@@ -383,7 +383,8 @@ static bool may_end(struct ferry_lane *lane)
 static void *lane_main(void *argument)
 {
 	struct ferry_lane *lane = argument;
-	ferry_priority_take(lane->lanes->priority);
+	bool asked = false;
+	ferry_priority_take(lane->lanes->priority, &asked);
 	ferry_idle_open(&lane->idle, &lane->lanes->spin);
 	if (lane->lanes->copier->ops->polled)
 		prctl(PR_SET_TIMERSLACK, 1000ul); /* nanoseconds: short sleeps are short */

@@ -51,8 +51,8 @@ static const struct argp_option options[] = {
 	{"workers", 'w', "N", 0,
 	 "Threads that reduce and copy between domains (default: one per two CPUs of the domain)", 0},
 	{"nice", KEY_NICE, "N", 0,
-	 "Nice value of the threads that move data, -20 to 19, or rt: real-time (default: FERRY_NICE, else "
-	 FERRY_PRIORITY_DEFAULT "); what is refused is left as it is", 0},
+	 "Nice value of the threads that move data, -20 to 19, or rt: real-time, or gpu: -10 once it moves data of "
+	 "GPUs (default: FERRY_NICE, else " FERRY_PRIORITY_DEFAULT "); what is refused is left as it is", 0},
 	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0,
 	 "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two "
 	 "ranks come on top, up to half as much", 0},

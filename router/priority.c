@@ -11,6 +11,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define BETTER "-10" /* where no number is named */
+
 /* For PRIO_PROCESS Linux takes a thread for a process. */
 static int nice_now(void)
 {
@@ -20,22 +22,30 @@ static int nice_now(void)
 ferryResult_t ferry_priority_read(struct ferry_priority *priority, const char *of, const char *text)
 {
 	char *end;
-	bool realtime = !strcmp(text, "rt");
+	bool realtime = !strcmp(text, "rt"), for_gpus = !strcmp(text, "gpu");
 	errno = 0;
-	long nice = strtol(realtime ? FERRY_PRIORITY_DEFAULT : text, &end, 10);
+	long nice = strtol(realtime || for_gpus ? BETTER : text, &end, 10);
 	if (errno || *end || end == text || nice < -20 || nice > 19)
-		return ferry_fail(ferryInvalidArgument, "%s=%s: a nice value from -20 to 19, or rt", of, text);
+		return ferry_fail(ferryInvalidArgument, "%s=%s: a nice value from -20 to 19, or rt, or gpu", of, text);
 	priority->nice = (int)nice;
 	priority->realtime = realtime;
+	atomic_store_explicit(&priority->needed, !for_gpus, memory_order_relaxed);
 	atomic_store_explicit(&priority->got, nice_now(), memory_order_relaxed);
 	return ferrySuccess;
 }
 
-void ferry_priority_take(struct ferry_priority *priority)
+void ferry_priority_need(struct ferry_priority *priority)
+{
+	if (priority)
+		atomic_store_explicit(&priority->needed, 1, memory_order_relaxed);
+}
+
+void ferry_priority_take(struct ferry_priority *priority, bool *asked)
 {
 	const struct sched_param lowest = {.sched_priority = sched_get_priority_min(SCHED_RR)};
-	if (!priority)
+	if (!priority || *asked || !atomic_load_explicit(&priority->needed, memory_order_relaxed))
 		return;
+	*asked = true;
 	if (priority->realtime && !sched_setscheduler(gettid(), SCHED_RR | SCHED_RESET_ON_FORK, &lowest)) {
 		atomic_store_explicit(&priority->got, FERRY_PRIORITY_REALTIME, memory_order_relaxed);
 		return;

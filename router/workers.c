@@ -215,7 +215,8 @@ static void *helper_main(void *argument)
 	struct ferry_workers *workers = helper->workers;
 	uint64_t bit = 1ull << helper->number;
 	struct ferry_idle idle;
-	ferry_priority_take(workers->priority);
+	bool asked = false;
+	ferry_priority_take(workers->priority, &asked);
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
@@ -236,6 +237,7 @@ static void *helper_main(void *argument)
 		 */
 		ferry_doorbell_wait(&helper->bell, seen, -1);
 		atomic_fetch_and_explicit(&workers->asleep, ~bit, memory_order_acq_rel);
+		ferry_priority_take(workers->priority, &asked);
 		work_in_turn(workers, helper->number, NULL, &idle);
 	}
 }

@@ -37,7 +37,7 @@ static void what_is_no_nice_value_is_refused_and_named(void **state)
 {
 	(void)state;
 	static const char *const refused[] = {"-21", "20", "fast", "", "5x", "rt1", "99999999999999999999"};
-	static const char *const taken[] = {"-20", "19", "0", "rt"};
+	static const char *const taken[] = {"-20", "19", "0", "rt", "gpu"};
 	struct ferry_priority priority;
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
 		char named[64];
@@ -67,7 +67,7 @@ static void take_without_a_right_to(const char *text)
 	if (ferry_priority_read(&priority, "FERRY_NICE", text))
 		_exit(3);
 	int before = getpriority(PRIO_PROCESS, 0);
-	ferry_priority_take(&priority);
+	ferry_priority_take(&priority, &(bool){false});
 	ferry_priority_print(&priority, got, sizeof got);
 	_exit(getpriority(PRIO_PROCESS, 0) == before && sched_getscheduler(0) == SCHED_OTHER && atoi(got) == before
 	              ? 0
@@ -94,7 +94,7 @@ static void a_refusal_is_no_error_and_changes_nothing(void **state)
 static void *take(void *priority)
 {
 	char got[8];
-	ferry_priority_take(priority);
+	ferry_priority_take(priority, &(bool){false});
 	ferry_priority_print(priority, got, sizeof got);
 	int policy = sched_getscheduler(0) & ~SCHED_RESET_ON_FORK;
 	bool right = !strcmp(got, "rt") ? policy == SCHED_RR
@@ -118,6 +118,20 @@ static void a_thread_asks_for_itself_alone(void **state)
 		assert_int_equal(getpriority(PRIO_PROCESS, 0), before);
 		assert_int_equal(sched_getscheduler(0), SCHED_OTHER);
 	}
+}
+
+static void the_default_asks_for_nothing_until_the_router_has_lanes_for_gpus(void **state)
+{
+	(void)state;
+	struct ferry_priority priority;
+	bool asked = false;
+	assert_int_equal(ferry_priority_read(&priority, "FERRY_NICE", FERRY_PRIORITY_DEFAULT), ferrySuccess);
+	priority.nice = getpriority(PRIO_PROCESS, 0); /* this thread is to stay as it is */
+	ferry_priority_take(&priority, &asked);
+	assert_false(asked);
+	ferry_priority_need(&priority);
+	ferry_priority_take(&priority, &asked);
+	assert_true(asked);
 }
 
 /* A job of one rank: its attendant is there once READY is answered. */
@@ -199,6 +213,7 @@ int main(void)
 	        TEST(what_is_no_nice_value_is_refused_and_named),
 	        cmocka_unit_test(a_refusal_is_no_error_and_changes_nothing),
 	        cmocka_unit_test(a_thread_asks_for_itself_alone),
+	        cmocka_unit_test(the_default_asks_for_nothing_until_the_router_has_lanes_for_gpus),
 	        TEST(a_routers_workers_have_its_nice_value_and_its_other_threads_do_not),
 	        TEST(a_router_that_another_process_hosts_leaves_its_threads_as_they_are),
 	        cmocka_unit_test(lanes_have_the_nice_value_that_they_are_opened_with),
