@@ -18,6 +18,7 @@
 #include <cuda_runtime.h>
 
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,7 @@ struct check_test {
 /* In shared memory: what the child has done, for the parent that outlives it. */
 struct check_record {
 	int next, running, passed, failed, skipped;
+	char notes[4096]; /* lines for the end */
 };
 
 static struct check_record *check_record;
@@ -68,6 +70,26 @@ static inline int check_device(void)
 {
 	int device = -1;
 	return cudaGetDevice(&device) ? -1 : device;
+}
+
+/** Keeps a figure for the lines at the end; rank 0's alone. */
+__attribute__((format(printf, 1, 2))) static inline void check_note(const char *format, ...)
+{
+	size_t length = strlen(check_record->notes), room = sizeof check_record->notes - length;
+	va_list values;
+	if (!check_is_first() || room < 3)
+		return;
+	va_start(values, format);
+	vsnprintf(check_record->notes + length, room - 1, format, values);
+	va_end(values);
+	strcat(check_record->notes, "\n");
+}
+
+static inline void check_print_notes(void)
+{
+	for (char *line = strtok(check_record->notes, "\n"); line; line = strtok(NULL, "\n"))
+		printf("# %s\n", line);
+	fflush(stdout);
 }
 
 #define BROKEN(...)                                                                                                    \
@@ -243,8 +265,14 @@ static inline int check_main(int argc, char **argv, const struct check_test *tes
 		perror("mmap");
 		return 1;
 	}
-	if (check_in_job())
-		return check_child(argc, argv, tests, ntests);
+	if (check_in_job()) {
+		int code = check_child(argc, argv, tests, ntests);
+		check_print_notes();
+		if (code != CHECK_SKIP_EXIT && check_is_first())
+			printf("# %d kept, %d broken, %d skipped\n", check_record->passed, check_record->failed,
+			       check_record->skipped);
+		return code;
+	}
 	do {
 		fflush(stdout);
 		pid_t child = fork();
@@ -260,6 +288,7 @@ static inline int check_main(int argc, char **argv, const struct check_test *tes
 		if (WIFEXITED(status) && WEXITSTATUS(status) == CHECK_SKIP_EXIT)
 			return CHECK_SKIP_EXIT;
 	} while (check_parent(status, tests, ntests));
+	check_print_notes();
 	printf("# %d kept, %d broken, %d skipped\n", check_record->passed, check_record->failed, check_record->skipped);
 	return check_record->failed > 0;
 }

@@ -53,6 +53,23 @@ static __global__ void count_wrong(const uint32_t *output, size_t count, int nra
 		atomicAdd(wrong, mine);
 }
 
+/** Of an AllGather: `count` elements of every rank, one rank's behind another's. */
+__host__ __device__ static inline uint32_t data_gathered(size_t count, uint32_t round, uint64_t index)
+{
+	return data_value((int)(index / count), round, index % count);
+}
+
+static __global__ void count_wrong_gathered(const uint32_t *output, size_t count, int nranks, uint32_t round,
+                                            unsigned long long *wrong)
+{
+	unsigned long long mine = 0;
+	size_t all = count * (size_t)nranks;
+	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < all; i += (size_t)gridDim.x * blockDim.x)
+		mine += output[i] != data_gathered(count, round, i);
+	if (mine)
+		atomicAdd(wrong, mine);
+}
+
 /** The same with the round in device memory: what a captured kernel needs to do something else in each replay. */
 static __global__ void write_input_of(uint32_t *input, size_t count, int rank, const uint32_t *round)
 {

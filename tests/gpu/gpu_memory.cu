@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What buffers may be, and what becomes of the memory around them. */
 #include "tests/gpu/data.cuh"
+#include "tests/gpu/vmm.cuh"
 
 extern "C" {
 #include "ipc/error.h"
@@ -129,51 +130,6 @@ static int memory_pools_will_do(void)
 	return places_close(places, &gang);
 }
 
-typedef CUresult (*create_function)(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *,
-                                    unsigned long long);
-typedef CUresult (*reserve_function)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
-typedef CUresult (*map_function)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
-typedef CUresult (*access_function)(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t);
-typedef CUresult (*unmap_function)(CUdeviceptr, size_t);
-typedef CUresult (*granularity_function)(size_t *, const CUmemAllocationProp *, CUmemAllocationGranularity_flags);
-
-static int driver(const char *name, void **function)
-{
-	cudaDriverEntryPointQueryResult found;
-	CUDA(cudaGetDriverEntryPointByVersion(name, function, 12000, cudaEnableDefault, &found));
-	REQUIRE(found == cudaDriverEntryPointSuccess && *function, "the driver has no %s", name);
-	return 0;
-}
-
-/* A range of two mappings, with the buffer across the seam. */
-static int map_two(int device, char **range, size_t *half)
-{
-	void *create, *reserve, *map, *access, *granularity;
-	CUmemAllocationProp property = {};
-	CUmemAccessDesc allowed = {};
-	CUdeviceptr address;
-	TRY(driver("cuMemCreate", &create));
-	TRY(driver("cuMemAddressReserve", &reserve));
-	TRY(driver("cuMemMap", &map));
-	TRY(driver("cuMemSetAccess", &access));
-	TRY(driver("cuMemGetAllocationGranularity", &granularity));
-	property.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	property.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	property.location.id = device;
-	allowed.location = property.location;
-	allowed.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-	REQUIRE(!((granularity_function)granularity)(half, &property, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "granularity");
-	REQUIRE(!((reserve_function)reserve)(&address, 2 * *half, 0, 0, 0), "reserving %zu bytes", 2 * *half);
-	for (size_t part = 0; part < 2; part++) {
-		CUmemGenericAllocationHandle handle;
-		REQUIRE(!((create_function)create)(&handle, *half, &property, 0), "creating %zu bytes", *half);
-		REQUIRE(!((map_function)map)(address + part * *half, *half, 0, handle, 0), "mapping %zu bytes", *half);
-	}
-	REQUIRE(!((access_function)access)(address, 2 * *half, &allowed, 1), "allowing access");
-	*range = (char *)address;
-	return 0;
-}
-
 static int mapped_memory_will_do_across_two_mappings(void)
 {
 	struct gang gang;
@@ -185,9 +141,9 @@ static int mapped_memory_will_do_across_two_mappings(void)
 		char *range;
 		size_t half;
 		CUDA(cudaSetDevice(places[i].device));
-		TRY(map_two(places[i].device, &range, &half));
+		TRY(vmm_take(places[i].device, 2, false, &range, &half));
 		inputs[i] = (uint32_t *)(range + half - COUNT * 2 / 4 * 4); /* half of it on each side of the seam */
-		TRY(map_two(places[i].device, &range, &half));
+		TRY(vmm_take(places[i].device, 2, false, &range, &half));
 		outputs[i] = (uint32_t *)(range + 64);
 	}
 	TRY(round_on(places, &gang, inputs, outputs, 5));
@@ -200,15 +156,15 @@ static int a_range_that_is_mapped_only_in_part_is_refused(void)
 	struct gang gang;
 	struct place places[GANG_MOST];
 	void *unmap;
-	TRY(driver("cuMemUnmap", &unmap));
+	TRY(vmm_driver("cuMemUnmap", &unmap));
 	TRY(gang_open(&gang, "cuda"));
 	TRY(places_open(places, &gang, COUNT));
 	for (int i = 0; i < gang.nlocal; i++) {
 		char *range;
 		size_t half;
 		CUDA(cudaSetDevice(places[i].device));
-		TRY(map_two(places[i].device, &range, &half));
-		REQUIRE(!((unmap_function)unmap)((CUdeviceptr)range + half, half), "unmapping the second half");
+		TRY(vmm_take(places[i].device, 2, false, &range, &half));
+		REQUIRE(!((vmm_range_function)unmap)((CUdeviceptr)range + half, half), "unmapping the second half");
 		REFUSED(ferryInvalidArgument, "beyond",
 		        ferryAllReduce(range, range, half / 4 + 1, ferryUint32, ferrySum, gang.comm[i],
 		                       (ferryStream_t)places[i].stream));
@@ -254,7 +210,7 @@ static int a_thread_without_a_context_can_call_and_has_none_afterwards(void)
 	struct place places[GANG_MOST];
 	struct stranger strangers[GANG_MOST] = {};
 	void *current;
-	TRY(driver("cuCtxGetCurrent", &current));
+	TRY(vmm_driver("cuCtxGetCurrent", &current));
 	TRY(gang_open(&gang, "cuda"));
 	TRY(places_open(places, &gang, COUNT));
 	for (int i = 0; i < gang.nlocal; i++) {
@@ -498,7 +454,7 @@ static int memory_that_cuda_ipc_cannot_open_is_not_exported(void)
 		CUDA(cudaMallocManaged((void **)&managed, 4096));
 		CUDA(cudaMallocAsync((void **)&pooled, 4096, places[i].stream));
 		CUDA(cudaStreamSynchronize(places[i].stream));
-		TRY(map_two(places[i].device, &range, &half));
+		TRY(vmm_take(places[i].device, 2, false, &range, &half));
 		DEVICE_REFUSES(ferryInvalidArgument, "cudaMallocAsync",
 		               ferry_device_export(device, pooled + 1, 8, &handle));
 		DEVICE_REFUSES(ferryInvalidArgument, "cuMemMap", ferry_device_export(device, range + 64, 8, &handle));
