@@ -261,7 +261,8 @@ static int kernels_go_on(cudaStream_t stream, uint32_t *word)
 		REQUIRE(cudaStreamQuery(stream) == cudaSuccess, "kernel %u has not run within 100 ms", i);
 		longest = std::max(longest, took);
 	}
-	check_note("one connection, %d streams wait: a kernel of another takes %.0f us at most", WAITING, 1e6 * longest);
+	check_note("one connection, %d streams wait: a kernel of another takes %.0f us at most", WAITING,
+	           1e6 * longest);
 	return 0;
 }
 
