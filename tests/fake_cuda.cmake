@@ -18,7 +18,7 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(fake_cuda_${suite} PROPERTIES TIMEOUT 60 LABELS lanes)
   endforeach()
 
-  add_library(cuda_places STATIC fake_cuda/places.c fake_cuda/routers.c)
+  add_library(cuda_places STATIC fake_cuda/places.c fake_cuda/routers.c fake_cuda/rank_process.c)
   target_compile_definitions(cuda_places PRIVATE
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
   add_dependencies(cuda_places ferry-router)
@@ -31,6 +31,11 @@ if(CUDA_INCLUDE_DIR)
   foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs)
     add_test(NAME ${suite}_mapped COMMAND ${suite})
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
+  endforeach()
+
+  foreach(suite mapped mapped_failures hostile)
+    ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
+    set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
   # Under libferry's surface, so with the devices linked in.

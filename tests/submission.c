@@ -188,7 +188,7 @@ static void what_cannot_be_is_refused_with_its_values_and_not_taken(void **state
 		for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
 			refused(taken + FERRY_RING_BYTES, lengths[i], FERRY_SUBMIT_COLLECTIVE);
 		refused(taken + UNIT, 256, FERRY_SUBMIT_COLLECTIVE);              /* longer than what is there */
-		refused(taken + 1, 256, FERRY_SUBMIT_COLLECTIVE);                 /* no whole lines */
+		refused(taken + 257, 256, FERRY_SUBMIT_COLLECTIVE);               /* no whole lines */
 		refused(taken + FERRY_RING_BYTES + UNIT, 256, FERRY_SUBMIT_COLLECTIVE);
 		refused(taken - UNIT, 256, FERRY_SUBMIT_COLLECTIVE);              /* goes backwards */
 		refused(taken + UINT64_MAX / 2 / UNIT * UNIT, 256, FERRY_SUBMIT_COLLECTIVE);

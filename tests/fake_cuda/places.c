@@ -124,28 +124,34 @@ static void close_buffer(CUdeviceptr memory, size_t bytes)
 	CU(cuMemFree(memory));
 }
 
+void place_open(struct place *place, int device, int rank, int nranks, size_t count)
+{
+	*place = (struct place){.device = device, .rank = rank, .nranks = nranks, .count = count};
+	place_enter(place);
+	CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
+	place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
+	place->output = open_buffer(&place->memory[1], count * sizeof(uint32_t));
+}
+
+void place_close(struct place *place)
+{
+	place_enter(place);
+	if (place->stream && place->stream != CU_STREAM_PER_THREAD)
+		CU(cuStreamDestroy(place->stream));
+	for (int which = 0; which < 2; which++)
+		close_buffer(place->memory[which], place->count * sizeof(uint32_t));
+}
+
 void places_open(struct place *places, const struct gang *gang, size_t count)
 {
-	for (int rank = 0; rank < gang->nranks; rank++) {
-		struct place *place = &places[rank];
-		*place = (struct place){
-			.device = gang->devices[rank], .rank = rank, .nranks = gang->nranks, .count = count};
-		place_enter(place);
-		CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
-		place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
-		place->output = open_buffer(&place->memory[1], count * sizeof(uint32_t));
-	}
+	for (int rank = 0; rank < gang->nranks; rank++)
+		place_open(&places[rank], gang->devices[rank], rank, gang->nranks, count);
 }
 
 void places_close(struct place *places, const struct gang *gang)
 {
-	for (int rank = 0; rank < gang->nranks; rank++) {
-		place_enter(&places[rank]);
-		if (places[rank].stream && places[rank].stream != CU_STREAM_PER_THREAD)
-			CU(cuStreamDestroy(places[rank].stream));
-		for (int which = 0; which < 2; which++)
-			close_buffer(places[rank].memory[which], places[rank].count * sizeof(uint32_t));
-	}
+	for (int rank = 0; rank < gang->nranks; rank++)
+		place_close(&places[rank]);
 }
 
 /* ---- rounds ---- */

@@ -81,6 +81,8 @@ void domains_close(void);
 void gang_open(struct gang *gang, int nranks, const int *devices, int domains);
 void gang_close(struct gang *gang);
 
+void place_open(struct place *place, int device, int rank, int nranks, size_t count);
+void place_close(struct place *place);
 /** A place for each rank of the gang: its context becomes the thread's while it is made. */
 void places_open(struct place *places, const struct gang *gang, size_t count);
 void places_close(struct place *places, const struct gang *gang);

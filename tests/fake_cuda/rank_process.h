@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A rank in a process of its own, over the double: the same program, started again, with a place (places.h), a
+ * communicator and a graph at a time. It does what it is ordered to over a socket. Suites' main gives a lone argument
+ * to rank_process_main.
+ */
+#ifndef FERRY_TESTS_RANK_PROCESS_H
+#define FERRY_TESTS_RANK_PROCESS_H
+
+#include "tests/fake_cuda/places.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum rank_order {
+	RANK_JOIN,     /* communicator and place */
+	RANK_ROUNDS,   /* so many into the stream */
+	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
+	RANK_LET_GO,
+	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
+	RANK_CAPTURE,  /* a graph of so many calls, the kernels around them included */
+	RANK_REPLAY,   /* so many times into the stream */
+	RANK_FORGET,   /* destroys the graph */
+	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
+	RANK_DESTROY,  /* the communicator; the place stays */
+	RANK_ABORT,
+	RANK_LEAVE     /* the place, and whether all was used as the driver wants it: `number`, misuses */
+};
+
+struct rank_ordered {
+	enum rank_order order;
+	int number;
+	bool wanted;
+	/* JOIN */
+	int rank, nranks, ordinal;
+	size_t count;
+	ferryUniqueId id;
+};
+
+struct rank_answer {
+	ferryResult_t result; /* of the communicator's function */
+	ferryResult_t error;  /* SETTLE: the communicator's */
+	int number, keepers, milliseconds;
+	bool settled;
+	uint32_t round;
+	size_t wrong;
+	char message[400];
+};
+
+struct rank_process {
+	pid_t pid;
+	int channel;
+};
+
+/** Starts one with these variables beside ours: "NAME=value ...", or NULL. */
+struct rank_process rank_start(const char *variables);
+/** Gives an order; rank_heard waits for its answer. Several ranks may be at work so. */
+void rank_order(const struct rank_process *rank, struct rank_ordered order);
+struct rank_answer rank_heard(const struct rank_process *rank);
+struct rank_answer rank_tell(const struct rank_process *rank, struct rank_ordered order);
+/** SIGKILL, and it is gone. */
+void rank_kill(struct rank_process *rank);
+/** LEAVE, without misuses, and its end. */
+void rank_finish(struct rank_process *rank);
+
+/** All of them: a communicator on these devices, a place each. */
+void ranks_join(const struct rank_process *ranks, int nranks, const int *ordinals, size_t count);
+/** The same order to all, and the answers: all must have succeeded. */
+void ranks_tell(const struct rank_process *ranks, int nranks, struct rank_ordered order, struct rank_answer *answers);
+/** So many rounds at each, which are right: as many in all as `total`. */
+void ranks_round(const struct rank_process *ranks, int nranks, int rounds, uint32_t total);
+
+int rank_process_main(int channel);
+
+#endif

@@ -1,0 +1,630 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks on GPUs that lie to the router that moves their data, over the double of the driver: whatever they write into
+ * their ring, their words and their cells, their job ends with a message, the router lives, and another job of it
+ * notices nothing. The liars are played by hand: they attach, map the arena and write.
+ */
+#include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/routers.h"
+
+#include "ipc/attach.h"
+#include "ipc/error.h"
+#include "ipc/publish.h"
+#include "ipc/words.h"
+#include "rank-lib/program/program.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define COUNT       4000 /* elements of a call */
+#define RANKS       2
+#define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
+#define PART_AT     sizeof(struct ferry_submission)
+
+static const int devices[] = {0, 1};
+
+/* ---- who plays by the rules ---- */
+
+static struct gang healthy;
+static struct place places[MOST_PLACES];
+static uint32_t rounds;
+static pid_t router;
+
+static int start_healthy(void **state)
+{
+	(void)state;
+	gang_open(&healthy, RANKS, devices, 1);
+	places_open(places, &healthy, COUNT);
+	rounds = 0;
+	router = routers_pid(0);
+	return 0;
+}
+
+static void others_run_on(void)
+{
+	assert_int_equal(kill(router, 0), 0);
+	places_round(places, &healthy);
+	places_settle(places, &healthy, ++rounds);
+}
+
+static int stop_healthy(void **state)
+{
+	gang_close(&healthy);
+	places_close(places, &healthy);
+	return no_misuse(state);
+}
+
+/* ---- who does not ---- */
+
+struct liar {
+	int sockets[RANKS];
+	struct ferry_job_arenas shared;
+	struct ferry_word *words; /* of both ranks: a process's */
+	struct ferry_plan *plan;
+	CUdeviceptr memory[RANKS];
+	uint64_t written[RANKS];  /* submissions */
+};
+
+static int make_words(size_t bytes, int seals)
+{
+	int descriptor = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_true(descriptor >= 0);
+	assert_int_equal(ftruncate(descriptor, (off_t)bytes), 0);
+	if (seals)
+		assert_int_equal(fcntl(descriptor, F_ADD_SEALS, seals), 0);
+	return descriptor;
+}
+
+static void socket_path(char *path, size_t bytes)
+{
+	snprintf(path, bytes, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
+}
+
+static void attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
+	                                       .rank = rank,
+	                                       .nranks = RANKS,
+	                                       .ndomains = 1,
+	                                       .flags = FERRY_ATTACH_MAPPED,
+	                                       .descriptors = 1,
+	                                       .staging = 1 << 20};
+	struct ferry_attach_reply reply;
+	char path[200];
+	CUuuid uuid;
+	int descriptor;
+	memcpy(message.key, &name, sizeof name);
+	message.key[15] = 0x77;
+	CU(cuDeviceGetUuid(&uuid, devices[rank]));
+	memcpy(message.gpu, &uuid, sizeof message.gpu);
+	socket_path(path, sizeof path);
+	assert_int_equal(ferry_attach_connect(path, &liar->sockets[rank]), ferrySuccess);
+	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, NULL),
+	                 ferrySuccess);
+	assert_int_equal(reply.flags, FERRY_ATTACH_MAPPED);
+	if (rank)
+		close(descriptor);
+	else
+		assert_int_equal(ferry_arena_map(descriptor, &liar->shared.arenas[0]), ferrySuccess);
+}
+
+static ferryResult_t make_ready(struct liar *liar, uint32_t rank)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
+	return ferry_attach_call(liar->sockets[rank], &message, NULL, NULL);
+}
+
+/* A buffer of each rank, under index 1 and generation 1. */
+static void export_buffer(struct liar *liar, uint32_t rank)
+{
+	struct ferry_exported exported = {
+	        .index = 1, .kind = FERRY_EXPORTED_IPC, .generation = 1, .bytes = 2 * COUNT * 4};
+	CUipcMemHandle handle;
+	CUuuid uuid;
+	place_enter(&places[rank]);
+	CU(cuMemAlloc(&liar->memory[rank], exported.bytes));
+	CU(cuIpcGetMemHandle(&handle, liar->memory[rank]));
+	CU(cuDeviceGetUuid(&uuid, devices[rank]));
+	memcpy(exported.handle, &handle, sizeof exported.handle);
+	memcpy(exported.gpu, &uuid, sizeof exported.gpu);
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT, .payload = ferry_exported_size(&exported)};
+	if (ferry_attach_call(liar->sockets[rank], &message, &exported, NULL))
+		fail_msg("EXPORT: %s", ferry_last_message());
+}
+
+static void give_plan(struct liar *liar, enum ferry_collective collective)
+{
+	struct ferry_topology topology = {.nranks = RANKS, .ndomains = 1};
+	struct ferry_compile_options options = {.count = collective == FERRY_ALLTOALLV ? 0 : COUNT,
+	                                        .type = ferryUint32,
+	                                        .redop = ferrySum,
+	                                        .slice = 1024,
+	                                        .window = 2};
+	struct ferry_program *program;
+	options.staging[0] = liar->shared.arenas[0].staging_bytes;
+	assert_int_equal(ferry_program_synthesize(collective, &topology, 0, &program), ferrySuccess);
+	assert_int_equal(ferry_program_compile(program, &options, &liar->plan), ferrySuccess);
+	ferry_program_free(program);
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = liar->plan->bytes};
+	for (int rank = 0; rank < RANKS; rank++)
+		assert_int_equal(ferry_attach_call(liar->sockets[rank], &message, liar->plan, NULL), ferrySuccess);
+}
+
+static void liar_open(struct liar *liar, enum ferry_collective collective)
+{
+	static uint32_t names;
+	memset(liar, 0, sizeof *liar);
+	liar->shared.nranks = RANKS;
+	liar->shared.ndomains = 1;
+	int words = make_words(WORDS_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	liar->words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, words, 0);
+	assert_ptr_not_equal(liar->words, MAP_FAILED);
+	names++;
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		attach(liar, rank, words, names);
+	close(words);
+	assert_int_equal(make_ready(liar, 0), ferrySuccess);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		export_buffer(liar, rank);
+	give_plan(liar, collective);
+}
+
+static void liar_close(struct liar *liar)
+{
+	for (int rank = 0; rank < RANKS; rank++)
+		close(liar->sockets[rank]);
+	for (int rank = 0; rank < RANKS; rank++)
+		if (liar->memory[rank]) {
+			place_enter(&places[rank]);
+			CU(cuMemFree(liar->memory[rank]));
+		}
+	ferry_arena_unmap(&liar->shared.arenas[0]);
+	munmap(liar->words, WORDS_BYTES);
+	free(liar->plan);
+}
+
+/* What a rank that does not lie would submit. */
+struct record {
+	struct ferry_submission head;
+	union {
+		struct ferry_submitted_part parts[FERRY_MAX_RANKS];
+		struct ferry_submitted_message messages[FERRY_SUBMISSION_MESSAGES];
+		char bytes[FERRY_SUBMISSION_MOST - sizeof(struct ferry_submission)];
+	};
+	size_t more;
+};
+
+static void honest_call(const struct liar *liar, uint32_t rank, struct record *record)
+{
+	memset(record, 0, sizeof *record);
+	record->head = (struct ferry_submission){
+	        .kind = FERRY_SUBMIT_COLLECTIVE,
+	        .word = rank,
+	        .seq = 1,
+	        .fixed = 1,
+	        .plan_hash = liar->plan->hash,
+	        .count = liar->plan->count,
+	        .shape = (uint32_t)liar->plan->collective | ferryUint32 << 8 | ferrySum << 16,
+	        .send = {.index = 1, .generation = 1},
+	        .receive = {.index = 1, .generation = 1, .offset = COUNT * 4}};
+	if (liar->plan->collective != FERRY_ALLTOALLV)
+		return;
+	record->head.nparts = RANKS;
+	for (uint32_t peer = 0; peer < RANKS; peer++)
+		record->parts[peer] = (struct ferry_submitted_part){2000, 2000 * peer, 2000, 2000 * peer};
+	record->more = RANKS * sizeof record->parts[0];
+}
+
+static void honest_messages(uint32_t rank, struct record *record)
+{
+	memset(record, 0, sizeof *record);
+	record->head = (struct ferry_submission){.kind = FERRY_SUBMIT_MESSAGES, .word = rank, .nparts = 2};
+	for (uint8_t direction = 0; direction < 2; direction++)
+		record->messages[direction] = (struct ferry_submitted_message){
+		        .buffer = {.index = 1, .generation = 1, .offset = direction ? COUNT * 4 : 0},
+		        .bytes = COUNT * 4,
+		        .message = 1,
+		        .peer = 1 - rank,
+		        .type = ferryUint32,
+		        .direction = direction};
+	record->more = 2 * sizeof record->messages[0];
+}
+
+static void ring_router(struct liar *liar, uint32_t rank)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&liar->shared, rank);
+	ferry_doorbell_ring(&line->d2h);
+	ferry_doorbell_ring(&line->h2d);
+	ferry_doorbell_ring(&liar->shared.arenas[0].header->router);
+}
+
+static void submit(struct liar *liar, uint32_t rank, struct record *record)
+{
+	if (!record->head.number)
+		record->head.number = ++liar->written[rank];
+	ferry_ring_write(&liar->shared.arenas[0].rings[rank], &record->head, record->bytes, record->more);
+	ring_router(liar, rank);
+}
+
+/* As the streams would. */
+static void reach(struct liar *liar)
+{
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		atomic_store(&liar->words[rank].word, 1);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		ring_router(liar, rank);
+}
+
+static bool has_failed(const struct liar *liar)
+{
+	return atomic_load(&liar->shared.arenas[0].header->failure.state);
+}
+
+static bool fails_within(const struct liar *liar, int milliseconds)
+{
+	for (int waited = 0; !has_failed(liar) && waited < milliseconds; waited++)
+		doze(1);
+	return has_failed(liar);
+}
+
+static void must_fail(const struct liar *liar, const char *words, const char *what)
+{
+	const struct ferry_failure *failure = &liar->shared.arenas[0].header->failure;
+	if (!fails_within(liar, 20000))
+		fail_msg("%s: the job lives", what);
+	if (failure->code != ferryInvalidUsage || !strstr(failure->message, words))
+		fail_msg("%s: %u, \"%s\"; expected \"%s\"", what, failure->code, failure->message, words);
+}
+
+static bool is_over(const struct liar *liar)
+{
+	return !atomic_load(&liar->words[0].word) && !atomic_load(&liar->words[1].word);
+}
+
+static void must_end(const struct liar *liar)
+{
+	for (int waited = 0; !is_over(liar) && !has_failed(liar) && waited < 20000; waited++)
+		doze(1);
+	if (has_failed(liar))
+		fail_msg("honest, and yet: \"%s\"", liar->shared.arenas[0].header->failure.message);
+	assert_true(is_over(liar));
+}
+
+/* ---- what the others compare with ---- */
+
+static void a_rank_that_does_not_lie_is_served(void **state)
+{
+	static const enum ferry_collective collectives[] = {FERRY_ALLREDUCE, FERRY_ALLTOALLV};
+	(void)state;
+	for (int which = 0; which < 3; which++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, collectives[which % 2]);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			uint32_t *memory = fake_cuda_reach(liar.memory[rank]);
+			for (uint32_t i = 0; i < COUNT; i++)
+				memory[i] = 1000 * (rank + 1) + i;
+			if (which == 2)
+				honest_messages(rank, &record);
+			else
+				honest_call(&liar, rank, &record);
+			submit(&liar, rank, &record);
+		}
+		reach(&liar);
+		must_end(&liar);
+		const uint32_t *output = (const uint32_t *)fake_cuda_reach(liar.memory[0]) + COUNT;
+		/* the sum; rank 1's first part behind our own, which would be our stream's to copy; rank 1's message */
+		assert_int_equal(output[which == 1 ? 500 : 7], which == 0 ? 3014 : which == 1 ? 2000 : 2007);
+		liar_close(&liar);
+	}
+	others_run_on();
+}
+
+/* ---- single lies ---- */
+
+struct lie {
+	const char *what;
+	size_t at, bytes; /* of struct record, the parts behind the head included */
+	uint64_t value;
+	const char *words;
+};
+
+#define HEAD(field)    offsetof(struct record, head.field), sizeof(((struct record *)0)->head.field)
+#define PART(field)    offsetof(struct record, parts[1].field), sizeof(((struct record *)0)->parts[1].field)
+#define MESSAGE(field) offsetof(struct record, messages[1].field), sizeof(((struct record *)0)->messages[1].field)
+
+static void tell_lies(const struct lie *lies, size_t count, enum ferry_collective collective, bool messages)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct liar liar;
+		struct record records[RANKS];
+		liar_open(&liar, collective);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			if (messages)
+				honest_messages(rank, &records[rank]);
+			else
+				honest_call(&liar, rank, &records[rank]);
+		uint32_t who = i % RANKS;
+		memcpy((char *)&records[who] + lies[i].at, &lies[i].value, lies[i].bytes);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			submit(&liar, rank, &records[rank]);
+		reach(&liar);
+		must_fail(&liar, lies[i].words, lies[i].what);
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+static void fields_out_of_range_end_the_job_with_their_values(void **state)
+{
+	static const struct lie lies[] = {
+	        {"kind 0", HEAD(kind), 0, "kind 0"},
+	        {"a kind that there is not", HEAD(kind), 9, "kind 9"},
+	        {"another kind's record", HEAD(kind), FERRY_SUBMIT_MESSAGES, "a group of 0"},
+	        {"a number from the past", HEAD(number), UINT64_MAX, "submission 18446744073709551615 after 0"},
+	        {"a number too far on", HEAD(number), 2, "submission 2 after 0"},
+	        {"one word too far", HEAD(word), FERRY_WORDS, "word 32768"},
+	        {"a word far away", HEAD(word), UINT32_MAX, "word 4294967295"},
+	        {"a plan that there is not", HEAD(plan_hash), 1234, "00000000000004d2"},
+	        {"no plan", HEAD(plan_hash), 0, "0000000000000000"},
+	        {"another count", HEAD(count), COUNT + 1, "of 4001 with the plan of"},
+	        {"a count that overflows", HEAD(count), UINT64_MAX, "18446744073709551615"},
+	        {"another collective", HEAD(shape), FERRY_ALLGATHER | ferryUint32 << 8, "allgather"},
+	        {"no collective", HEAD(shape), 0xff | ferryUint32 << 8, "no collective"},
+	        {"another type", HEAD(shape), FERRY_ALLREDUCE | ferryUint8 << 8, "with the plan of"},
+	        {"another root", HEAD(root), 1, "with the plan of"},
+	        {"a root beyond all ranks", HEAD(root), UINT32_MAX, "with the plan of"},
+	        {"a number and a name", HEAD(name), 7, "name 7"},
+	        {"neither number nor name", HEAD(seq), 0, "call 0, name 0"},
+	        {"a captured call with a number", HEAD(flags), FERRY_SUBMIT_CAPTURED, "captured"},
+	        {"behind itself", HEAD(after), 1, "after 1"},
+	        {"behind what is to come", HEAD(after), UINT64_MAX, "after 18446744073709551615"},
+	        {"more parts than bytes", HEAD(nparts), 65, "65 parts"},
+	        {"parts that overflow", HEAD(nparts), UINT32_MAX, "4294967295 parts"},
+	        {"an index beyond all", HEAD(send.index), FERRY_MOST_EXPORTS, "1024"},
+	        {"an index far away", HEAD(receive.index), UINT32_MAX, ""},
+	        {"an index of nothing", HEAD(send.index), 2, ""},
+	        {"no generation", HEAD(receive.generation), 0, ""},
+	        {"a generation to come", HEAD(send.generation), 2, ""},
+	        {"behind the end", HEAD(receive.offset), COUNT * 4 + 1, ""},
+	        {"an offset that overflows", HEAD(send.offset), UINT64_MAX, ""},
+	        {"an offset whose end overflows", HEAD(receive.offset), UINT64_MAX - COUNT, ""},
+	};
+	(void)state;
+	tell_lies(lies, sizeof lies / sizeof *lies, FERRY_ALLREDUCE, false);
+}
+
+static void parts_out_of_range_end_the_job_with_their_values(void **state)
+{
+	static const struct lie lies[] = {
+	        {"no parts", HEAD(nparts), 0, "with 0 parts"},
+	        {"too few parts", HEAD(nparts), 1, "with 1 parts"},
+	        {"a length that overflows", PART(send_length), UINT64_MAX, "18446744073709551615 bytes"},
+	        {"an offset that overflows", PART(receive_offset), UINT64_MAX - 1, "18446744073709551614"},
+	        {"a sum just short of it", PART(send_offset), UINT64_MAX - 2000, ""},
+	        {"beyond what is mapped", PART(send_offset), 2 * COUNT * 4 - 1999, ""},
+	        {"beyond what is mapped there", PART(receive_length), COUNT * 4 - 1999, ""},
+	        {"petabytes", PART(receive_length), 1ull << 55, ""},
+	};
+	(void)state;
+	tell_lies(lies, sizeof lies / sizeof *lies, FERRY_ALLTOALLV, false);
+}
+
+static void messages_out_of_range_end_the_job_with_their_values(void **state)
+{
+	static const struct lie lies[] = {
+	        {"no messages", HEAD(nparts), 0, "a group of 0"},
+	        {"captured", HEAD(flags), FERRY_SUBMIT_CAPTURED, ""},
+	        {"more than bytes", HEAD(nparts), 101, "101 parts"},
+	        {"a rank that there is not", MESSAGE(peer), RANKS, "with rank 2 of 2"},
+	        {"a rank far away", MESSAGE(peer), UINT32_MAX, "with rank 4294967295"},
+	        {"no direction", MESSAGE(direction), 2, "direction 2"},
+	        {"no type", MESSAGE(type), 200, "type 200"},
+	        {"too long", MESSAGE(bytes), 1ull << 56, "72057594037927936 bytes"},
+	        {"longer than what is mapped", MESSAGE(bytes), COUNT * 4 + 4, ""},
+	        {"an index beyond all", MESSAGE(buffer.index), FERRY_MOST_EXPORTS, ""},
+	        {"an offset that overflows", MESSAGE(buffer.offset), UINT64_MAX - 4, ""},
+	};
+	(void)state;
+	tell_lies(lies, sizeof lies / sizeof *lies, FERRY_ALLREDUCE, true);
+}
+
+/* ---- the ring, the words ---- */
+
+static void a_ring_whose_positions_cannot_be_ends_the_job(void **state)
+{
+	static const uint64_t positions[] = {1, 64, FERRY_RING_BYTES + 64, UINT64_MAX, 1ull << 40};
+	(void)state;
+	for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+		struct liar liar;
+		liar_open(&liar, FERRY_ALLREDUCE);
+		atomic_store(&liar.shared.arenas[0].rings[1].written, positions[i]);
+		ring_router(&liar, 1);
+		must_fail(&liar, "submission", "positions");
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+static _Atomic int changing;
+
+/* Writes over the heads of what another thread submits. */
+static void *change_heads(void *argument)
+{
+	struct liar *liar = argument;
+	struct ferry_ring *ring = &liar->shared.arenas[0].rings[0];
+	uint32_t state = 1;
+	while (atomic_load(&changing)) {
+		state = state * 1664525u + 1013904223u;
+		volatile char *at = ring->records + (state >> 8) % 2048;
+		char before = *at;
+		*at = (char)state;
+		*at = before;
+	}
+	return NULL;
+}
+
+static void heads_that_change_while_they_are_taken_harm_nobody(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 30; round++) {
+		struct liar liar;
+		struct record record;
+		pthread_t thread;
+		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE);
+		atomic_store(&changing, 1);
+		assert_int_equal(pthread_create(&thread, NULL, change_heads, &liar), 0);
+		for (uint64_t seq = 1; seq <= 8 && !has_failed(&liar); seq++) {
+			for (uint32_t rank = 0; rank < RANKS; rank++) {
+				honest_call(&liar, rank, &record);
+				record.head.seq = seq;
+				record.head.turn = (uint32_t)seq - 1;
+				submit(&liar, rank, &record);
+			}
+			reach(&liar);
+			for (int waited = 0; !is_over(&liar) && !has_failed(&liar) && waited < 100; waited++)
+				doze(1);
+		}
+		atomic_store(&changing, 0);
+		pthread_join(thread, NULL);
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+static void words_that_are_short_or_may_shrink_are_refused(void **state)
+{
+	static const struct {
+		size_t bytes;
+		int seals;
+	} bad[] = {{WORDS_BYTES, 0},
+	           {WORDS_BYTES - 4096, F_SEAL_SHRINK},
+	           {0, F_SEAL_SHRINK},
+	           {2 * WORDS_BYTES, F_SEAL_SHRINK},
+	           {WORDS_BYTES, F_SEAL_GROW}};
+	(void)state;
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct liar liar;
+		memset(&liar, 0, sizeof liar);
+		liar.shared.nranks = RANKS;
+		liar.shared.ndomains = 1;
+		int words = make_words(bad[i].bytes, bad[i].seals);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			attach(&liar, rank, words, 100000 + (uint32_t)i);
+		ferryResult_t result = make_ready(&liar, 0);
+		assert_int_equal(result, ferryRefused);
+		assert_non_null(strstr(ferry_last_message(), "words"));
+		for (int rank = 0; rank < RANKS; rank++)
+			close(liar.sockets[rank]);
+		ferry_arena_unmap(&liar.shared.arenas[0]);
+		close(words);
+		others_run_on();
+	}
+}
+
+/* ---- many lies at once ---- */
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* One value of some field, which is little off, a bound, or anything. */
+static void change_field(struct record *record, uint64_t *random)
+{
+	static const uint64_t values[] = {0, 1, 2, 63, 64, 1023, 1024, FERRY_WORDS, UINT32_MAX, 1ull << 32,
+	                                  1ull << 55, UINT64_MAX};
+	size_t size = 1u << next_random(random) % 4;
+	size_t at = next_random(random) % ((PART_AT + 2 * sizeof record->messages[0]) / size) * size;
+	uint64_t value = values[next_random(random) % (sizeof values / sizeof *values)];
+	if (next_random(random) % 4 == 0) {
+		memcpy(&value, (char *)record + at, size);
+		value += next_random(random) % 5 - 2;
+	}
+	if (next_random(random) % 8 == 0)
+		value = next_random(random);
+	memcpy((char *)record + at, &value, size);
+}
+
+static void submit_anything(struct liar *liar, uint64_t *random)
+{
+	struct record record;
+	uint64_t seqs[RANKS] = {0};
+	for (uint32_t i = 0; i < 12; i++) {
+		uint32_t rank = next_random(random) % RANKS;
+		if (next_random(random) % 3 == 0)
+			honest_messages(rank, &record);
+		else
+			honest_call(liar, rank, &record);
+		if (record.head.kind == FERRY_SUBMIT_COLLECTIVE) {
+			record.head.seq = ++seqs[rank];
+			if (next_random(random) % 4 == 0) {
+				record.head.flags = FERRY_SUBMIT_CAPTURED;
+				record.head.name = seqs[rank];
+				record.head.seq = 0;
+			}
+		}
+		record.head.word = (uint32_t)(next_random(random) % 3);
+		record.head.turn = (uint32_t)(next_random(random) % 3);
+		record.head.number = ++liar->written[rank];
+		for (uint64_t changes = next_random(random) % 3; changes; changes--)
+			change_field(&record, random);
+		if (next_random(random) % 16)
+			record.head.number = liar->written[rank];
+		submit(liar, rank, &record);
+	}
+}
+
+static void anything_at_all_harms_nobody_else(void **state)
+{
+	uint64_t random = 88172645463325252ull;
+	int failed = 0;
+	(void)state;
+	for (int round = 0; round < 150; round++) {
+		struct liar liar;
+		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE);
+		for (int step = 0; step < 6 && !has_failed(&liar); step++) {
+			submit_anything(&liar, &random);
+			for (uint32_t word = 0; word < 3; word++) {
+				atomic_store(&liar.words[word].word, next_random(&random) % 2);
+				atomic_store(&liar.words[word].forgotten, next_random(&random) % 8 == 0);
+			}
+			reach(&liar);
+			fails_within(&liar, 3);
+		}
+		failed += has_failed(&liar);
+		liar_close(&liar);
+		if (round % 10 == 9)
+			others_run_on();
+	}
+	assert_true(failed > 75); /* else it lies too little */
+	others_run_on();
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start_healthy, stop_healthy)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(a_rank_that_does_not_lie_is_served),
+	        TEST(fields_out_of_range_end_the_job_with_their_values),
+	        TEST(parts_out_of_range_end_the_job_with_their_values),
+	        TEST(messages_out_of_range_end_the_job_with_their_values),
+	        TEST(a_ring_whose_positions_cannot_be_ends_the_job),
+	        TEST(heads_that_change_while_they_are_taken_harm_nobody),
+	        TEST(words_that_are_short_or_may_shrink_are_refused),
+	        TEST(anything_at_all_harms_nobody_else),
+	};
+	setenv("FERRY_LOG", "error", 1); /* a line for each job that fails otherwise */
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

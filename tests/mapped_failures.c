@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks in processes of their own, whose routers move their data, over the double of the driver: where it works, where
+ * they fall back to lanes of their own, and what those who are left notice when somebody dies.
+ */
+#include "tests/fake_cuda/rank_process.h"
+#include "tests/fake_cuda/routers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT 30011
+#define LARGE 1000003 /* elements: many slices */
+
+static const int devices[] = {0, 1, 2, 3}, others[] = {2, 3}, one_device[] = {0, 0, 0, 0};
+
+#define ORDER(...) ((struct rank_ordered){__VA_ARGS__})
+
+static void start_all(struct rank_process *ranks, int nranks, const char *variables)
+{
+	for (int rank = 0; rank < nranks; rank++)
+		ranks[rank] = rank_start(variables);
+}
+
+static void finish_all(struct rank_process *ranks, int nranks)
+{
+	for (int rank = 0; rank < nranks; rank++)
+		rank_finish(&ranks[rank]);
+}
+
+static void destroy_and_finish(struct rank_process *ranks, int nranks)
+{
+	ranks_tell(ranks, nranks, ORDER(.order = RANK_DESTROY), NULL);
+	finish_all(ranks, nranks);
+}
+
+/* The stream goes on within a second, and the communicator says why. */
+static void released(const struct rank_process *rank, const char *words)
+{
+	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
+	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
+	    !strstr(answer.message, words))
+		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
+		         ferryGetErrorString(answer.error), answer.message, words);
+}
+
+/* ---- where it works, and where not ---- */
+
+/* keepers: 1 where the router moves the data, which all that the rank's process has beside is the double's. */
+static void rounds_by(const char *const *variables, const int *ordinals, int keepers)
+{
+	struct rank_process ranks[2];
+	for (int rank = 0; rank < 2; rank++)
+		ranks[rank] = rank_start(variables[rank]);
+	ranks_join(ranks, 2, ordinals, COUNT);
+	ranks_round(ranks, 2, 5, 5);
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, keepers);
+	destroy_and_finish(ranks, 2);
+}
+
+static void ranks_that_see_other_devices_under_the_same_number_are_mapped(void **state)
+{
+	(void)state;
+	static const char *const variables[] = {"CUDA_VISIBLE_DEVICES=2", "CUDA_VISIBLE_DEVICES=3,1"};
+	domains_open(1);
+	rounds_by(variables, one_device, 1);
+	domains_close();
+}
+
+static void ranks_of_two_processes_may_share_a_device(void **state)
+{
+	(void)state;
+	static const char *const variables[] = {NULL, NULL};
+	domains_open(1);
+	rounds_by(variables, one_device, 1);
+	domains_close();
+}
+
+static void ranks_that_want_it_have_lanes_of_their_own(void **state)
+{
+	(void)state;
+	static const char *const variables[] = {"FERRY_LANES=rank", "FERRY_LANES=rank"};
+	domains_open(1);
+	rounds_by(variables, devices, 0);
+	domains_close();
+}
+
+static void one_rank_has_lanes_of_its_own_and_the_other_is_mapped(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2] = {rank_start("FERRY_LANES=rank"), rank_start(NULL)};
+	domains_open(1);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 5, 5);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
+static void a_router_that_can_map_nothing_leaves_the_data_to_the_ranks(void **state)
+{
+	(void)state;
+	static const char *const variables[] = {NULL, NULL};
+	setenv("FAKE_CUDA_NO_IPC", "1", 1);
+	domains_open(1);
+	unsetenv("FAKE_CUDA_NO_IPC");
+	rounds_by(variables, devices, 0);
+	domains_close();
+}
+
+static void a_device_that_one_process_may_use_is_left_to_its_rank(void **state)
+{
+	(void)state;
+	static const char exclusive[] = "FAKE_CUDA_EXCLUSIVE=1 FAKE_CUDA_MACHINE=mapped-exclusive";
+	static const char *const variables[] = {exclusive, exclusive};
+	setenv("FAKE_CUDA_EXCLUSIVE", "1", 1);
+	setenv("FAKE_CUDA_MACHINE", "mapped-exclusive", 1);
+	domains_open(1);
+	unsetenv("FAKE_CUDA_EXCLUSIVE");
+	unsetenv("FAKE_CUDA_MACHINE");
+	rounds_by(variables, devices, 0);
+	domains_close();
+}
+
+/* ---- ranks die ---- */
+
+static void survivors_of_a_rank(const char *where, size_t count, int kill_after_ms)
+{
+	struct rank_process ranks[3];
+	struct gang bystanders;
+	struct place places[MOST_PLACES];
+	gang_open(&bystanders, 2, others, 1);
+	places_open(places, &bystanders, COUNT);
+	places_round(places, &bystanders);
+	start_all(ranks, 3, NULL);
+	ranks_join(ranks, 3, devices, count);
+	ranks_round(ranks, 3, 1, 1);
+	place_round(&places[0], bystanders.comms[0]); /* is in the middle of a call, too */
+	int callers = kill_after_ms < 0 ? 2 : 3;
+	ranks_tell(ranks, callers, ORDER(.order = RANK_ROUNDS, .number = callers == 3 ? 6 : 1), NULL);
+	doze(kill_after_ms < 0 ? 20 : kill_after_ms);
+	rank_kill(&ranks[2]);
+	for (int rank = 0; rank < 2; rank++)
+		released(&ranks[rank], where);
+	place_round(&places[1], bystanders.comms[1]);
+	for (int i = 0; i < 20; i++)
+		places_round(places, &bystanders);
+	places_settle(places, &bystanders, 22);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 3, 3);
+	destroy_and_finish(ranks, 2);
+	gang_close(&bystanders);
+	places_close(places, &bystanders);
+}
+
+static void others_go_on_within_a_second_when_a_rank_dies_that_they_wait_for(void **state)
+{
+	(void)state;
+	survivors_of_a_rank("rank 2", COUNT, -1);
+}
+
+/* Copies from and to its memory are under way. */
+static void others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls(void **state)
+{
+	(void)state;
+	for (int after = 0; after < 4; after++)
+		survivors_of_a_rank("rank 2", LARGE, 5 * after);
+}
+
+static void a_replay_while_a_rank_dies_ends_within_a_second(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 3), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 4), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+	rank_tell(&ranks[0], ORDER(.order = RANK_REPLAY, .number = 2));
+	rank_kill(&ranks[1]);
+	released(&ranks[0], "rank 1");
+	rank_tell(&ranks[0], ORDER(.order = RANK_REPLAY, .number = 2)); /* it is in vain, and holds nobody up */
+	released(&ranks[0], "rank 1");
+	rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
+	rank_tell(&ranks[0], ORDER(.order = RANK_FORGET));
+	rank_finish(&ranks[0]);
+	domains_close();
+}
+
+/* ---- routers die ---- */
+
+static void streams_go_on_when_their_router_dies(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 2, 2);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+	rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
+	doze(20);
+	routers_kill(0);
+	released(&ranks[0], "router of domain 0 died");
+	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO)); /* comes to its calls only now */
+	released(&ranks[1], "router of domain 0 died");
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 3), NULL);
+	for (int rank = 0; rank < 2; rank++)
+		released(&ranks[rank], "router of domain 0 died");
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
+	for (int rank = 0; rank < 2; rank++)
+		rank_tell(&ranks[rank], ORDER(.order = RANK_FORGET));
+	routers_open(1);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 3, 3);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
+static void a_router_of_another_domain_that_dies_ends_the_communicator(void **state)
+{
+	(void)state;
+	struct rank_process ranks[4];
+	domains_open(2);
+	start_all(ranks, 4, NULL);
+	ranks_join(ranks, 4, devices, COUNT);
+	ranks_round(ranks, 4, 2, 2);
+	ranks_tell(ranks, 3, ORDER(.order = RANK_ROUNDS, .number = 1), NULL);
+	doze(20);
+	routers_kill(1);
+	for (int rank = 0; rank < 3; rank++)
+		released(&ranks[rank], "router of domain 1");
+	ranks_tell(ranks, 4, ORDER(.order = RANK_ABORT), NULL);
+	routers_open(2);
+	ranks_join(ranks, 4, devices, COUNT);
+	ranks_round(ranks, 4, 2, 2);
+	destroy_and_finish(ranks, 4);
+	domains_close();
+}
+
+/* ---- ends ---- */
+
+static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 1, 1);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_HOLD), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 10), NULL);
+	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
+	assert_in_range(answer.milliseconds, 0, 2000);
+	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+	released(&ranks[1], "rank 0 aborted");
+	rank_tell(&ranks[1], ORDER(.order = RANK_ABORT));
+	ranks_join(&ranks[1], 1, devices, COUNT); /* words are used again meanwhile */
+	ranks_round(&ranks[1], 1, 3, 3);
+	rank_tell(&ranks[0], ORDER(.order = RANK_LET_GO));
+	rank_tell(&ranks[1], ORDER(.order = RANK_DESTROY));
+	ranks_join(ranks, 2, devices, COUNT); /* its place is closed by that: the stream has come to its end */
+	ranks_round(ranks, 2, 3, 3);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
+static void a_graph_outlives_its_communicator_and_holds_nobody_up(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	for (int round = 0; round < 3; round++) {
+		ranks_join(ranks, 2, devices, COUNT);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 4), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 3), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_DESTROY), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_FORGET), NULL);
+	}
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 3, 3);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(ranks_that_see_other_devices_under_the_same_number_are_mapped),
+	        TEST(ranks_of_two_processes_may_share_a_device),
+	        TEST(ranks_that_want_it_have_lanes_of_their_own),
+	        TEST(one_rank_has_lanes_of_its_own_and_the_other_is_mapped),
+	        TEST(a_router_that_can_map_nothing_leaves_the_data_to_the_ranks),
+	        TEST(a_device_that_one_process_may_use_is_left_to_its_rank),
+	        TEST(others_go_on_within_a_second_when_a_rank_dies_that_they_wait_for),
+	        TEST(others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls),
+	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
+	        TEST(streams_go_on_when_their_router_dies),
+	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
+	        TEST(a_stream_that_comes_to_an_aborted_call_goes_on),
+	        TEST(a_graph_outlives_its_communicator_and_holds_nobody_up),
+	};
+	if (argc == 2)
+		return rank_process_main(atoi(argv[1]));
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
