@@ -4,7 +4,7 @@
 add_executable(fuzz_seeds fuzz_seeds.c)
 target_link_libraries(fuzz_seeds PRIVATE ferry_program)
 
-set(fuzz_targets fuzz_program fuzz_plan fuzz_attach)
+set(fuzz_targets fuzz_program fuzz_plan fuzz_attach fuzz_submission)
 foreach(target ${fuzz_targets})
   add_executable(${target} ${target}.c $<$<NOT:$<BOOL:${FERRY_BUILD_FUZZERS}>>:fuzz_replay.c>)
   target_link_libraries(${target} PRIVATE ferry_program)
@@ -21,8 +21,11 @@ if(NOT FERRY_BUILD_FUZZERS)
     COMMAND fuzz_program 300 ${CMAKE_CURRENT_SOURCE_DIR}/corpus/program ${fuzz_seed_dir}/program)
   add_test(NAME any_bytes_as_plan_are_refused_or_stay_inside COMMAND fuzz_plan 3000 ${fuzz_seed_dir}/plan)
   add_test(NAME any_bytes_as_attach_message_are_refused_or_in_range COMMAND fuzz_attach 20000 ${fuzz_seed_dir}/attach)
+  add_test(NAME any_bytes_in_a_ring_of_submissions_are_refused_or_whole
+    COMMAND fuzz_submission 3000 ${fuzz_seed_dir}/submission)
   set_tests_properties(fuzz_seeds_are_valid PROPERTIES FIXTURES_SETUP fuzz_seeds LABELS program TIMEOUT 60)
   set_tests_properties(any_text_as_program_is_refused_or_compiles_to_a_valid_plan
     any_bytes_as_plan_are_refused_or_stay_inside any_bytes_as_attach_message_are_refused_or_in_range
+    any_bytes_in_a_ring_of_submissions_are_refused_or_whole
     PROPERTIES FIXTURES_REQUIRED fuzz_seeds LABELS program TIMEOUT 120)
 endif()

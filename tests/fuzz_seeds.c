@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes seeds for the fuzz targets into DIRECTORY/program, /plan and /attach: synthesized programs, the plans they
- * compile to, and one valid message of each kind. Made when they are needed, so they never lag behind the formats.
+ * Writes seeds for the fuzz targets into DIRECTORY/program, /plan, /attach and /submission: synthesized programs, the
+ * plans they compile to, one valid message of each kind, and rings with records. Made when they are needed, so they
+ * never lag behind the formats.
  */
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/export.h"
+#include "ipc/submission.h"
 #include "rank-lib/program/program.h"
 
 #include <stdlib.h>
@@ -107,6 +109,32 @@ static int write_export(const char *directory, uint32_t kind)
 	return write_file(directory, "attach", name, &exported, ferry_exported_size(&exported));
 }
 
+/* As fuzz_submission.c reads it: some records of several sizes, across the end of the ring or not. */
+static int write_ring(const char *directory, uint16_t line)
+{
+	static struct ferry_ring ring;
+	static uint8_t bytes[6 + FERRY_RING_BYTES], behind[2000];
+	uint64_t begin = line * 64ull;
+	char name[16];
+	memset(&ring, 0, sizeof ring);
+	atomic_store(&ring.written, begin);
+	atomic_store(&ring.taken, begin);
+	for (uint32_t number = 1; number <= 6; number++) {
+		struct ferry_submission head = {.kind = FERRY_SUBMIT_COLLECTIVE, .number = number, .seq = number};
+		if (!ferry_ring_write(&ring, &head, behind, number * number * 50)) {
+			fprintf(stderr, "no room for submission %u\n", number);
+			return 1;
+		}
+	}
+	uint32_t written = (uint32_t)(atomic_load(&ring.written) - begin);
+	memcpy(bytes, &line, sizeof line);
+	memcpy(bytes + sizeof line, &written, sizeof written);
+	for (uint32_t i = 0; i < written; i++)
+		bytes[6 + i] = (uint8_t)ring.records[(begin + i) % FERRY_RING_BYTES];
+	snprintf(name, sizeof name, "ring-%u", line);
+	return write_file(directory, "submission", name, bytes, 6 + written);
+}
+
 int main(int argc, char **argv)
 {
 	int failed = 0;
@@ -122,6 +150,7 @@ int main(int argc, char **argv)
 	}
 	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
 		failed |= write_message(argv[1], kind);
+	failed |= write_ring(argv[1], 0) | write_ring(argv[1], 990) | write_ring(argv[1], 1020);
 	failed |= write_export(argv[1], FERRY_EXPORTED_IPC) | write_export(argv[1], FERRY_EXPORTED_VMM);
 	return failed;
 }
