@@ -201,7 +201,7 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	return progress;
 }
 
-static void drop_calls(struct ferry_seat *seat)
+void ferry_lane_drop_calls(struct ferry_seat *seat)
 {
 	take_inbox(seat);
 	while (seat->calls)
@@ -246,7 +246,7 @@ static bool refresh(struct ferry_lane *lane)
 	for (struct ferry_member *member = lanes->members; member; member = member->next) {
 		struct ferry_seat *seat = &member->seats[lane->direction];
 		if (seat->leaves && !seat->left && !seat->under_way) {
-			drop_calls(seat);
+			ferry_lane_drop_calls(seat);
 			seat->left = true;
 			pthread_cond_broadcast(&lanes->changed);
 		}

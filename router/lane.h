@@ -57,4 +57,7 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 /** `stopping` is set, and all members have left. */
 void ferry_lane_close(struct ferry_lane *lane);
 
+/** Drops all calls of a seat that no lane looks after: one of its lane's thread, or one that has been left. */
+void ferry_lane_drop_calls(struct ferry_seat *seat);
+
 #endif

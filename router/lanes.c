@@ -81,8 +81,10 @@ void ferry_lanes_leave(struct ferry_member *member)
 			break;
 		}
 	pthread_mutex_unlock(&lanes->lock);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		ferry_lane_drop_calls(&member->seats[direction]); /* what one lane has taken after the other had left */
 		pthread_mutex_destroy(&member->seats[direction].inbox_lock);
+	}
 	member->lanes = NULL;
 }
 
