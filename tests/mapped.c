@@ -109,7 +109,7 @@ static void memory_that_is_freed_beside_a_call_comes_back_within_two_seconds(voi
 	double start = seconds();
 	CU(cuMemFree(memory));
 	assert_true(seconds() - start < 2);
-	assert_int_equal(memory_left(), before - BYTES); /* the router has it mapped: that it is so is the test's point */
+	assert_int_equal(memory_left(), before - BYTES); /* the router has it mapped */
 	places_settle(places, &gang, 2);
 	place_enter(&places[0]);
 	start = seconds();
@@ -248,8 +248,8 @@ static void group_of_messages(const struct place *place, ferryComm_t comm, uint3
 	place_enter(place);
 	OK(ferryGroupStart());
 	for (int i = 0; i < MESSAGES; at += elements_of(i++)) {
-		OK(ferrySend(pointer_of(place->input + 4 * at), elements_of(i), ferryUint32, (place->rank + 1) % 3, comm,
-		             stream));
+		OK(ferrySend(pointer_of(place->input + 4 * at), elements_of(i), ferryUint32, (place->rank + 1) % 3,
+		             comm, stream));
 		OK(ferryRecv(pointer_of(place->output + 4 * at), elements_of(i), ferryUint32, (place->rank + 2) % 3,
 		             comm, stream));
 	}

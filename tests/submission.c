@@ -98,7 +98,7 @@ static void records_of_all_sizes_are_taken_whole_and_in_order(void **state)
 	}
 }
 
-static void a_full_ring_takes_nothing_until_a_record_was_taken_and_loses_nothing(void **state)
+static void a_full_ring_takes_nothing_until_one_was_taken_and_loses_nothing(void **state)
 {
 	(void)state;
 	uint64_t written = 0, read = 0;
@@ -230,8 +230,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_setup(an_empty_ring_has_no_record, empty_ring),
 	        cmocka_unit_test_setup(records_of_all_sizes_are_taken_whole_and_in_order, empty_ring),
-	        cmocka_unit_test_setup(a_full_ring_takes_nothing_until_a_record_was_taken_and_loses_nothing,
-	                               empty_ring),
+	        cmocka_unit_test_setup(a_full_ring_takes_nothing_until_one_was_taken_and_loses_nothing, empty_ring),
 	        cmocka_unit_test_setup(a_ring_is_filled_to_the_last_byte, empty_ring),
 	        cmocka_unit_test_setup(a_writer_and_a_taker_in_two_threads_agree, empty_ring),
 	        cmocka_unit_test_setup(what_cannot_be_is_refused_with_its_values_and_not_taken, empty_ring),
