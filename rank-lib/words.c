@@ -14,6 +14,11 @@
 
 #define BYTES (FERRY_WORDS * sizeof(struct ferry_word))
 
+/*
+ * Held while the block is made known to the device, and not around a fork: the driver may have locks of its own there.
+ * Taken before `lock`.
+ */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below, but for what words hold */
 static struct ferry_word *words;
 static int block = -1;
@@ -60,12 +65,18 @@ static ferryResult_t make_block(void)
 
 ferryResult_t ferry_words_open(struct ferry_device *device, int *descriptor)
 {
+	pthread_mutex_lock(&opening);
 	pthread_mutex_lock(&lock);
 	ferryResult_t result = words ? ferrySuccess : make_block();
-	if (!result && !registered && !(result = device->ops->register_words(device, words, BYTES)))
-		registered = true;
+	bool known = registered;
 	*descriptor = block;
 	pthread_mutex_unlock(&lock);
+	if (!result && !known && !(result = device->ops->register_words(device, words, BYTES))) {
+		pthread_mutex_lock(&lock);
+		registered = true;
+		pthread_mutex_unlock(&lock);
+	}
+	pthread_mutex_unlock(&opening);
 	return result;
 }
 
@@ -280,6 +291,7 @@ void ferry_words_after_fork(bool in_child)
 		registered = false;
 		orphans.count = 0;
 		orphans_kept = false;
+		pthread_mutex_init(&opening, NULL); /* who held it is not here */
 	}
 	pthread_mutex_unlock(&lock);
 	pthread_mutex_unlock(&orphans.lock);
