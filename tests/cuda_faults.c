@@ -138,6 +138,7 @@ static int refused_settings(void)
 	                                          {"FERRY_LAZY_MODULES", "-1"},
 	                                          {"FERRY_STAGING", "0"},
 	                                          {"FERRY_LIMITS", "/dev/null/limits.json"}};
+	setenv("FERRY_ROUTER", "embedded", 1); /* some settings are of lanes of its own */
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
 		ferryComm_t comm;
 		setenv(settings[i][0], settings[i][1], 1);

@@ -157,7 +157,7 @@ static int every_capture_mode_will_do(void)
 	return places_close(places, &gang);
 }
 
-static int capture_of_what_is_not_supported_is_refused_and_the_capture_stays_valid(void)
+static int a_refused_call_leaves_the_capture_valid(void)
 {
 	struct gang gang;
 	struct place places[GANG_MOST];
@@ -171,10 +171,6 @@ static int capture_of_what_is_not_supported_is_refused_and_the_capture_stays_val
 		CUDA(cudaSetDevice(places[i].device));
 		CUDA(cudaStreamBeginCapture(places[i].stream, cudaStreamCaptureModeGlobal));
 		write_input_of<<<GRID, 0, places[i].stream>>>(places[i].input, COUNT, places[i].rank, places[i].round);
-		REFUSED(ferryInvalidUsage, "graph",
-		        ferrySend(places[i].input, 1, ferryUint32, 0, gang.comm[i], stream));
-		REFUSED(ferryInvalidUsage, "graph",
-		        ferryRecv(places[i].output, 1, ferryUint32, 0, gang.comm[i], stream));
 		REFUSED(ferryInvalidArgument, "host memory",
 		        ferryAllReduce(&host, &host, 1, ferryUint32, ferrySum, gang.comm[i], stream));
 		TRY(place_call(&places[i], gang.comm[i]));
@@ -188,6 +184,54 @@ static int capture_of_what_is_not_supported_is_refused_and_the_capture_stays_val
 	for (int i = 0; i < 10; i++)
 		TRY(replay(places, &gang, graphs));
 	TRY(require_rounds(places, &gang, 10, "after refused calls"));
+	TRY(forget(places, &gang, graphs));
+	TRY(gang_close(&gang));
+	return places_close(places, &gang);
+}
+
+/* Round after round each rank sends its input to the right and receives the left one's. */
+static __global__ void count_wrong_from(const uint32_t *output, size_t count, int rank, const uint32_t *round,
+                                        unsigned long long *wrong)
+{
+	unsigned long long mine = 0;
+	for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x)
+		mine += output[i] != data_value(rank, *round, i);
+	if (mine)
+		atomicAdd(wrong, mine);
+}
+
+static int capture_messages(struct place *place, ferryComm_t comm, cudaGraphExec_t *graph)
+{
+	ferryStream_t stream = (ferryStream_t)place->stream;
+	int right = (place->rank + 1) % place->nranks, left = (place->rank + place->nranks - 1) % place->nranks;
+	cudaGraph_t captured;
+	CUDA(cudaSetDevice(place->device));
+	CUDA(cudaStreamBeginCapture(place->stream, cudaStreamCaptureModeGlobal));
+	write_input_of<<<GRID, 0, place->stream>>>(place->input, place->count, place->rank, place->round);
+	FERRY(ferryGroupStart());
+	FERRY(ferrySend(place->input, place->count, ferryUint32, right, comm, stream));
+	FERRY(ferryRecv(place->output, place->count, ferryUint32, left, comm, stream));
+	FERRY(ferryGroupEnd());
+	count_wrong_from<<<GRID, 0, place->stream>>>(place->output, place->count, left, place->round, place->wrong);
+	next_round<<<1, 1, 0, place->stream>>>(place->round);
+	CUDA(cudaStreamEndCapture(place->stream, &captured));
+	CUDA(cudaGraphInstantiate(graph, captured, 0));
+	CUDA(cudaGraphDestroy(captured));
+	return 0;
+}
+
+static int captured_sends_and_receives_are_replayed(void)
+{
+	struct gang gang;
+	struct place places[GANG_MOST];
+	cudaGraphExec_t graphs[GANG_MOST];
+	TRY(gang_open(&gang, "cuda"));
+	TRY(places_open(places, &gang, COUNT));
+	for (int i = 0; i < gang.nlocal; i++)
+		TRY(capture_messages(&places[i], gang.comm[i], &graphs[i]));
+	for (int i = 0; i < 200; i++)
+		TRY(replay(places, &gang, graphs));
+	TRY(require_rounds(places, &gang, 200, "sends and receives"));
 	TRY(forget(places, &gang, graphs));
 	TRY(gang_close(&gang));
 	return places_close(places, &gang);
@@ -378,7 +422,8 @@ int main(int argc, char **argv)
 	        TEST(several_calls_of_one_graph_and_eager_calls_between_replays),
 	        TEST(two_graphs_on_two_streams_of_one_communicator_are_replayed_side_by_side),
 	        TEST(every_capture_mode_will_do),
-	        TEST(capture_of_what_is_not_supported_is_refused_and_the_capture_stays_valid),
+	        TEST(a_refused_call_leaves_the_capture_valid),
+	        TEST(captured_sends_and_receives_are_replayed),
 	        TEST(graph_and_communicator_may_be_destroyed_in_either_order),
 	        TEST(a_graph_that_was_never_replayed_is_forgotten),
 	        TEST(a_group_is_captured_over_all_gpus_beside_calls_under_way),
