@@ -26,12 +26,18 @@ void ferry_exports_close(struct ferry_exports *exports);
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
  * until ferry_exports_unpin, too. Where the router has not got it, or not any more, or where other memory has come in
  * its place, it is exported here and now, which takes up to 10 ms; else 0.1 us and as much per piece. Errors:
- * ferryInvalidUsage, and that for nothing else: memory that cannot be exported, which has to go another way.
- * ferryInvalidArgument: no memory of the device; ferryRefused: all indexes are pinned; ferryRemoteError,
- * ferrySystemError: the router does not answer; what it, or the driver, says.
+ * those that ferry_exports_refused knows, memory that has to go another way: ferryInvalidUsage, for it cannot be
+ * exported; ferryRefused, for all indexes are pinned, or the router still maps what was freed and had that place.
+ * ferryInvalidArgument: no memory of the device; ferryRemoteError, ferrySystemError: the router does not answer; what
+ * it, or the driver, says.
  */
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
                                  bool pin, struct ferry_buffer_name *name);
+
+static inline bool ferry_exports_refused(ferryResult_t result)
+{
+	return result == ferryInvalidUsage || result == ferryRefused;
+}
 
 /** Takes back one pin. Nothing happens if the name's memory has gone. */
 void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name);

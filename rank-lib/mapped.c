@@ -244,7 +244,7 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
 	uint64_t submission = mapped->submissions.written + 1;
 	void *memory;
 	ferryResult_t result = ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures, name);
-	if (result != ferryInvalidUsage)
+	if (!ferry_exports_refused(result))
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
 	result = ferry_windows_take(&mapped->windows, mapped->device, stream->captures ? 0 : stream->id, direction,
@@ -429,7 +429,7 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 			continue;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
 		                                          submission, pin, &message->buffer);
-		if (result && result != ferryInvalidUsage)
+		if (result && !ferry_exports_refused(result))
 			return result;
 		if (!result)
 			continue;

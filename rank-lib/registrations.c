@@ -18,7 +18,7 @@ static ferryResult_t name_buffer(struct ferry_exports *exports, const void *buff
 		return ferrySuccess;
 	ferryResult_t result = ferry_exports_name(exports, buffer, bytes, 0, true, &made->name);
 	made->named = !result;
-	if (result != ferryInvalidUsage)
+	if (!ferry_exports_refused(result))
 		return result;
 	ferry_forget_message(); /* it cannot be exported: calls with it go another way */
 	return ferrySuccess;

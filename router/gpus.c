@@ -150,8 +150,10 @@ static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_expor
 	CUipcMemHandle handle;
 	memcpy(&handle, exported->handle, sizeof handle);
 	CUresult refused = driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-	if (refused)
-		return ferry_cuda_failed(driver, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
+	if (refused) {
+		ferry_cuda_failed(driver, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
+		return refused == CUDA_ERROR_ALREADY_MAPPED ? ferryRefused : ferryUnhandledDeviceError;
+	}
 	/* What is mapped counts, not what the rank says of it. */
 	refused = driver->PointerGetAttributes(2, attributes, values, address);
 	if (refused || exported->bytes > start + size - address) {

@@ -50,8 +50,8 @@ int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all);
 
 /**
  * Maps what a rank exports into the GPU's context. The descriptors stay the caller's and are of no use afterwards: the
- * mapping alone keeps the memory. Errors: ferryInvalidArgument where there is less than it says, the driver's. Nothing
- * is then mapped.
+ * mapping alone keeps the memory. Errors: ferryInvalidArgument where there is less than it says, ferryRefused while
+ * memory that was freed and had this place is mapped, the driver's. Nothing is then mapped.
  */
 ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *exported, const int *descriptors,
                             struct ferry_mapping *mapping);

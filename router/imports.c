@@ -259,25 +259,43 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	return false;
 }
 
-int64_t ferry_imports_sweep(struct ferry_imports *imports)
+/* Under the lock: takes those out of the table that are not in use, or idle. True if some stay. */
+static bool take_out(struct ferry_imports *imports, bool idle, struct ferry_import **gone)
 {
 	uint64_t now = ferry_now_ns();
-	struct ferry_import *gone = NULL;
 	bool some = false;
-	pthread_mutex_lock(&imports->lock);
 	for (uint32_t index = 0; imports->cells && index < FERRY_MOST_EXPORTS; index++) {
 		struct ferry_import *import = imports->table[index];
 		if (!import)
 			continue;
-		if (!is_idle(imports, import, now) || !withdraw(imports, import)) {
+		if ((idle ? !is_idle(imports, import, now) : import->users) || !withdraw(imports, import)) {
 			some = true;
 			continue;
 		}
 		imports->table[index] = NULL;
-		import->next = gone;
-		gone = import;
+		import->next = *gone;
+		*gone = import;
 	}
-	gone = reap(imports, gone);
+	*gone = reap(imports, *gone);
+	return some;
+}
+
+bool ferry_imports_clear(struct ferry_imports *imports)
+{
+	struct ferry_import *gone = NULL;
+	pthread_mutex_lock(&imports->lock);
+	take_out(imports, false, &gone);
+	pthread_mutex_unlock(&imports->lock);
+	bool some = gone != NULL;
+	unmap_list(imports, gone);
+	return some;
+}
+
+int64_t ferry_imports_sweep(struct ferry_imports *imports)
+{
+	struct ferry_import *gone = NULL;
+	pthread_mutex_lock(&imports->lock);
+	bool some = take_out(imports, true, &gone);
 	bool waits = imports->retired != NULL;
 	pthread_mutex_unlock(&imports->lock);
 	unmap_list(imports, gone);

@@ -104,6 +104,10 @@ void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
  */
 int64_t ferry_imports_sweep(struct ferry_imports *imports);
 
+/** Unmaps all that nobody uses, idle or not: the rank exports it again when it needs it. Mapper's thread. True if some
+ * was. */
+bool ferry_imports_clear(struct ferry_imports *imports);
+
 /** The arena goes, and no lane takes any more: from now on the cells are not touched. What users hold stays mapped
  * until they release it. */
 void ferry_imports_abandon(struct ferry_imports *imports);

@@ -6,12 +6,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#define LEFT_NS 10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
+#define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
+#define CLEAR_NS 1000000  /* for so long it is waited for lanes that are about to say that a call has ended */
 
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET };
 
@@ -32,9 +34,29 @@ struct ferry_mapped_rank {
 
 /* ---- the mapper's thread ---- */
 
-static ferryResult_t map_export(struct ferry_mapped_rank *rank)
+/* Unmaps all of any rank that nobody uses. True if some was. Ranks are put in at the head and taken out here alone. */
+static bool clear_ranks(struct ferry_mapper *mapper)
 {
-	ferryResult_t result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	bool some = false;
+	pthread_mutex_lock(&mapper->lock);
+	struct ferry_mapped_rank *rank = mapper->ranks;
+	pthread_mutex_unlock(&mapper->lock);
+	for (; rank; rank = rank->next)
+		some |= ferry_imports_clear(rank->imports);
+	return some;
+}
+
+/*
+ * The driver maps no memory beside what has been freed and was at its place, in whichever job that is mapped: nobody
+ * uses that any more, though its lane may still be about to say so.
+ */
+static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	uint64_t until = ferry_now_ns() + CLEAR_NS;
+	ferryResult_t result;
+	while ((result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors)) == ferryRefused &&
+	       (clear_ranks(mapper) || ferry_now_ns() < until))
+		sched_yield();
 	for (uint32_t i = 0; i < rank->exported.npieces; i++)
 		close(rank->descriptors[i]);
 	return result;
@@ -43,7 +65,7 @@ static ferryResult_t map_export(struct ferry_mapped_rank *rank)
 static ferryResult_t do_request(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
 	if (rank->kind == EXPORT)
-		return map_export(rank);
+		return map_export(mapper, rank);
 	if (rank->kind == JOIN)
 		return ferry_imports_open(rank->imports, &mapper->gpus);
 	ferry_imports_forget(rank->imports, rank->index);

@@ -323,8 +323,8 @@ static void another_generation_takes_the_place_and_the_old_one_stays_for_who_may
 	rank_uses(0, 10);
 	assert_int_equal(take(0, 1, 0, ROOM, &address, &held), ferrySuccess);
 	uint64_t before = memory_left();
-	tell((struct order){.kind = FREE, .at = first.at});
 	struct answer second = allocate(0, 2);
+	tell((struct order){.kind = FREE, .at = first.at});
 	assert_int_equal(map(&second), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[0].mapped), 2);
 	/* Submission 9 may not have begun: it finds what it names. */
@@ -342,6 +342,26 @@ static void another_generation_takes_the_place_and_the_old_one_stays_for_who_may
 	ferry_imports_sweep(imports);
 	assert_int_equal(memory_left(), before);
 	assert_int_equal(take(0, 1, 0, 1, &other, &later), ferryInvalidUsage);
+	tell((struct order){.kind = FREE, .at = second.at});
+}
+
+static void what_was_freed_is_unmapped_for_what_comes_to_its_place(void **state)
+{
+	(void)state;
+	struct answer first = allocate(0, 1);
+	assert_int_equal(map(&first), ferrySuccess);
+	rank_uses(0, 10);
+	tell((struct order){.kind = FREE, .at = first.at});
+	struct answer second = allocate(0, 2);
+	assert_int_equal(second.at, first.at);
+	assert_int_equal(map(&second), ferryRefused);
+	assert_false(ferry_imports_clear(imports)); /* submission 10 may name it */
+	assert_int_equal(map(&second), ferryRefused);
+	ferry_imports_ended(imports, 10);
+	assert_true(ferry_imports_clear(imports));
+	assert_int_equal(atomic_load(&cells[0].mapped), 0);
+	assert_int_equal(map(&second), ferrySuccess);
+	assert_int_equal(atomic_load(&cells[0].mapped), 2);
 	tell((struct order){.kind = FREE, .at = second.at});
 }
 
@@ -525,6 +545,7 @@ int main(void)
 	        TEST(lanes_reach_what_was_exported_and_nothing_beside_it),
 	        TEST(pieces_are_one_range_in_their_order),
 	        TEST(another_generation_takes_the_place_and_the_old_one_stays_for_who_may_use_it),
+	        TEST(what_was_freed_is_unmapped_for_what_comes_to_its_place),
 	        TEST(what_a_submission_may_name_is_not_forgotten_before_it_has_ended),
 	        TEST(memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second),
 	        TEST(what_is_exported_again_under_its_generation_is_the_same_mapping),

@@ -99,7 +99,9 @@ struct fake_region {
 	uint64_t id;
 	_Atomic unsigned busy; /* pins; memory goes when there is none */
 	unsigned opens;        /* FAKE_IMPORTED: by cuIpcOpenMemHandle, less the closes; under import_lock of ipc.c */
-	uint64_t inode;        /* FAKE_IMPORTED: of the exporter's file */
+	uint64_t inode;        /* FAKE_IMPORTED: of the exporter's file, */
+	pid_t owner;           /* its process, */
+	uint64_t there;        /* and where it has it */
 	struct fake_backing *backing;         /* the last three FAKE_MAPPED: what is mapped, */
 	struct fake_reservation *reservation; /* where, */
 	unsigned access;                      /* and by which devices it may be used; under the lock */

@@ -15,7 +15,7 @@
 struct handle {
 	pid_t pid;
 	int file, physical;
-	uint64_t bytes, inode; /* inode: a file number may by now be another file's */
+	uint64_t start, bytes, inode; /* inode: a file number may by now be another file's */
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64 bytes");
 
@@ -30,8 +30,8 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 	if (!refused && (!handle || !region || region->kind != FAKE_DEVICE || fstat(region->file, &status)))
 		refused = CUDA_ERROR_INVALID_VALUE;
 	if (!refused) {
-		struct handle made = {getpid(), region->file, fake_contexts[region->ordinal].physical, region->bytes,
-		                      status.st_ino};
+		struct handle made = {getpid(), region->file, fake_contexts[region->ordinal].physical, region->start,
+		                      region->bytes, status.st_ino};
 		memset(handle, 0, sizeof *handle);
 		memcpy(handle, &made, sizeof made);
 	}
@@ -54,32 +54,47 @@ static int open_file(const struct handle *handle)
 }
 
 struct wanted {
-	uint64_t inode;
+	const struct handle *handle;
 	CUcontext context;
 };
 
 static bool is_wanted(const struct fake_region *region, const void *argument)
 {
 	const struct wanted *wanted = argument;
-	return region->kind == FAKE_IMPORTED && region->inode == wanted->inode && region->context == wanted->context;
+	return region->kind == FAKE_IMPORTED && region->inode == wanted->handle->inode &&
+	       region->context == wanted->context;
+}
+
+/* What its owner has freed, and what has come to that place, cannot be mapped side by side. */
+static bool is_in_its_place(const struct fake_region *region, const void *argument)
+{
+	const struct wanted *wanted = argument;
+	const struct handle *handle = wanted->handle;
+	return region->kind == FAKE_IMPORTED && region->context == wanted->context && region->owner == handle->pid &&
+	       region->there < handle->start + handle->bytes && handle->start < region->there + region->bytes;
 }
 
 /* Under import_lock, which holds up the close of what is open already. */
 static CUresult open_again_or_map(CUdeviceptr *address, const struct handle *given, int ordinal, CUcontext context)
 {
-	struct fake_region *open_one = fake_region_find(is_wanted, &(struct wanted){given->inode, context});
+	struct wanted wanted = {given, context};
+	struct fake_region *open_one = fake_region_find(is_wanted, &wanted);
 	struct fake_region region = {.bytes = given->bytes,
 	                             .mapped = fake_whole_pages(given->bytes),
 	                             .kind = FAKE_IMPORTED,
 	                             .ordinal = ordinal,
 	                             .context = context,
 	                             .opens = 1,
+	                             .owner = given->pid,
+	                             .there = given->start,
 	                             .inode = given->inode};
 	if (open_one) {
 		open_one->opens++;
 		*address = open_one->start;
 		return CUDA_SUCCESS;
 	}
+	if (fake_region_find(is_in_its_place, &wanted))
+		return CUDA_ERROR_ALREADY_MAPPED;
 	region.file = open_file(given);
 	if (region.file < 0)
 		return CUDA_ERROR_INVALID_HANDLE;
