@@ -8,7 +8,8 @@
  * shared memory afterwards.
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .ready, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain.
+ * .rank_domain, .ready, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain,
+ * or, where the router moves the rank's data, that router's lanes in its place.
  * An export cell: the rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in
  * the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells:
  * anybody. `failed`: anybody, 0 to 1 only.

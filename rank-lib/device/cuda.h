@@ -3,7 +3,8 @@
  * The cuda device: the inside that cuda.c (streams), cuda_memory.c (what buffers may be) and cuda_export.c (buffers of
  * other processes) share. One struct per GPU of the process, made on first use and kept until the process ends.
  *
- * No kernel is launched and no callback put into a user's stream: memory operations and copies are all.
+ * No callback is put into a user's stream: memory operations and copies are all, or, with FERRY_WAIT=kernel, kernels
+ * of one thread that wait.
  */
 #ifndef FERRY_DEVICE_CUDA_H
 #define FERRY_DEVICE_CUDA_H
