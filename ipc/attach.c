@@ -427,14 +427,20 @@ ferryResult_t ferry_attach_timeout(long *seconds)
 	return ferry_env_integer("FERRY_ATTACH_TIMEOUT", 1, 86400, 60, seconds);
 }
 
+static ferryResult_t say_given_up(void)
+{
+	return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
+}
+
 /* No reply came: why, and what becomes of the connection. */
 static ferryResult_t say_silent(int connection, const struct patience *patience, const _Atomic uint32_t *given_up)
 {
 	if (!patience->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
-	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
+	/* Not shut down: who watches the connection would take that for the router's end, which may still be at work. */
 	if (given_up && atomic_load(given_up))
-		return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
+		return say_given_up();
+	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
 	return ferry_fail(ferrySystemError,
 	                  "the router has not answered for %u s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
 	                  patience->seconds);
@@ -473,6 +479,8 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
 		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
+	if (given_up && atomic_load(given_up))
+		return say_given_up();
 	struct patience patience = patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;

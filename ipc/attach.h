@@ -117,7 +117,10 @@ ferryResult_t ferry_attach_timeout(long *seconds);
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
                                 int *descriptor);
 
-/** The same, but it also ends, within 50 ms, with ferrySystemError once *given_up is not 0. */
+/**
+ * The same, but it also ends, within 50 ms, with ferrySystemError once *given_up is not 0; where that is so from the
+ * beginning nothing is sent. The answer may come yet: the connection is for nothing any more but to be closed.
+ */
 ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
                                       int *descriptor, const _Atomic uint32_t *given_up);
 

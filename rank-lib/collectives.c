@@ -8,11 +8,16 @@
 
 static ferryResult_t ask(const struct ferry_request *request)
 {
-	ferryResult_t result;
-	if (ferry_group_keep(request, &result))
-		return result;
-	result = ferry_launch_check(request);
-	return result ? result : ferry_launch(request);
+	ferryResult_t result = ferry_comm_hold(request->comm);
+	if (result)
+		return ferry_group_refuse(result);
+	if (!ferry_group_keep(request, &result)) {
+		result = ferry_launch_check(request);
+		if (!result)
+			result = ferry_launch(request);
+	}
+	ferry_comm_let_go(request->comm);
+	return result;
 }
 
 ferryResult_t ferryAllReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type, ferryRedOp_t op,
@@ -98,17 +103,19 @@ ferryResult_t ferryRunProgram(const char *program, const void *sendbuff, void *r
                               ferryDataType_t type, ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream)
 {
 	const struct ferry_program *parsed;
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
 	if (!program)
 		return ferry_fail(ferryInvalidArgument, "ferryRunProgram: program is NULL");
-	pthread_mutex_lock(&comm->lock);
-	result = ferry_user_programs_find(&comm->programs, &comm->topology, program, &parsed);
-	pthread_mutex_unlock(&comm->lock);
+	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
-		return result;
-	return ask(&(struct ferry_request){parsed->collective, sendbuff, recvbuff, count, type, op,
-	                                   .root = (int)parsed->root, .program = program, .comm = comm,
-	                                   .stream = stream});
+		return ferry_group_refuse(result);
+	if (!(result = ferry_group_refuse(ferry_comm_enter(comm)))) {
+		result = ferry_user_programs_find(&comm->programs, &comm->topology, program, &parsed);
+		ferry_comm_exit(comm);
+	}
+	if (!result)
+		result = ask(&(struct ferry_request){parsed->collective, sendbuff, recvbuff, count, type, op,
+		                                     .root = (int)parsed->root, .program = program, .comm = comm,
+		                                     .stream = stream});
+	ferry_comm_let_go(comm);
+	return result;
 }

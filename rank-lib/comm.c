@@ -22,7 +22,7 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_word_table_end(&comm->words);
 	ferry_redops_end(&comm->redops);
 	pthread_mutex_destroy(&comm->lock);
-	comm->magic = 0;
+	atomic_store_explicit(&comm->magic, 0, memory_order_relaxed);
 	free(comm);
 }
 
@@ -31,7 +31,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	struct ferryComm *comm = calloc(1, sizeof *comm);
 	if (!comm)
 		return ferry_fail(ferrySystemError, "no memory for a communicator");
-	comm->magic = FERRY_COMM_MAGIC;
+	atomic_store_explicit(&comm->magic, FERRY_COMM_MAGIC, memory_order_relaxed);
 	comm->holders.free = comm_free;
 	ferry_holders_add(&comm->holders);
 	ferry_rank_init(&comm->rank, rank, nranks, key);
@@ -50,16 +50,67 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	return ferrySuccess;
 }
 
+static bool is_live(const struct ferryComm *comm)
+{
+	return comm && (uintptr_t)comm % _Alignof(struct ferryComm) == 0 &&
+	       atomic_load_explicit(&comm->magic, memory_order_relaxed) == FERRY_COMM_MAGIC;
+}
+
+static ferryResult_t say_dead(const struct ferryComm *comm)
+{
+	return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's",
+	                  (const void *)comm);
+}
+
 ferryResult_t ferry_comm_check(struct ferryComm *comm)
 {
-	if (!comm || (uintptr_t)comm % _Alignof(struct ferryComm) || comm->magic != FERRY_COMM_MAGIC)
-		return ferry_fail(ferryInvalidArgument, "communicator %p is NULL, destroyed or not Ferry's",
-		                  (void *)comm);
+	if (!is_live(comm))
+		return say_dead(comm);
 	if (comm->rank.forked)
 		return ferry_fail(ferryInvalidUsage,
 		                  "communicator %p belongs to the process that forked this one, with its threads",
 		                  (void *)comm);
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_comm_hold(struct ferryComm *comm)
+{
+	ferryResult_t result = ferry_comm_check(comm);
+	if (result)
+		return result;
+	return ferry_holders_join(&comm->holders) ? ferrySuccess : say_dead(comm);
+}
+
+void ferry_comm_let_go(struct ferryComm *comm)
+{
+	ferry_holders_drop(&comm->holders);
+}
+
+ferryResult_t ferry_comm_enter(struct ferryComm *comm)
+{
+	ferryResult_t result = ferrySuccess;
+	pthread_mutex_lock(&comm->lock);
+	if (ferry_rank_failed(&comm->rank))
+		result = ferry_rank_say_failed(&comm->rank);
+	else if (comm->closed)
+		result = ferry_fail(ferryInvalidUsage, "communicator %p was destroyed meanwhile", (void *)comm);
+	if (result)
+		pthread_mutex_unlock(&comm->lock);
+	return result;
+}
+
+void ferry_comm_exit(struct ferryComm *comm)
+{
+	pthread_mutex_unlock(&comm->lock);
+}
+
+void ferry_comm_check_sockets(struct ferryComm *comm)
+{
+	if (pthread_mutex_trylock(&comm->lock))
+		return;
+	if (!comm->closed)
+		ferry_rank_check_sockets(&comm->rank);
+	pthread_mutex_unlock(&comm->lock);
 }
 
 bool ferry_comm_is_mapped(const struct ferryComm *comm)
@@ -93,7 +144,7 @@ const char *ferryGetErrorString(ferryResult_t result)
 
 const char *ferryGetLastError(ferryComm_t comm)
 {
-	if (comm && comm->magic == FERRY_COMM_MAGIC && atomic_load_explicit(&comm->rank.failed, memory_order_acquire))
+	if (is_live(comm) && atomic_load_explicit(&comm->rank.failed, memory_order_acquire))
 		return comm->rank.error_message;
 	return ferry_last_message();
 }
@@ -102,77 +153,95 @@ const char *ferryGetLastError(ferryComm_t comm)
 
 ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
 	if (!error)
 		return ferry_fail(ferryInvalidArgument, "ferryCommGetAsyncError: error is NULL");
-	ferry_rank_check_sockets(&comm->rank);
+	ferryResult_t result = ferry_comm_hold(comm);
+	if (result)
+		return result;
+	ferry_comm_check_sockets(comm);
 	*error = ferry_rank_failed(&comm->rank) ? comm->rank.error : ferrySuccess;
+	ferry_comm_let_go(comm);
 	return ferrySuccess;
 }
 
-static ferryResult_t check_question(ferryComm_t comm, const int *where)
+static ferryResult_t hold_for_question(ferryComm_t comm, const int *where)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
-	return where ? ferrySuccess : ferry_fail(ferryInvalidArgument, "the pointer to write the answer to is NULL");
+	if (!where)
+		return ferry_fail(ferryInvalidArgument, "the pointer to write the answer to is NULL");
+	return ferry_comm_hold(comm);
 }
 
 ferryResult_t ferryCommCount(ferryComm_t comm, int *count)
 {
-	ferryResult_t result = check_question(comm, count);
-	if (!result)
-		*count = comm->rank.nranks;
-	return result;
+	ferryResult_t result = hold_for_question(comm, count);
+	if (result)
+		return result;
+	*count = comm->rank.nranks;
+	ferry_comm_let_go(comm);
+	return ferrySuccess;
 }
 
 ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank)
 {
-	ferryResult_t result = check_question(comm, rank);
-	if (!result)
-		*rank = comm->rank.self;
-	return result;
+	ferryResult_t result = hold_for_question(comm, rank);
+	if (result)
+		return result;
+	*rank = comm->rank.self;
+	ferry_comm_let_go(comm);
+	return ferrySuccess;
 }
 
 ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains)
 {
-	ferryResult_t result = check_question(comm, domain ? ndomains : domain);
+	ferryResult_t result = hold_for_question(comm, domain ? ndomains : domain);
 	if (result)
 		return result;
 	*domain = (int)comm->rank.domain;
 	*ndomains = (int)comm->rank.ndomains;
+	ferry_comm_let_go(comm);
 	return ferrySuccess;
 }
 
 /* ---- buffers ---- */
 
+static ferryResult_t register_held(ferryComm_t comm, const void *buffer, size_t bytes, void **handle)
+{
+	ferryResult_t result = comm->device->ops->check_buffer(comm->device, buffer, bytes, "buffer");
+	if (!result)
+		result = ferry_comm_enter(comm);
+	if (result)
+		return result;
+	result = ferry_registrations_add(&comm->registrations, comm->mapped.exports, buffer, bytes, handle);
+	if (result == ferrySystemError && ferry_rank_failed(&comm->rank)) /* nobody waited for the router any more */
+		result = ferry_rank_say_failed(&comm->rank);
+	ferry_comm_exit(comm);
+	return result;
+}
+
 ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, size_t bytes, void **handle)
 {
-	ferryResult_t result = ferry_comm_check(comm);
+	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
 		return result;
 	if (!handle || !buffer || !bytes)
-		return ferry_fail(ferryInvalidArgument, "ferryCommRegister: buffer %p of %zu bytes, handle %p", buffer,
-		                  bytes, (void *)handle);
-	result = comm->device->ops->check_buffer(comm->device, buffer, bytes, "buffer");
-	if (result)
-		return result;
-	pthread_mutex_lock(&comm->lock);
-	result = ferry_registrations_add(&comm->registrations, comm->mapped.exports, buffer, bytes, handle);
-	pthread_mutex_unlock(&comm->lock);
+		result = ferry_fail(ferryInvalidArgument, "ferryCommRegister: buffer %p of %zu bytes, handle %p",
+		                    buffer, bytes, (void *)handle);
+	else
+		result = register_held(comm, buffer, bytes, handle);
+	ferry_comm_let_go(comm);
 	return result;
 }
 
 ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle)
 {
-	ferryResult_t result = ferry_comm_check(comm);
+	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
 		return result;
-	pthread_mutex_lock(&comm->lock);
-	result = ferry_registrations_remove(&comm->registrations, comm->mapped.exports, handle);
+	pthread_mutex_lock(&comm->lock); /* also where it has failed: its registrations can be ended still */
+	result = comm->closed ? ferry_fail(ferryInvalidUsage, "communicator %p was ended meanwhile", (void *)comm)
+	                      : ferry_registrations_remove(&comm->registrations, comm->mapped.exports, handle);
 	pthread_mutex_unlock(&comm->lock);
+	ferry_comm_let_go(comm);
 	return result;
 }
 
@@ -181,12 +250,20 @@ ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle)
 ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDataType_t type,
                                         ferryScalarResidence_t residence, ferryComm_t comm)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	return result ? result : ferry_redops_create(&comm->redops, op, scalar, type, residence);
+	ferryResult_t result = ferry_comm_hold(comm);
+	if (result)
+		return result;
+	result = ferry_redops_create(&comm->redops, op, scalar, type, residence);
+	ferry_comm_let_go(comm);
+	return result;
 }
 
 ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	return result ? result : ferry_redops_destroy(&comm->redops, op);
+	ferryResult_t result = ferry_comm_hold(comm);
+	if (result)
+		return result;
+	result = ferry_redops_destroy(&comm->redops, op);
+	ferry_comm_let_go(comm);
+	return result;
 }

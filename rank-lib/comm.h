@@ -15,8 +15,8 @@
 #include "rank-lib/user_programs.h"
 
 struct ferryComm {
-	uint64_t magic;
-	struct ferry_holders holders; /* the handle, and calls of `direct` */
+	_Atomic uint64_t magic; /* FERRY_COMM_MAGIC until it is ended: whoever makes and ends it; relaxed */
+	struct ferry_holders holders;
 	struct ferry_rank rank;
 	/* constant once it is made */
 	struct ferry_routers routers;
@@ -34,13 +34,32 @@ struct ferryComm {
 	struct ferry_user_programs programs;
 	struct ferry_registrations registrations;
 	uint64_t splits;
-	bool finalized;
+	_Atomic bool finalized; /* calls are refused; read without the lock, relaxed, for a first look */
+	bool closed;            /* somebody ends it, and no thread is inside any more */
 };
 
 #define FERRY_COMM_MAGIC 0x6665727279436f6dull
 
 /** ferryInvalidArgument unless comm is a live communicator; ferryInvalidUsage in a child that its process forked. */
 ferryResult_t ferry_comm_check(struct ferryComm *comm);
+
+/**
+ * What a function of the API begins with: ferry_comm_check, and until ferry_comm_let_go the memory stays, whoever ends
+ * the communicator meanwhile. Who comes after the end has returned may come to memory that is something else by then.
+ */
+ferryResult_t ferry_comm_hold(struct ferryComm *comm);
+void ferry_comm_let_go(struct ferryComm *comm);
+
+/**
+ * Takes the lock, for what uses the connections or makes calls: who ends the communicator waits until it is given back
+ * (ferry_comm_exit). Whoever is inside waits for nothing without looking whether the rank has failed. ferryInvalidUsage
+ * where it has been ended meanwhile, or the failure: then the lock is not taken.
+ */
+ferryResult_t ferry_comm_enter(struct ferryComm *comm);
+void ferry_comm_exit(struct ferryComm *comm);
+
+/** Looks after the connections, unless somebody is inside, who would notice. */
+void ferry_comm_check_sockets(struct ferryComm *comm);
 
 /** Whether its router moves its data. */
 bool ferry_comm_is_mapped(const struct ferryComm *comm);

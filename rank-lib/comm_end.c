@@ -12,21 +12,35 @@ static void wait_for_calls(struct ferryComm *comm)
 		ferry_direct_wait(&comm->direct);
 }
 
-static void end(struct ferryComm *comm, bool abort)
+/*
+ * Nobody comes in after this, and nobody is inside: they hold the lock, and look at the failure where they wait. False:
+ * another thread ends it.
+ */
+static bool close_to_all(struct ferryComm *comm)
 {
+	pthread_mutex_lock(&comm->lock);
+	bool first = !comm->closed;
+	comm->closed = true;
+	pthread_mutex_unlock(&comm->lock);
+	return first;
+}
+
+/* By a thread that holds the communicator; those that wait for the lock do, too, and free it if they are later. */
+static void end(struct ferryComm *comm)
+{
+	if (!close_to_all(comm))
+		return;
 	wait_for_calls(comm);
-	ferry_comm_leave(comm, abort);
-	comm->magic = 0; /* later calls on the handle are refused as long as its memory lives */
+	ferry_comm_leave(comm, ferry_rank_failed(&comm->rank));
+	/* later calls on the handle are refused as long as its memory lives */
+	atomic_store_explicit(&comm->magic, 0, memory_order_relaxed);
 	ferry_holders_drop(&comm->holders);
 }
 
-ferryResult_t ferryCommFinalize(ferryComm_t comm)
+static ferryResult_t finalize(struct ferryComm *comm)
 {
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
 	pthread_mutex_lock(&comm->lock);
-	comm->finalized = true;
+	atomic_store_explicit(&comm->finalized, true, memory_order_relaxed);
 	pthread_mutex_unlock(&comm->lock);
 	wait_for_calls(comm);
 	if (ferry_rank_failed(&comm->rank))
@@ -34,24 +48,38 @@ ferryResult_t ferryCommFinalize(ferryComm_t comm)
 	return ferrySuccess;
 }
 
-ferryResult_t ferryCommDestroy(ferryComm_t comm)
+ferryResult_t ferryCommFinalize(ferryComm_t comm)
 {
-	ferryResult_t result = ferryCommFinalize(comm);
-	if (ferry_comm_check(comm))
+	ferryResult_t result = ferry_comm_hold(comm);
+	if (result)
 		return result;
-	end(comm, result != ferrySuccess);
+	result = finalize(comm);
+	ferry_comm_let_go(comm);
 	return result;
 }
 
+ferryResult_t ferryCommDestroy(ferryComm_t comm)
+{
+	ferryResult_t result = ferry_comm_hold(comm);
+	if (result)
+		return result;
+	result = finalize(comm);
+	end(comm);
+	ferry_comm_let_go(comm);
+	return result;
+}
+
+/* Fails first: who is inside, or waits for calls, sees it and comes out. */
 ferryResult_t ferryCommAbort(ferryComm_t comm)
 {
 	char text[64];
-	ferryResult_t result = ferry_comm_check(comm);
+	ferryResult_t result = ferry_comm_hold(comm);
 	if (result)
 		return result;
 	snprintf(text, sizeof text, "rank %d aborted the communicator", comm->rank.self);
 	if (!ferry_rank_failed(&comm->rank))
 		ferry_rank_fail(&comm->rank, ferryRemoteError, text);
-	end(comm, true);
+	end(comm);
+	ferry_comm_let_go(comm);
 	return ferrySuccess;
 }

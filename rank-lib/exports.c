@@ -27,6 +27,7 @@ struct entry {
 struct ferry_exports {
 	struct ferry_device *device;
 	const int *connection;
+	const _Atomic uint32_t *failed;
 	struct ferry_export_cell *cells;
 	uint64_t turns;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
@@ -34,8 +35,8 @@ struct ferry_exports {
 	struct ferry_pieces found; /* while one is looked for */
 };
 
-ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, struct ferry_export_cell *cells,
-                                 struct ferry_exports **opened)
+ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
+                                 struct ferry_export_cell *cells, struct ferry_exports **opened)
 {
 	if (!device->ops->pieces)
 		return ferry_fail(ferryInvalidUsage, "%s devices export nothing", device->ops->kind);
@@ -44,6 +45,7 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 		return ferry_fail(ferrySystemError, "no memory for exports");
 	exports->device = device;
 	exports->connection = connection;
+	exports->failed = failed;
 	exports->cells = cells;
 	*opened = exports;
 	return ferrySuccess;
@@ -128,7 +130,7 @@ static ferryResult_t ask(const struct ferry_exports *exports, struct ferry_attac
 	struct ferry_attach_reply reply;
 	if (*exports->connection < 0)
 		return ferry_fail(ferryRemoteError, "there is no connection to the router");
-	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL, NULL);
+	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL, exports->failed);
 }
 
 static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
@@ -246,5 +248,9 @@ ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct f
 	if (!entry || entry->pins)
 		return ferrySuccess;
 	clear(entry);
-	return ask(exports, &message, NULL, NULL);
+	ferryResult_t result = ask(exports, &message, NULL, NULL);
+	if (!result || !atomic_load_explicit(exports->failed, memory_order_acquire))
+		return result;
+	ferry_forget_message(); /* the router lets go of it with the rank */
+	return ferrySuccess;
 }

@@ -14,11 +14,11 @@ struct ferry_exports;
 
 /**
  * For a rank that its router has taken as mapped. connection: the router's socket, where it is found each time (a child
- * that the rank forks has none); cells: the rank's, in that router's arena. ferryInvalidUsage: this kind of device
- * exports nothing.
+ * that the rank forks has none); failed: the rank's, nobody waits for the router once it is not 0; cells: the rank's,
+ * in that router's arena. ferryInvalidUsage: this kind of device exports nothing.
  */
-ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, struct ferry_export_cell *cells,
-                                 struct ferry_exports **exports);
+ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
+                                 struct ferry_export_cell *cells, struct ferry_exports **exports);
 
 void ferry_exports_close(struct ferry_exports *exports);
 
@@ -42,8 +42,10 @@ static inline bool ferry_exports_refused(ferryResult_t result)
 /** Takes back one pin. Nothing happens if the name's memory has gone. */
 void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name);
 
-/** Has the router unmap it as soon as no submission uses it, unless it is pinned. Its index is free. Errors: the
- * router's. */
+/**
+ * Has the router unmap it as soon as no submission uses it, unless it is pinned. Its index is free. Errors: the
+ * router's; none where the rank has failed, with which the router lets go of it.
+ */
 ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name);
 
 #endif

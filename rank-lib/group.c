@@ -73,18 +73,24 @@ static ferryResult_t keep(const struct ferry_request *request)
 		return result;
 	}
 	group.nkept++;
+	ferry_holders_add(&request->comm->holders); /* until the group ends, whoever ends the communicator before */
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_group_refuse(ferryResult_t result)
+{
+	if (result && group.depth && !group.error) {
+		group.error = result;
+		snprintf(group.message, sizeof group.message, "%s", ferry_last_message());
+	}
+	return result;
 }
 
 bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result)
 {
 	if (!group.depth)
 		return false;
-	*result = keep(request);
-	if (*result && !group.error) {
-		group.error = *result;
-		snprintf(group.message, sizeof group.message, "%s", ferry_last_message());
-	}
+	*result = ferry_group_refuse(keep(request));
 	return true;
 }
 
@@ -134,6 +140,7 @@ ferryResult_t ferryGroupEnd(void)
 	for (uint32_t i = 0; i < group.nkept; i++) {
 		free(group.kept[i].counts);
 		free(group.kept[i].program);
+		ferry_comm_let_go(group.kept[i].request.comm);
 	}
 	free(group.kept);
 	group.kept = NULL;

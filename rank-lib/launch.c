@@ -3,6 +3,12 @@
 
 #include "rank-lib/comm.h"
 
+static ferryResult_t say_finalized(const struct ferry_request *request)
+{
+	return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized",
+	                  ferry_collective_name(request->collective));
+}
+
 ferryResult_t ferry_launch_check(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
@@ -10,10 +16,9 @@ ferryResult_t ferry_launch_check(const struct ferry_request *request)
 	if (result)
 		return result;
 	if (ferry_rank_failed(&comm->rank))
-		return ferry_fail(comm->rank.error, "the communicator has failed: %s", comm->rank.error_message);
-	if (comm->finalized)
-		return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized",
-		                  ferry_collective_name(request->collective));
+		return ferry_rank_say_failed(&comm->rank);
+	if (atomic_load_explicit(&comm->finalized, memory_order_relaxed))
+		return say_finalized(request);
 	return ferry_request_check(request, &comm->rank, comm->device, &comm->redops);
 }
 
@@ -66,27 +71,45 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
 }
 
+/* Whoever ends or finalizes the communicator may have come between the check and the lock. */
+static ferryResult_t enter(const struct ferry_request *request)
+{
+	ferryResult_t result = ferry_comm_enter(request->comm);
+	if (result || !atomic_load_explicit(&request->comm->finalized, memory_order_relaxed))
+		return result;
+	ferry_comm_exit(request->comm);
+	return say_finalized(request);
+}
+
+/* What has been given up since the communicator failed is told by why it has. */
+static ferryResult_t leave(struct ferryComm *comm, ferryResult_t result)
+{
+	if (result == ferrySystemError && ferry_rank_failed(&comm->rank))
+		result = ferry_rank_say_failed(&comm->rank);
+	ferry_comm_exit(comm);
+	return result;
+}
+
 ferryResult_t ferry_launch(const struct ferry_request *request)
 {
 	if (request->collective == FERRY_SENDRECV)
 		return ferry_launch_pairs(request, 1);
-	pthread_mutex_lock(&request->comm->lock);
-	ferryResult_t result = launch_locked(request);
-	pthread_mutex_unlock(&request->comm->lock);
-	return result;
+	ferryResult_t result = enter(request);
+	return result ? result : leave(request->comm, launch_locked(request));
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_stream_state stream;
-	pthread_mutex_lock(&comm->lock);
-	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
+	ferryResult_t result = enter(&requests[0]);
+	if (result)
+		return result;
+	result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
 	comm->numbers.messages_named |= !result && stream.captures;
 	if (!result && ferry_comm_is_mapped(comm))
 		result = ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream);
 	else if (!result)
 		result = ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
-	pthread_mutex_unlock(&comm->lock);
-	return result;
+	return leave(comm, result);
 }

@@ -94,7 +94,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	struct ferry_rank *rank = mapped->rank;
 	struct ferry_arena *arena = &rank->shared.arenas[rank->domain];
 	struct ferry_export_cell *cells = arena->export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
-	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], cells,
+	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed, cells,
 	                                          &mapped->exports);
 	if (!result)
 		result = attempt(mapped);
@@ -183,7 +183,7 @@ static ferryResult_t submit(struct ferry_mapped *mapped, struct ferry_submission
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_rank_failed(rank)) {
 			ferry_doorbell_cancel(bell);
-			return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
+			return ferry_rank_say_failed(rank);
 		}
 		if (ferry_submissions_taken(&mapped->submissions))
 			ferry_doorbell_cancel(bell);

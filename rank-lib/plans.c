@@ -66,7 +66,8 @@ static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call(plans->rank->sockets[domain], &message, entry->plan, NULL);
+		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, entry->plan, NULL,
+		                                               &plans->rank->failed);
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
@@ -79,7 +80,8 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call(plans->rank->sockets[domain], &message, NULL, NULL);
+		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, NULL, NULL,
+		                                               &plans->rank->failed);
 		if (result)
 			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}

@@ -84,6 +84,11 @@ bool ferry_rank_failed(struct ferry_rank *rank)
 	return false;
 }
 
+ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
+{
+	return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
+}
+
 void ferry_rank_check_sockets(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)

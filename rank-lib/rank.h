@@ -45,6 +45,9 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
 
+/** The error of a rank that has failed, as ferry_fail gives it. */
+ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);
+
 /** Whether a router's socket has closed; fails the rank then. Costs a system call per domain. Any thread. */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 

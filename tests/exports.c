@@ -100,6 +100,7 @@ static void attach(const struct router_process *to)
 	                                       .staging = 1 << 16,
 	                                       .flags = FERRY_ATTACH_MAPPED,
 	                                       .descriptors = 1};
+	static const _Atomic uint32_t failed;
 	struct ferry_attach_reply reply;
 	int descriptor, words = memfd_create("words", MFD_CLOEXEC);
 	memset(message.key, 7, sizeof message.key);
@@ -111,7 +112,8 @@ static void attach(const struct router_process *to)
 	if (!(reply.flags & FERRY_ATTACH_MAPPED))
 		fail_msg("not mapped: %s", reply.message);
 	assert_int_equal(ferry_arena_map(descriptor, &arena), ferrySuccess);
-	assert_int_equal(ferry_exports_open(device, &connection, arena.export_cells, &exports), ferrySuccess);
+	assert_int_equal(ferry_exports_open(device, &connection, &failed, arena.export_cells, &exports),
+	                 ferrySuccess);
 }
 
 static CUdeviceptr allocate(size_t bytes)
