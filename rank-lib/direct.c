@@ -121,12 +121,26 @@ static void wait_for_other_calls(struct ferry_device *device)
 		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
 }
 
+/* The lanes have dropped what was left, which does not end any more: nobody must wait for it. */
+static void count_out_dropped(struct ferry_direct *direct)
+{
+	uint32_t left = atomic_exchange_explicit(&direct->inflight, 0, memory_order_acq_rel);
+	if (!left)
+		return;
+	ferry_futex_wake(&direct->inflight, -1, false);
+	if (atomic_fetch_sub_explicit(&direct->device->inflight, left, memory_order_acq_rel) == left)
+		ferry_futex_wake(&direct->device->inflight, -1, false);
+}
+
 void ferry_direct_close(struct ferry_direct *direct)
 {
 	struct ferry_copier *copier = direct->device->copier;
 	if (direct->member.lanes)
 		ferry_lanes_leave(&direct->member);
 	ferry_lanes_close(&direct->lanes);
+	count_out_dropped(direct);
+	if (ferry_rank_failed(direct->rank)) /* what follows would wait for streams that nobody lets go on */
+		ferry_word_table_abandon(direct->words);
 	wait_for_other_calls(direct->device);
 	for (uint32_t domain = 0; domain < direct->rank->ndomains; domain++)
 		if (direct->registered[domain])

@@ -263,13 +263,21 @@ static void adopt(const struct ferry_word_use *use)
 		          ferry_last_message());
 }
 
-void ferry_word_table_end(struct ferry_word_table *table)
+void ferry_word_table_abandon(struct ferry_word_table *table)
 {
+	pthread_mutex_lock(&table->lock);
 	for (uint32_t i = 0; i < table->count; i++)
 		if (is_over(&table->uses[i]))
 			give_back(table->uses[i].index);
 		else
 			adopt(&table->uses[i]);
+	table->count = 0;
+	pthread_mutex_unlock(&table->lock);
+}
+
+void ferry_word_table_end(struct ferry_word_table *table)
+{
+	ferry_word_table_abandon(table);
 	free(table->uses);
 	pthread_mutex_destroy(&table->lock);
 	memset(table, 0, sizeof *table);

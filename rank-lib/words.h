@@ -54,8 +54,12 @@ void ferry_word_forget(uint32_t index);
 bool ferry_word_table_release(struct ferry_word_table *table);
 
 /**
- * The communicator goes: words that no stream is about to wait for are given back, the others are left to the keeper.
+ * No more calls come: words that no stream is about to wait for are given back, the others are left to the keeper. Only
+ * once nobody moves data for them.
  */
+void ferry_word_table_abandon(struct ferry_word_table *table);
+
+/** The communicator goes, and has abandoned its words with that. */
 void ferry_word_table_end(struct ferry_word_table *table);
 
 /** Around a fork: nobody else has the lock; a child begins with a block of its own. */
