@@ -437,7 +437,7 @@ static ferryResult_t say_silent(int connection, const struct patience *patience,
 {
 	if (!patience->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
-	/* Not shut down: who watches the connection would take that for the router's end, which may still be at work. */
+	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
 	if (given_up && atomic_load(given_up))
 		return say_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */

@@ -130,7 +130,8 @@ static ferryResult_t ask(const struct ferry_exports *exports, struct ferry_attac
 	struct ferry_attach_reply reply;
 	if (*exports->connection < 0)
 		return ferry_fail(ferryRemoteError, "there is no connection to the router");
-	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL, exports->failed);
+	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL,
+	                             exports->failed);
 }
 
 static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)

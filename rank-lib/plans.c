@@ -66,8 +66,8 @@ static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, entry->plan, NULL,
-		                                               &plans->rank->failed);
+		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, entry->plan,
+		                                               NULL, &plans->rank->failed);
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
