@@ -8,11 +8,11 @@
  * shared memory afterwards.
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .ready, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own domain,
- * or, where the router moves the rank's data, that router's lanes in its place.
- * An export cell: the rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in
- * the plan that the bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells:
- * anybody. `failed`: anybody, 0 to 1 only.
+ * .rank_domain, .ready, .let_go, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own
+ * domain, or, where the router moves the rank's data, that router's lanes in its place. An export cell: the rank
+ * `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank
+ * runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`: anybody,
+ * 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -31,7 +31,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 6u
+#define FERRY_ARENA_ABI 7u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -115,7 +115,12 @@ struct ferry_arena_header {
 	_Atomic uint32_t ready;
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
-	char pad0[64];
+	/*
+	 * bit r: this router has moved rank r's data and does so no more: no copy is under way, nor will one be; 0 to
+	 * 1, with release
+	 */
+	_Atomic uint64_t let_go;
+	char pad0[56];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;

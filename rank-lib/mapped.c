@@ -39,21 +39,45 @@ bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *devi
 	return !result;
 }
 
+static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
+{
+	char text[96];
+	snprintf(text, sizeof text, "the router of domain %u died", domain);
+	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
+}
+
+/* Its own: why is said once it is known whether the router ends. Meanwhile the streams wait, and callers with them. */
 static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferry_mapped *mapped = watched->mapped;
-	char text[96];
-	snprintf(text, sizeof text, "the router of domain %u died", watched->domain);
-	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
-	if (watched->domain == mapped->rank->domain)
-		ferry_keeper_look(kept);
+	if (watched->domain != watched->mapped->rank->domain) {
+		fail_lost(watched->mapped, watched->domain);
+		return;
+	}
+	ferry_mover_lose(&watched->mapped->mover);
+	ferry_keeper_look(kept);
+}
+
+static bool has_let_go(struct ferry_mapped *mapped)
+{
+	char text[200];
+	if (ferry_mover_may_copy(&mapped->mover)) {
+		if (!ferry_mover_is_overdue(&mapped->mover, text, sizeof text))
+			return false;
+		ferry_log(FERRY_LOG_WARN, "rank %d: %s", mapped->rank->self, text);
+		ferry_rank_fail(mapped->rank, ferryRemoteError, text);
+	}
+	fail_lost(mapped, mapped->rank->domain); /* no news for who has just said more */
+	return true;
 }
 
 /* Nobody else lets this rank's streams go on, whether they are at a call already or come to one later. */
 static bool release_streams(struct ferry_kept *kept)
 {
-	ferry_word_table_release(((struct ferry_watched *)kept)->mapped->words);
+	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	if (!mapped->let_go && !(mapped->let_go = has_let_go(mapped)))
+		return true;
+	ferry_word_table_release(mapped->words);
 	return true;
 }
 
@@ -104,6 +128,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 		return ferry_fail(ferryInvalidUsage, "%s", ferry_last_message());
 	}
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
+	ferry_mover_open(&mapped->mover, rank);
 	return watch_routers(mapped);
 }
 
@@ -563,6 +588,7 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		if (mapped->watched[domain].added)
 			ferry_keeper_remove(&mapped->watched[domain].kept);
+	ferry_mover_close(&mapped->mover);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
 		ferry_windows_free(&mapped->windows, mapped->device);

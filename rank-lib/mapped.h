@@ -9,6 +9,7 @@
 #include "rank-lib/collective_call.h"
 #include "rank-lib/exports.h"
 #include "rank-lib/keeper.h"
+#include "rank-lib/mover.h"
 #include "rank-lib/submissions.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
@@ -30,6 +31,8 @@ struct ferry_mapped {
 	struct ferry_numbering *numbers;
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
+	struct ferry_mover mover;
+	bool let_go; /* by its router, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its router maps for it; NULL: nothing */
 	struct ferry_submissions submissions;
 	struct ferry_capture *captures; /* calls that graphs have */

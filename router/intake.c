@@ -551,6 +551,9 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 {
 	struct ferry_lanes *lanes = intake->member.lanes;
 	ferry_lanes_leave(&intake->member);
+	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
+	                         memory_order_release);
 	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
 	munmap(intake->words, WORDS_BYTES);
 	free(intake->messages);

@@ -224,6 +224,53 @@ static void streams_go_on_when_their_router_dies(void **state)
 	domains_close();
 }
 
+/* Two ranks with calls under way, whose router's connections have closed. */
+static void hang_up(struct rank_process *ranks)
+{
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 2, 2);
+	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 3));
+	doze(20);
+	routers_hang_up(0);
+}
+
+static void abort_and_end(struct rank_process *ranks)
+{
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
+	finish_all(ranks, 2);
+	domains_close();
+}
+
+/* The connection closes before the process that copies has ended. */
+static void streams_wait_until_the_process_of_a_router_that_dies_has_ended(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	hang_up(ranks);
+	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 500));
+	assert_false(answer.settled);
+	routers_kill(0);
+	released(&ranks[0], "router of domain 0 died");
+	abort_and_end(ranks);
+}
+
+static void streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	hang_up(ranks);
+	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 20000, .wanted = true));
+	assert_true(answer.settled);
+	assert_in_range(answer.milliseconds, 9000, 12000);
+	assert_int_equal(answer.error, ferryRemoteError);
+	if (!strstr(answer.message, "has not ended for 10 s"))
+		fail_msg("\"%s\"", answer.message);
+	routers_kill(0);
+	abort_and_end(ranks);
+}
+
 static void a_router_of_another_domain_that_dies_ends_the_communicator(void **state)
 {
 	(void)state;
@@ -308,6 +355,8 @@ int main(int argc, char **argv)
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls),
 	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
 	        TEST(streams_go_on_when_their_router_dies),
+	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
+	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
 	        TEST(a_stream_that_comes_to_an_aborted_call_goes_on),
 	        TEST(a_graph_outlives_its_communicator_and_holds_nobody_up),

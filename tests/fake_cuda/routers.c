@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -122,6 +124,30 @@ void routers_close(void)
 			fail_msg("the router of domain %d does not end", domain);
 		else if (statuses[domain])
 			fail_msg("the router of domain %d ended with status %#x", domain, (unsigned)statuses[domain]);
+}
+
+/* The child's own sockets: a copy of a descriptor shuts down what it is a copy of. */
+void routers_hang_up(int domain)
+{
+	char path[40];
+	pid_t router = running[domain];
+	int process = (int)syscall(SYS_pidfd_open, router, 0);
+	assert_true(process >= 0);
+	assert_int_equal(kill(router, SIGSTOP), 0);
+	assert_int_equal(waitpid(router, NULL, WUNTRACED), router);
+	snprintf(path, sizeof path, "/proc/%d/fd", (int)router);
+	DIR *descriptors = opendir(path);
+	assert_non_null(descriptors);
+	for (const struct dirent *entry; (entry = readdir(descriptors));) {
+		int copy = entry->d_name[0] == '.' ? -1
+		                                   : (int)syscall(SYS_pidfd_getfd, process, atoi(entry->d_name), 0);
+		if (copy >= 0) {
+			shutdown(copy, SHUT_RDWR);
+			close(copy);
+		}
+	}
+	closedir(descriptors);
+	close(process);
 }
 
 void routers_kill(int domain)

@@ -24,6 +24,9 @@ pid_t routers_pid(int domain);
 /** Ends them; fails the test unless all ended as routers should, killed ones apart. */
 void routers_close(void);
 
+/** Closes all its connections, as the kernel does first of all with one that dies: the process stays, stopped. */
+void routers_hang_up(int domain);
+
 /** SIGKILL, and it is gone. */
 void routers_kill(int domain);
 

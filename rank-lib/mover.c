@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/mover.h"
+
+#include "ipc/descriptors.h"
+#include "ipc/wait.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define PATIENCE_SECONDS 10
+
+void ferry_mover_open(struct ferry_mover *mover, const struct ferry_rank *rank)
+{
+	int connection = rank->sockets[rank->domain];
+	struct ucred peer;
+	socklen_t bytes = sizeof peer;
+	*mover = (struct ferry_mover){.rank = rank, .process = -1};
+	/* 0: it has no number here. Our own end we would wait for in vain. */
+	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) || peer.pid <= 0 || peer.pid == getpid())
+		return;
+	mover->pid = peer.pid;
+	mover->process = ferry_descriptor_above((int)syscall(SYS_pidfd_open, peer.pid, 0));
+	/* The number may be another process's by now, unless the router has been there all the time. */
+	if (ferry_attach_closed(connection))
+		ferry_mover_close(mover);
+}
+
+void ferry_mover_close(struct ferry_mover *mover)
+{
+	if (mover->process >= 0)
+		close(mover->process);
+	mover->process = -1;
+}
+
+void ferry_mover_lose(struct ferry_mover *mover)
+{
+	mover->lost_ns = ferry_now_ns();
+}
+
+bool ferry_mover_may_copy(const struct ferry_mover *mover)
+{
+	const struct ferry_rank *rank = mover->rank;
+	const struct ferry_arena_header *header = rank->shared.arenas[rank->domain].header;
+	struct pollfd end = {mover->process, POLLIN, 0};
+	if (mover->process < 0 || atomic_load_explicit(&header->let_go, memory_order_acquire) >> rank->self & 1)
+		return false;
+	return poll(&end, 1, 0) <= 0;
+}
+
+bool ferry_mover_is_overdue(const struct ferry_mover *mover, char *text, size_t bytes)
+{
+	if (ferry_now_ns() - mover->lost_ns < PATIENCE_SECONDS * 1000000000ull)
+		return false;
+	snprintf(text, bytes,
+	         "the router of domain %u has closed its connection, and its process %d has not ended for %d s: it "
+	         "may still copy",
+	         mover->rank->domain, mover->pid, PATIENCE_SECONDS);
+	return true;
+}
