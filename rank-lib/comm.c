@@ -120,11 +120,14 @@ bool ferry_comm_is_mapped(const struct ferryComm *comm)
 
 void ferry_comm_leave(struct ferryComm *comm, bool abort)
 {
-	if (ferry_comm_is_mapped(comm))
+	bool mapped = ferry_comm_is_mapped(comm);
+	if (mapped)
 		ferry_mapped_close(&comm->mapped);
 	else
 		ferry_direct_close(&comm->direct);
 	ferry_rank_detach(&comm->rank, &comm->routers, abort);
+	if (mapped)
+		ferry_mapped_end(&comm->mapped);
 }
 
 /* ---- the library ---- */

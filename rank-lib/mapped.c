@@ -588,7 +588,6 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		if (mapped->watched[domain].added)
 			ferry_keeper_remove(&mapped->watched[domain].kept);
-	ferry_mover_close(&mapped->mover);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
 		ferry_windows_free(&mapped->windows, mapped->device);
@@ -597,4 +596,10 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 		mapped->captures = capture->next;
 		capture_free(mapped, capture);
 	}
+}
+
+void ferry_mapped_end(struct ferry_mapped *mapped)
+{
+	ferry_mover_wait(&mapped->mover);
+	ferry_mover_close(&mapped->mover);
 }

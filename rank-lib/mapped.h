@@ -57,6 +57,12 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 /** No more calls. The connections are still open. */
 void ferry_mapped_close(struct ferry_mapped *mapped);
 
+/**
+ * The connections are closed: returns when the router copies nothing for this rank any more, so that its streams may go
+ * on and its memory be freed. No longer than 10 seconds; says so then, in a line of the log.
+ */
+void ferry_mapped_end(struct ferry_mapped *mapped);
+
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);

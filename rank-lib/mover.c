@@ -11,8 +11,9 @@
 #include <unistd.h>
 
 #define PATIENCE_SECONDS 10
+#define LOOK_US 1000 /* how soon it is looked whether the process has ended, for which nobody rings */
 
-void ferry_mover_open(struct ferry_mover *mover, const struct ferry_rank *rank)
+void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank)
 {
 	int connection = rank->sockets[rank->domain];
 	struct ucred peer;
@@ -59,4 +60,23 @@ bool ferry_mover_is_overdue(const struct ferry_mover *mover, char *text, size_t 
 	         "may still copy",
 	         mover->rank->domain, mover->pid, PATIENCE_SECONDS);
 	return true;
+}
+
+void ferry_mover_wait(struct ferry_mover *mover)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&mover->rank->shared, (uint32_t)mover->rank->self)->app;
+	char text[200];
+	if (!mover->lost_ns)
+		ferry_mover_lose(mover);
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool overdue = ferry_mover_is_overdue(mover, text, sizeof text);
+		if (overdue || !ferry_mover_may_copy(mover)) {
+			ferry_doorbell_cancel(bell);
+			if (overdue)
+				ferry_log(FERRY_LOG_WARN, "rank %d leaves: %s", mover->rank->self, text);
+			return;
+		}
+		ferry_doorbell_wait(bell, ticket, LOOK_US);
+	}
 }

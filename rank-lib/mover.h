@@ -2,7 +2,7 @@
 /**
  * The router that moves a rank's data, seen from the rank: whether copies of its may still be under way. As long as
  * they may, the rank's streams must not go on, nor may its memory be freed. Opened and closed with the rank's
- * submissions; asked by the keeper.
+ * submissions; asked by the keeper, and then by who ends the communicator.
  *
  * That the connection has closed says little: of a process that is killed the kernel closes the sockets first and ends
  * the work of its GPUs after that. Two things tell more, and one of them always comes:
@@ -17,17 +17,17 @@
 #include "rank-lib/rank.h"
 
 struct ferry_mover {
-	const struct ferry_rank *rank;
+	struct ferry_rank *rank;
 	int process;      /* its pidfd; -1: not to be had */
 	int pid;
-	uint64_t lost_ns; /* when the connection was seen to have closed; keeper */
+	uint64_t lost_ns; /* when the connection was seen to have closed; 0: not yet */
 };
 
 /**
  * The connection to the rank's own domain is open, its arena mapped. Where there is no pidfd (an old kernel, one that
  * forbids it, a router in another name space of processes) a connection that has closed is all that there is to know.
  */
-void ferry_mover_open(struct ferry_mover *mover, const struct ferry_rank *rank);
+void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank);
 
 void ferry_mover_close(struct ferry_mover *mover);
 
@@ -39,5 +39,8 @@ bool ferry_mover_may_copy(const struct ferry_mover *mover);
 
 /** Whether that has lasted for 10 seconds, after which nobody waits any more; then `text` says so. */
 bool ferry_mover_is_overdue(const struct ferry_mover *mover, char *text, size_t bytes);
+
+/** The rank has left: returns once no copy may be under way, or when that is overdue, which the log tells then. */
+void ferry_mover_wait(struct ferry_mover *mover);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "router/intake.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,8 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			         job->shared.nranks);
 			ferry_job_fail(job, ferryRemoteError, text);
 		}
+		/* Before its connection closes: it may still be there, and then takes that for our end. */
+		ferry_intake_leave(job, client->rank);
 		bool used = false;
 		for (size_t i = 0; i < clients->count; i++)
 			used |= clients->all[i]->job == job;

@@ -554,10 +554,20 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
 	                         memory_order_release);
+	ferry_doorbell_ring(&ferry_rank_line(&job->shared, intake->member.rank)->app);
 	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
 	munmap(intake->words, WORDS_BYTES);
 	free(intake->messages);
 	free(intake);
+}
+
+void ferry_intake_leave(struct ferry_job *job, uint32_t rank)
+{
+	/* Before, the attendant may be at making it, and nobody has submitted anything. */
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire) || !job->intakes[rank])
+		return;
+	intake_close(job, job->intakes[rank]);
+	job->intakes[rank] = NULL;
 }
 
 void ferry_intakes_close(struct ferry_job *job)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A rank whose data this router moves: its member on the lanes of its GPU, and how its submissions become calls there.
- * Made when the job is ready, ended with the job; its D2H lane's thread takes submissions, any lane ends calls. It
+ * Made when the job is ready, ended when the rank leaves or the job is over; its D2H lane's thread takes submissions, any lane ends calls. It
  * trusts nothing that the rank writes: what is wrong ends that job, alone.
  */
 #ifndef FERRY_ROUTER_INTAKE_H
@@ -36,6 +36,13 @@ struct ferry_intake {
  * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.
  */
 ferryResult_t ferry_intakes_open(struct ferry_job *job);
+
+/**
+ * The rank leaves, or has gone: nothing of its submissions is taken any more. Returns when no copy for it is under way;
+ * its arena says so (let_go), and it may be answered or its connection closed. Connection thread, at any time; nothing
+ * happens for a rank whose data others move, and before the job is ready.
+ */
+void ferry_intake_leave(struct ferry_job *job, uint32_t rank);
 
 /** The job is over: returns when no copy of it is under way. Connection thread. */
 void ferry_intakes_close(struct ferry_job *job);

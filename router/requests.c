@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "router/attendant.h"
+#include "router/intake.h"
 
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
@@ -90,6 +91,13 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 	return result;
 }
 
+/* Who has the answer may free what this router has copied. */
+static void detach(struct ferry_client *client)
+{
+	client->job->detached |= 1ull << client->rank;
+	ferry_intake_leave(client->job, client->rank);
+}
+
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message)
 {
 	if (message->payload && !client->job)
@@ -130,7 +138,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	case FERRY_ATTACH_DETACH:
 		client->detached = true;
 		if (client->job)
-			client->job->detached |= 1ull << client->rank;
+			detach(client);
 		break;
 	case FERRY_ATTACH_PEER:
 		job = ferry_jobs_find(jobs, client->message.key);

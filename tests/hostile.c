@@ -470,6 +470,38 @@ static void *change_heads(void *argument)
 	return NULL;
 }
 
+static bool has_let_go(const struct liar *liar, uint32_t rank)
+{
+	return atomic_load(&liar->shared.arenas[0].header->let_go) >> rank & 1;
+}
+
+/* The others' calls and its own go on until then, and what it submits later is not even looked at. */
+static void nothing_is_moved_for_a_rank_that_was_answered_when_it_left(void **state)
+{
+	struct ferry_attach_message leave = {.kind = FERRY_ATTACH_DETACH};
+	struct liar liar;
+	struct record record;
+	(void)state;
+	liar_open(&liar, FERRY_ALLREDUCE);
+	honest_call(&liar, 0, &record);
+	submit(&liar, 0, &record);
+	atomic_store(&liar.words[0].word, 1);
+	assert_false(has_let_go(&liar, 0) || has_let_go(&liar, 1));
+	assert_int_equal(ferry_attach_call(liar.sockets[0], &leave, NULL, NULL), ferrySuccess);
+	assert_true(has_let_go(&liar, 0));
+	uint64_t taken = atomic_load(&liar.shared.arenas[0].rings[0].taken);
+	submit(&liar, 0, &record);
+	close(liar.sockets[1]); /* without a word: the job fails, and with it what still had a lane */
+	for (int waited = 0; waited < 5000 && !has_let_go(&liar, 1); waited++)
+		doze(1);
+	assert_true(has_let_go(&liar, 1)); /* though the job has a rank left */
+	liar.sockets[1] = -1;
+	assert_int_equal(atomic_load(&liar.shared.arenas[0].rings[0].taken), taken);
+	assert_int_equal(atomic_load(&liar.words[0].word), 1);
+	others_run_on();
+	liar_close(&liar);
+}
+
 static void heads_that_change_while_they_are_taken_harm_nobody(void **state)
 {
 	(void)state;
@@ -620,6 +652,7 @@ int main(void)
 	        TEST(parts_out_of_range_end_the_job_with_their_values),
 	        TEST(messages_out_of_range_end_the_job_with_their_values),
 	        TEST(a_ring_whose_positions_cannot_be_ends_the_job),
+	        TEST(nothing_is_moved_for_a_rank_that_was_answered_when_it_left),
 	        TEST(heads_that_change_while_they_are_taken_harm_nobody),
 	        TEST(words_that_are_short_or_may_shrink_are_refused),
 	        TEST(anything_at_all_harms_nobody_else),

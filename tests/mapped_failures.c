@@ -6,9 +6,11 @@
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define COUNT 30011
 #define LARGE 1000003 /* elements: many slices */
@@ -319,6 +321,30 @@ static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
 	domains_close();
 }
 
+/* Its streams go on, and its memory is freed, once the router copies nothing for it any more. */
+static void an_abort_waits_until_the_router_has_let_go(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	domains_open(1);
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 2, 2);
+	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 3));
+	assert_int_equal(kill(routers_pid(0), SIGSTOP), 0);
+	assert_int_equal(waitpid(routers_pid(0), NULL, WUNTRACED), routers_pid(0));
+	rank_order(&ranks[0], ORDER(.order = RANK_ABORT));
+	doze(500);
+	assert_int_equal(kill(routers_pid(0), SIGCONT), 0);
+	assert_in_range(rank_heard(&ranks[0]).milliseconds, 400, 5000);
+	released(&ranks[1], "rank 0 aborted");
+	rank_tell(&ranks[1], ORDER(.order = RANK_ABORT));
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 3, 3);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
 static void a_graph_outlives_its_communicator_and_holds_nobody_up(void **state)
 {
 	(void)state;
@@ -359,6 +385,7 @@ int main(int argc, char **argv)
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
 	        TEST(a_stream_that_comes_to_an_aborted_call_goes_on),
+	        TEST(an_abort_waits_until_the_router_has_let_go),
 	        TEST(a_graph_outlives_its_communicator_and_holds_nobody_up),
 	};
 	if (argc == 2)
