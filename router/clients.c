@@ -40,7 +40,8 @@ static void forget_message(struct ferry_client *client)
 static void client_free(struct ferry_client *client)
 {
 	forget_message(client);
-	close(client->descriptor);
+	if (client->descriptor >= 0)
+		close(client->descriptor);
 	free(client);
 }
 
@@ -57,8 +58,12 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			         job->shared.nranks);
 			ferry_job_fail(job, ferryRemoteError, text);
 		}
-		/* Before its connection closes: it may still be there, and then takes that for our end. */
-		ferry_intake_leave(job, client->rank);
+		/* Its connection closes after that: it may still be there, and then takes that for our end. */
+		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor, false);
+		if (ending) {
+			client->descriptor = -1;
+			ferry_reaper_give(&clients->jobs->reaper, ending);
+		}
 		bool used = false;
 		for (size_t i = 0; i < clients->count; i++)
 			used |= clients->all[i]->job == job;

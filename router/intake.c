@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
 #define MOST_MESSAGES 65536u /* in one group */
@@ -561,13 +562,31 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 	free(intake);
 }
 
-void ferry_intake_leave(struct ferry_job *job, uint32_t rank)
+/* By the reaper. */
+static void end_intake(struct ferry_ending *ending)
+{
+	struct ferry_intake *intake =
+	        (struct ferry_intake *)((char *)ending - offsetof(struct ferry_intake, ending));
+	int client = intake->client;
+	bool answer = intake->answer;
+	intake_close(intake->job, intake);
+	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+	close(client);
+}
+
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer)
 {
 	/* Before, the attendant may be at making it, and nobody has submitted anything. */
-	if (!atomic_load_explicit(&job->ready, memory_order_acquire) || !job->intakes[rank])
-		return;
-	intake_close(job, job->intakes[rank]);
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	struct ferry_intake *intake = ready ? job->intakes[rank] : NULL;
+	if (!intake)
+		return NULL;
 	job->intakes[rank] = NULL;
+	intake->client = client;
+	intake->answer = answer;
+	intake->ending = (struct ferry_ending){.end = end_intake};
+	return &intake->ending;
 }
 
 void ferry_intakes_close(struct ferry_job *job)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A rank whose data this router moves: its member on the lanes of its GPU, and how its submissions become calls there.
- * Made when the job is ready, ended when the rank leaves or the job is over; its D2H lane's thread takes submissions, any lane ends calls. It
- * trusts nothing that the rank writes: what is wrong ends that job, alone.
+ * Made when the job is ready, ended when the rank leaves or the job is over; its D2H lane's thread takes submissions,
+ * any lane ends calls. It trusts nothing that the rank writes: what is wrong ends that job, alone.
  */
 #ifndef FERRY_ROUTER_INTAKE_H
 #define FERRY_ROUTER_INTAKE_H
@@ -18,6 +18,9 @@ struct ferry_intake {
 	struct ferry_job *job;
 	struct ferry_imports *imports;
 	struct ferry_ring *ring;
+	struct ferry_ending ending;    /* with the two below: connection thread, when the rank leaves; the reaper */
+	int client;                    /* to be closed; -1: none */
+	bool answer;
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
@@ -38,13 +41,14 @@ struct ferry_intake {
 ferryResult_t ferry_intakes_open(struct ferry_job *job);
 
 /**
- * The rank leaves, or has gone: nothing of its submissions is taken any more. Returns when no copy for it is under way;
- * its arena says so (let_go), and it may be answered or its connection closed. Connection thread, at any time; nothing
- * happens for a rank whose data others move, and before the job is ready.
+ * The rank leaves, or has gone: what the reaper is to end. When it does, nothing of the rank's submissions is taken any
+ * more, and no copy for it is under way; its arena says so (let_go), and only then `client` is closed, and answered
+ * before if `answer`. Connection thread, at any time. NULL, and nothing happens: for a rank whose data others move, for
+ * one that has left, and before the job is ready.
  */
-void ferry_intake_leave(struct ferry_job *job, uint32_t rank);
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer);
 
-/** The job is over: returns when no copy of it is under way. Connection thread. */
+/** The job is over: returns when no copy of it is under way. The reaper's thread. */
 void ferry_intakes_close(struct ferry_job *job);
 
 #endif

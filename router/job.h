@@ -13,6 +13,7 @@
 #include "ipc/attach.h"
 #include "ipc/publish.h"
 #include "router/job_plans.h"
+#include "router/reaper.h"
 #include "router/reduce/store.h"
 
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
@@ -69,6 +70,7 @@ struct ferry_job {
 	bool closed;                            /* nobody may enter for the moment; under the router's lock */
 	struct ferry_attendant *attendant;      /* its own; connection thread */
 	struct ferry_job *next;
+	struct ferry_ending ending;             /* connection thread, then the reaper */
 };
 
 /**

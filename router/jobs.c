@@ -6,6 +6,7 @@
 #include "router/attendant.h"
 #include "router/intake.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -86,16 +87,30 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 	return ferrySuccess;
 }
 
-void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
+/* By the reaper. */
+static void end_job(struct ferry_ending *ending)
 {
-	atomic_store_explicit(&job->dead, 1, memory_order_release);
+	struct ferry_job *job = (struct ferry_job *)((char *)ending - offsetof(struct ferry_job, ending));
+	struct ferry_jobs *jobs = ending->context;
 	ferry_attendant_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
 	ferry_intakes_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
-	jobs->staging_used -= FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
 	ferry_job_free(job);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", jobs->domain);
+}
+
+/*
+ * Its staging counts no more from here on, though it is freed a little later: who starts the next job behind this one
+ * is not to be refused for that.
+ */
+void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	atomic_store_explicit(&job->dead, 1, memory_order_release);
+	ferry_workers_unlist_job(&jobs->workers, job);
+	jobs->staging_used -= FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
+	job->ending = (struct ferry_ending){.end = end_job, .context = jobs};
+	ferry_reaper_give(&jobs->reaper, &job->ending);
 }
 
 void ferry_jobs_end(struct ferry_jobs *jobs)
@@ -105,6 +120,7 @@ void ferry_jobs_end(struct ferry_jobs *jobs)
 			ferry_job_fail(jobs->workers.jobs, ferryRemoteError, "the router was stopped");
 		else
 			ferry_jobs_destroy(jobs, jobs->workers.jobs);
+	ferry_reaper_wait(&jobs->reaper);
 }
 
 void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)

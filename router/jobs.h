@@ -11,11 +11,13 @@
 
 #include "router/gpu_lanes.h"
 #include "router/mapper.h"
+#include "router/reaper.h"
 #include "router/workers.h"
 
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
+	struct ferry_reaper reaper; /* runs from the first rank on whose data this router may move */
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_layout layout;
 	uint32_t domain;
@@ -37,10 +39,10 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key);
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                               struct ferry_job **job);
 
-/** No client is the job's any more: ends its threads and frees it. */
+/** No client is the job's any more: nobody finds it from here on. The reaper ends its threads and frees it. */
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);
 
-/** Fails the jobs that are left, so that their ranks hear of it, and ends them. */
+/** Fails the jobs that are left, so that their ranks hear of it, and ends them. Returns when all have ended. */
 void ferry_jobs_end(struct ferry_jobs *jobs);
 
 /** What the router does: a line of "name=value" words. */

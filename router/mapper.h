@@ -50,7 +50,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 
 /**
  * The job ends: it and its arena are not touched from here on, its tables are the mapper's, which unmaps and frees them
- * in its own time. No lane takes from them any more. Connection thread.
+ * in its own time. No lane takes from them any more. The reaper's thread, or the connection thread without one.
  */
 void ferry_mapper_leave(struct ferry_mapper *mapper, struct ferry_job *job);
 

@@ -5,6 +5,11 @@
 #include "router/attendant.h"
 #include "router/intake.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	const struct ferry_attach_message *message = &client->message;
@@ -24,7 +29,9 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		return ferry_job_failure(job);
 	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (mapped && (result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor))) {
+	if (mapped && !(result = ferry_reaper_start(&jobs->reaper)))
+		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
+	if (result) {
 		if (!job->attached) /* it was made for this rank */
 			ferry_jobs_destroy(jobs, job);
 		return result;
@@ -91,11 +98,25 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 	return result;
 }
 
-/* Who has the answer may free what this router has copied. */
-static void detach(struct ferry_client *client)
+/*
+ * Who has the answer may free what this router has copied. *handed: the reaper answers. Without a descriptor for that
+ * the rank is not answered well, closes its connection, and waits for what is done then.
+ */
+static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client, bool *handed)
 {
+	client->detached = true;
+	if (!client->job)
+		return ferrySuccess;
 	client->job->detached |= 1ull << client->rank;
-	ferry_intake_leave(client->job, client->rank);
+	int copy = fcntl(client->descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (copy < 0)
+		return ferry_fail(ferrySystemError, "a descriptor to answer DETACH with: %s", strerror(errno));
+	struct ferry_ending *ending = ferry_intake_leave(client->job, client->rank, copy, true);
+	if ((*handed = ending))
+		ferry_reaper_give(&jobs->reaper, ending);
+	else
+		close(copy);
+	return ferrySuccess;
 }
 
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message)
@@ -110,6 +131,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	char text[480] = "";
 	int descriptor = -1;
+	bool handed = false;
 	ferryResult_t result = ferrySuccess;
 	struct ferry_job *job;
 	switch (client->message.kind) {
@@ -136,9 +158,9 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return;
 		break;
 	case FERRY_ATTACH_DETACH:
-		client->detached = true;
-		if (client->job)
-			detach(client);
+		result = detach(jobs, client, &handed);
+		if (handed)
+			return; /* the reaper answers */
 		break;
 	case FERRY_ATTACH_PEER:
 		job = ferry_jobs_find(jobs, client->message.key);

@@ -149,6 +149,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.staging_limit = options->staging_limit;
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper);
+	ferry_reaper_init(&router->jobs.reaper);
 	pthread_mutex_init(&router->lock, NULL);
 	pthread_cond_init(&router->over, NULL);
 	return router;
@@ -156,6 +157,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 
 static void router_free(struct ferry_router *router)
 {
+	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
 	ferry_mapper_stop(&router->jobs.mapper);
 	pthread_cond_destroy(&router->over);
 	pthread_mutex_destroy(&router->lock);

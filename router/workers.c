@@ -300,14 +300,27 @@ void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job)
 	pthread_mutex_unlock(&workers->lock);
 }
 
-void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job)
+static void unlist(struct ferry_workers *workers, const struct ferry_job *job)
 {
-	pthread_mutex_lock(&workers->lock);
 	for (struct ferry_job **link = &workers->jobs; *link; link = &(*link)->next)
 		if (*link == job) {
 			*link = job->next;
 			break;
 		}
+	atomic_fetch_add_explicit(&workers->generation, 1, memory_order_relaxed);
+}
+
+void ferry_workers_unlist_job(struct ferry_workers *workers, struct ferry_job *job)
+{
+	pthread_mutex_lock(&workers->lock);
+	unlist(workers, job);
+	pthread_mutex_unlock(&workers->lock);
+}
+
+void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job)
+{
+	pthread_mutex_lock(&workers->lock);
+	unlist(workers, job);
 	empty(workers, job);
 	pthread_mutex_unlock(&workers->lock);
 }

@@ -54,7 +54,10 @@ void ferry_workers_stop(struct ferry_workers *workers);
 
 void ferry_workers_add_job(struct ferry_workers *workers, struct ferry_job *job);
 
-/** Returns once no worker is inside the job and none will be again. */
+/** No worker comes into the job from here on; those that are inside may still be. */
+void ferry_workers_unlist_job(struct ferry_workers *workers, struct ferry_job *job);
+
+/** Takes it out of the list if it is there. Returns once no worker is inside the job and none will be again. */
 void ferry_workers_remove_job(struct ferry_workers *workers, struct ferry_job *job);
 
 /** Counts the caller as inside the job until it leaves: its plans stay. */

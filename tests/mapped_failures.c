@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define COUNT 30011
 #define LARGE 1000003 /* elements: many slices */
@@ -296,6 +297,28 @@ static void a_router_of_another_domain_that_dies_ends_the_communicator(void **st
 
 /* ---- ends ---- */
 
+/* The driver takes three seconds to forget its arena. */
+static void a_job_that_takes_long_to_end_keeps_no_other_waiting(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	struct timespec start, end;
+	setenv("FAKE_CUDA_UNREGISTER_MS", "3000", 1);
+	domains_open(1);
+	unsetenv("FAKE_CUDA_UNREGISTER_MS");
+	start_all(ranks, 2, NULL);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 2, 2);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_DESTROY), NULL);
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_round(ranks, 2, 2, 2);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	assert_in_range((end.tv_sec - start.tv_sec) * 1000 + (end.tv_nsec - start.tv_nsec) / 1000000, 0, 2000);
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
 static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
 {
 	(void)state;
@@ -384,6 +407,7 @@ int main(int argc, char **argv)
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
+	        TEST(a_job_that_takes_long_to_end_keeps_no_other_waiting),
 	        TEST(a_stream_that_comes_to_an_aborted_call_goes_on),
 	        TEST(an_abort_waits_until_the_router_has_let_go),
 	        TEST(a_graph_outlives_its_communicator_and_holds_nobody_up),

@@ -479,6 +479,7 @@ CUresult CUDAAPI cuMemHostUnregister(void *memory)
 	if (refused)
 		return refused;
 	fake_drain_context(context);
+	usleep(1000 * (unsigned)fake_number("FAKE_CUDA_UNREGISTER_MS", 0));
 	return fake_memory_free((uintptr_t)memory, 1u << FAKE_REGISTERED) ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED
 	                                                                  : CUDA_SUCCESS;
 }
