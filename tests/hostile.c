@@ -15,6 +15,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +135,13 @@ static void export_buffer(struct liar *liar, uint32_t rank)
 	memcpy(exported.handle, &handle, sizeof exported.handle);
 	memcpy(exported.gpu, &uuid, sizeof exported.gpu);
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT, .payload = ferry_exported_size(&exported)};
-	if (ferry_attach_call(liar->sockets[rank], &message, &exported, NULL))
+	/* The last test's memory was there, and its router may still be about to unmap it. */
+	ferryResult_t result;
+	uint64_t until = ferry_now_ns() + 5000000000u;
+	while ((result = ferry_attach_call(liar->sockets[rank], &message, &exported, NULL)) == ferryRefused &&
+	       ferry_now_ns() < until)
+		sched_yield();
+	if (result)
 		fail_msg("EXPORT: %s", ferry_last_message());
 }
 
