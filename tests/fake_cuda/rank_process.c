@@ -85,6 +85,8 @@ static void settle(const struct rank_ordered *order, struct rank_answer *answer)
 	       milliseconds_since(&start) < order->number)
 		doze(1);
 	answer->settled = !state;
+	answer->round = state ? 0 : mine.place.round; /* the kernels' while they run */
+	answer->wrong = state ? 0 : mine.place.wrong;
 	answer->milliseconds = milliseconds_since(&start);
 	do
 		ferryCommGetAsyncError(mine.comm, &answer->error);
@@ -171,8 +173,6 @@ int rank_process_main(int channel)
 			answer.milliseconds = milliseconds_since(&start);
 		if (answer.result)
 			snprintf(answer.message, sizeof answer.message, "%s", ferryGetLastError(NULL));
-		answer.round = mine.place.round;
-		answer.wrong = mine.place.wrong;
 		if (send(channel, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
 			return 1;
 	}

@@ -42,7 +42,7 @@ struct rank_answer {
 	ferryResult_t error;  /* SETTLE: the communicator's */
 	int number, keepers, milliseconds;
 	bool settled;
-	uint32_t round;
+	uint32_t round; /* SETTLE, settled: the place's */
 	size_t wrong;
 	char message[400];
 };
