@@ -49,12 +49,6 @@ static inline bool ferry_opcode_receives(uint8_t opcode)
 	return ferry_opcode_goes_down(opcode);
 }
 
-/** Reads windows: that of the instruction, or of its sources. */
-static inline bool ferry_opcode_reads_window(uint8_t opcode)
-{
-	return opcode == FERRY_H2D || ferry_opcode_is_work(opcode);
-}
-
 /** Writes the window of the instruction. */
 static inline bool ferry_opcode_writes_window(uint8_t opcode)
 {

@@ -59,7 +59,7 @@ static ferryResult_t map_peers(struct ferry_job *job)
 	return ferrySuccess;
 }
 
-/* All ranks wait for the header's word before they ask for more (rank-lib/bootstrap.c). */
+/* All ranks wait for the header's word before they ask for more (rank-lib/attach/attach.c). */
 static void say_ready(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;

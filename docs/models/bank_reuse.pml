@@ -2,7 +2,7 @@
 /*
  * One bank of an arena (ipc/arena.h) through several calls: nobody reads a byte of another call, and no call waits for
  * ever. Banks share nothing, so one bank's calls n, n + BANKS, ... are numbered 1, 2, ... here. Each rank sends its
- * part up, the router that has work reduces the parts, each rank takes the result down: rank-lib/lane.c, router/job.c.
+ * part up, the router that has work reduces the parts, each rank takes the result down: router/slices.c, parts.c.
  *
  * Nothing is ever reset. A counter carries the call's number beside the slices, so what an earlier call left reads as
  * "nothing yet"; a rank may write again once every rank and every router with work have finished the call before. A
