@@ -11,11 +11,8 @@ static ferryResult_t ask(const struct ferry_request *request)
 	ferryResult_t result = ferry_comm_hold(request->comm);
 	if (result)
 		return ferry_group_refuse(result);
-	if (!ferry_group_keep(request, &result)) {
-		result = ferry_launch_check(request);
-		if (!result)
-			result = ferry_launch(request);
-	}
+	if (!ferry_group_keep(request, &result))
+		result = ferry_launch(request);
 	ferry_comm_let_go(request->comm);
 	return result;
 }

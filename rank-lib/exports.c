@@ -22,6 +22,7 @@ struct entry {
 	uint64_t last;       /* submission */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
+	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
 };
 
 struct ferry_exports {
@@ -29,7 +30,7 @@ struct ferry_exports {
 	const int *connection;
 	const _Atomic uint32_t *failed;
 	struct ferry_export_cell *cells;
-	uint64_t turns;
+	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
 	struct entry entries[FERRY_MOST_EXPORTS];
 	struct ferry_pieces found; /* while one is looked for */
@@ -72,9 +73,15 @@ static bool holds(const struct entry *entry, uint64_t start, uint64_t end)
 	return entry->end && entry->start <= start && end <= entry->end;
 }
 
-static bool is_there(struct ferry_exports *exports, const struct entry *entry)
+/* Asked once in a call. */
+static bool is_there(struct ferry_exports *exports, struct entry *entry)
 {
-	return exports->device->ops->pieces->are_there(exports->device, entry->pieces, entry->npieces);
+	if (entry->seen == exports->calls)
+		return true;
+	if (!exports->device->ops->pieces->are_there(exports->device, entry->pieces, entry->npieces))
+		return false;
+	entry->seen = exports->calls;
+	return true;
 }
 
 static void clear(struct entry *entry)
@@ -120,6 +127,17 @@ static uint32_t find_place(const struct ferry_exports *exports)
 			oldest = index;
 	}
 	return oldest;
+}
+
+void ferry_exports_begin(struct ferry_exports *exports)
+{
+	exports->calls++;
+}
+
+bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint64_t bytes)
+{
+	uint64_t start = (uint64_t)(uintptr_t)buffer;
+	return bytes && start + bytes > start && find_known(exports, start, start + bytes) != NONE;
 }
 
 /* ---- telling the router ---- */
@@ -180,6 +198,7 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	entry->start = pieces[0].start;
 	entry->end = pieces[found->count - 1].start + pieces[found->count - 1].bytes;
 	entry->generation++;
+	entry->seen = exports->calls;
 	entry->pins = 0;
 	if ((result = send_export(exports, place))) {
 		clear(entry);

@@ -22,6 +22,12 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 
 void ferry_exports_close(struct ferry_exports *exports);
 
+/** Before each call, or other use under the lock: what lies behind addresses is looked at anew. */
+void ferry_exports_begin(struct ferry_exports *exports);
+
+/** Whether the bytes are memory of the device that has been exported, and is still there: all that a call may ask. */
+bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint64_t bytes);
+
 /**
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
  * until ferry_exports_unpin, too. Where the router has not got it, or not any more, or where other memory has come in

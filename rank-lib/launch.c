@@ -3,25 +3,6 @@
 
 #include "rank-lib/comm.h"
 
-static ferryResult_t say_finalized(const struct ferry_request *request)
-{
-	return ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized",
-	                  ferry_collective_name(request->collective));
-}
-
-ferryResult_t ferry_launch_check(const struct ferry_request *request)
-{
-	struct ferryComm *comm = request->comm;
-	ferryResult_t result = ferry_comm_check(comm);
-	if (result)
-		return result;
-	if (ferry_rank_failed(&comm->rank))
-		return ferry_rank_say_failed(&comm->rank);
-	if (atomic_load_explicit(&comm->finalized, memory_order_relaxed))
-		return say_finalized(request);
-	return ferry_request_check(request, &comm->rank, comm->device, &comm->redops);
-}
-
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
 	struct ferryComm *comm = request->comm;
@@ -71,45 +52,91 @@ static ferryResult_t launch_locked(const struct ferry_request *request)
 	return mapped ? ferry_mapped_collective(&comm->mapped, &call) : ferry_direct_collective(&comm->direct, &call);
 }
 
-/* Whoever ends or finalizes the communicator may have come between the check and the lock. */
-static ferryResult_t enter(const struct ferry_request *request)
+/* The communicator's lock and the device, for as long as a call is made. */
+static ferryResult_t enter(struct ferryComm *comm, enum ferry_collective collective, struct ferry_device_visit *visit)
 {
-	ferryResult_t result = ferry_comm_enter(request->comm);
-	if (result || !atomic_load_explicit(&request->comm->finalized, memory_order_relaxed))
+	ferryResult_t result = ferry_comm_enter(comm);
+	if (result)
 		return result;
-	ferry_comm_exit(request->comm);
-	return say_finalized(request);
+	if (atomic_load_explicit(&comm->finalized, memory_order_relaxed))
+		result = ferry_fail(ferryInvalidUsage, "%s on a communicator that was finalized",
+		                    ferry_collective_name(collective));
+	else if (comm->device->ops->enter)
+		result = comm->device->ops->enter(comm->device, visit);
+	if (result)
+		ferry_comm_exit(comm);
+	else if (comm->mapped.exports)
+		ferry_exports_begin(comm->mapped.exports);
+	return result;
 }
 
 /* What has been given up since the communicator failed is told by why it has. */
-static ferryResult_t leave(struct ferryComm *comm, ferryResult_t result)
+static ferryResult_t leave(struct ferryComm *comm, struct ferry_device_visit *visit, ferryResult_t result)
 {
+	if (comm->device->ops->leave)
+		comm->device->ops->leave(visit);
 	if (result == ferrySystemError && ferry_rank_failed(&comm->rank))
 		result = ferry_rank_say_failed(&comm->rank);
 	ferry_comm_exit(comm);
 	return result;
 }
 
+static ferryResult_t check(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	return request->kept ? ferrySuccess
+	                     : ferry_request_check(request, &comm->rank, comm->device, comm->mapped.exports,
+	                                           &comm->redops);
+}
+
+ferryResult_t ferry_launch_check(const struct ferry_request *request)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_device_visit visit;
+	struct ferry_stream_state state;
+	ferryResult_t result = enter(comm, request->collective, &visit);
+	if (result)
+		return result;
+	result = check(request);
+	if (!result)
+		result = comm->device->ops->check_stream(comm->device, request->stream, &state);
+	return leave(comm, &visit, result);
+}
+
 ferryResult_t ferry_launch(const struct ferry_request *request)
 {
+	struct ferry_device_visit visit;
 	if (request->collective == FERRY_SENDRECV)
 		return ferry_launch_pairs(request, 1);
-	ferryResult_t result = enter(request);
-	return result ? result : leave(request->comm, launch_locked(request));
+	ferryResult_t result = enter(request->comm, request->collective, &visit);
+	if (result)
+		return result;
+	if (!(result = check(request)))
+		result = launch_locked(request);
+	return leave(request->comm, &visit, result);
+}
+
+static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, uint32_t nrequests)
+{
+	struct ferryComm *comm = requests[0].comm;
+	struct ferry_stream_state stream;
+	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
+	if (result)
+		return result;
+	comm->numbers.messages_named |= stream.captures;
+	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream)
+	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)
 {
-	struct ferryComm *comm = requests[0].comm;
-	struct ferry_stream_state stream;
-	ferryResult_t result = enter(&requests[0]);
+	struct ferry_device_visit visit;
+	ferryResult_t result = enter(requests[0].comm, FERRY_SENDRECV, &visit);
 	if (result)
 		return result;
-	result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
-	comm->numbers.messages_named |= !result && stream.captures;
-	if (!result && ferry_comm_is_mapped(comm))
-		result = ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream);
-	else if (!result)
-		result = ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
-	return leave(comm, result);
+	for (uint32_t i = 0; i < nrequests && !result; i++)
+		result = check(&requests[i]);
+	if (!result)
+		result = launch_pairs_locked(requests, nrequests);
+	return leave(requests[0].comm, &visit, result);
 }

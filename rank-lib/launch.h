@@ -11,10 +11,10 @@
 /** Whether its communicator takes calls, and the request is right; if not, why. */
 ferryResult_t ferry_launch_check(const struct ferry_request *request);
 
-/** Makes the call. It has been checked. */
+/** Makes the call; checks it before, unless that was done when it was kept for a group. */
 ferryResult_t ferry_launch(const struct ferry_request *request);
 
-/** Starts sends and receives of one communicator and stream as one call. */
+/** Starts sends and receives of one communicator and stream as one call. They are checked as by ferry_launch. */
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);
 
 #endif

@@ -146,23 +146,31 @@ static uint64_t reach(const struct ferry_request *request, const struct ferry_ra
 	return end * ferry_type_size(request->type);
 }
 
+static ferryResult_t check_side(struct ferry_device *device, struct ferry_exports *exports, const void *buffer,
+                                uint64_t bytes, const char *what)
+{
+	if (exports && ferry_exports_hold(exports, buffer, bytes))
+		return ferrySuccess;
+	return device->ops->check_buffer(device, buffer, bytes, what);
+}
+
 static ferryResult_t check_memory(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_device *device)
+                                  struct ferry_device *device, struct ferry_exports *exports)
 {
 	uint64_t sends, receives;
 	extents(request, rank, &sends, &receives);
 	uint64_t sent = reach(request, rank, request->sendcounts, request->senddispls, sends),
 	         received = reach(request, rank, request->recvcounts, request->recvdispls, receives);
-	ferryResult_t result = device->ops->check_buffer(device, request->send, sent, "sendbuff");
+	ferryResult_t result = check_side(device, exports, request->send, sent, "sendbuff");
 	if (!result && (request->receive != request->send || receives > sends))
-		result = device->ops->check_buffer(device, request->receive, received, "recvbuff");
+		result = check_side(device, exports, request->receive, received, "recvbuff");
 	return result ? ferry_fail_context(result, "%s", ferry_collective_name(request->collective)) : result;
 }
 
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_device *device, struct ferry_redops *redops)
+                                  struct ferry_device *device, struct ferry_exports *exports,
+                                  struct ferry_redops *redops)
 {
-	struct ferry_stream_state state;
 	const char *name = ferry_collective_name(request->collective);
 	if (!ferry_type_size(request->type))
 		return ferry_fail(ferryInvalidArgument, "%s: type %d: 0 to %d", name, (int)request->type,
@@ -176,11 +184,7 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
 		result = check_variable(request, rank);
 	if (!result)
 		result = check_buffers(request, rank);
-	if (!result)
-		result = check_memory(request, rank, device);
-	if (!result)
-		result = device->ops->check_stream(device, request->stream, &state);
-	return result;
+	return result ? result : check_memory(request, rank, device, exports);
 }
 
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops)

@@ -6,7 +6,7 @@
 #ifndef FERRY_RANK_LIB_REQUEST_H
 #define FERRY_RANK_LIB_REQUEST_H
 
-#include "rank-lib/device/device.h"
+#include "rank-lib/exports.h"
 #include "rank-lib/rank.h"
 #include "rank-lib/redop.h"
 #include "router/call.h"
@@ -44,9 +44,13 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
                            const struct ferry_device *device, struct ferry_request_parts *parts,
                            struct ferry_call_buffers *buffers);
 
-/** What is wrong with it, as a call of this rank: ferryInvalidArgument or ferryInvalidUsage with the values. */
+/**
+ * What is wrong with it, as a call of this rank: ferryInvalidArgument or ferryInvalidUsage with the values. Not whether
+ * its stream may be used. exports: memory that needs no other look, or NULL.
+ */
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
-                                  struct ferry_device *device, struct ferry_redops *redops);
+                                  struct ferry_device *device, struct ferry_exports *exports,
+                                  struct ferry_redops *redops);
 
 /** The created reduction that the request names; unused for the built-in ones. */
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops);

@@ -170,6 +170,7 @@ static int leave(void **state)
 
 static ferryResult_t try_name(CUdeviceptr at, uint64_t bytes, uint64_t submission, struct ferry_buffer_name *name)
 {
+	ferry_exports_begin(exports);
 	return ferry_exports_name(exports, (void *)(uintptr_t)at, bytes,
 	                          submission == FERRY_EXPORT_PINNED ? NEVER : submission,
 	                          submission == FERRY_EXPORT_PINNED, name);
@@ -240,6 +241,24 @@ static void other_memory_at_the_same_addresses_is_exported_anew(void **state)
 	}
 	CU(cuMemUnmap(at, 3 * PIECE));
 	CU(cuMemAddressFree(at, 4 * PIECE));
+}
+
+/* What a call need not ask the driver about once more. */
+static void what_is_held_is_exported_memory_that_is_still_there(void **state)
+{
+	(void)state;
+	CUdeviceptr at = allocate(100000), other = allocate(5000);
+	void *buffer = (void *)(uintptr_t)at;
+	name_of(at, 1, NEVER);
+	ferry_exports_begin(exports);
+	assert_true(ferry_exports_hold(exports, buffer, 100000));
+	assert_false(ferry_exports_hold(exports, buffer, 100001));
+	assert_false(ferry_exports_hold(exports, buffer, 0));
+	assert_false(ferry_exports_hold(exports, (void *)(uintptr_t)other, 1));
+	CU(cuMemFree(at));
+	ferry_exports_begin(exports);
+	assert_false(ferry_exports_hold(exports, buffer, 1));
+	CU(cuMemFree(other));
 }
 
 static void allocations_that_come_and_go_are_never_taken_for_each_other(void **state)
@@ -404,6 +423,7 @@ static int run(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(buffers_of_an_allocation_share_its_name_and_differ_by_their_offsets),
+	        TEST(what_is_held_is_exported_memory_that_is_still_there),
 	        TEST(other_memory_at_the_same_addresses_is_exported_anew),
 	        TEST(allocations_that_come_and_go_are_never_taken_for_each_other),
 	        TEST(memory_that_cannot_be_exported_is_told_apart),

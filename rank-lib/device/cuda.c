@@ -17,6 +17,20 @@
 static struct ferry_cuda_device *devices[FERRY_MAX_RANKS];
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* ---- visits ---- */
+
+_Static_assert(sizeof(struct ferry_cuda_visit) <= sizeof(struct ferry_device_visit), "what a visit remembers");
+
+static ferryResult_t enter(struct ferry_device *device, struct ferry_device_visit *visit)
+{
+	return ferry_cuda_enter(ferry_cuda_device(device), (struct ferry_cuda_visit *)visit);
+}
+
+static void leave(struct ferry_device_visit *visit)
+{
+	ferry_cuda_visit_end((struct ferry_cuda_visit *)visit);
+}
+
 /* ---- streams ---- */
 
 static ferryResult_t check_stream(struct ferry_device *base, ferryStream_t given, struct ferry_stream_state *state)
@@ -194,6 +208,8 @@ static ferryResult_t may_copy(struct ferry_device *base)
 }
 
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
+                                                 .enter = enter,
+                                                 .leave = leave,
                                                  .enqueue_word = enqueue_word,
                                                  .may_copy = may_copy,
                                                  .register_words = register_words,

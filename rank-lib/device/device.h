@@ -43,6 +43,11 @@ struct ferry_stream_call {
 	void *argument;
 };
 
+/** Memory for what a device remembers from `enter` to `leave`. */
+struct ferry_device_visit {
+	uint64_t state[4];
+};
+
 /** A stream as calls see it. */
 struct ferry_stream_state {
 	uint64_t id;   /* no other stream of the process has, or had, the same; devices with words only */
@@ -51,6 +56,12 @@ struct ferry_stream_state {
 
 struct ferry_device_ops {
 	const char *kind;
+	/**
+	 * Around several calls of these functions by one thread, which then spare themselves what each would do alone.
+	 * NULL, both: there is nothing to spare.
+	 */
+	ferryResult_t (*enter)(struct ferry_device *device, struct ferry_device_visit *visit);
+	void (*leave)(struct ferry_device_visit *visit);
 	/**
 	 * One of the two. Host: puts the ticket into the stream (NULL: the default one): started when reached, later
 	 * work waits for finished.

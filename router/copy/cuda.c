@@ -219,13 +219,20 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
 	return ferrySuccess;
 }
 
+static _Thread_local CUcontext visited; /* NULL: this thread is on no visit */
+
 ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context,
                                struct ferry_cuda_visit *visit)
 {
+	visit->driver = NULL;
+	if (visited == context)
+		return ferrySuccess;
 	CUresult refused = driver->CtxPushCurrent(context);
 	if (refused)
 		return ferry_cuda_failed(driver, refused, "making the GPU's primary context current");
 	visit->driver = driver;
+	visit->outer = visited;
+	visited = context;
 	visit->mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	driver->ThreadExchangeStreamCaptureMode(&visit->mode);
 	return ferrySuccess;
@@ -234,6 +241,9 @@ ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext
 void ferry_cuda_visit_end(struct ferry_cuda_visit *visit)
 {
 	CUcontext left;
+	if (!visit->driver)
+		return;
+	visited = visit->outer;
 	visit->driver->ThreadExchangeStreamCaptureMode(&visit->mode);
 	visit->driver->CtxPopCurrent(&left);
 }

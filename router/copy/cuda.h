@@ -24,10 +24,12 @@ ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const str
 
 /**
  * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any
- * business of the calls between: nothing that they do ends one, in this thread or another.
+ * business of the calls between: nothing that they do ends one, in this thread or another. A visit inside another of
+ * the same context is free.
  */
 struct ferry_cuda_visit {
-	const struct ferry_cuda_driver *driver;
+	const struct ferry_cuda_driver *driver; /* NULL: inside another */
+	CUcontext outer;                        /* where this thread was visiting before; NULL: nowhere */
 	CUstreamCaptureMode mode;
 };
 ferryResult_t ferry_cuda_visit(const struct ferry_cuda_driver *driver, CUcontext context,
