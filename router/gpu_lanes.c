@@ -33,19 +33,22 @@ ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_p
 }
 
 /* Under the lock. */
-static ferryResult_t pair_open(const struct ferry_gpu_lanes *table, struct ferry_gpu *gpu,
+static ferryResult_t pair_open(struct ferry_gpu_lanes *table, struct ferry_gpu *gpu,
                                struct ferry_gpu_lane_pair **opened)
 {
 	struct ferry_lanes_options options = {.copier = ferry_gpu_copier(gpu),
 	                                      .stall_ns = table->stall_ns,
 	                                      .spin_ns = table->spin_ns,
-	                                      .priority = table->priority};
+	                                      .priority = table->priority,
+	                                      .lookout = &table->lookout};
 	struct ferry_gpu_lane_pair *pair = aligned_alloc(_Alignof(struct ferry_gpu_lane_pair), sizeof *pair);
 	if (!pair)
 		return ferry_fail(ferrySystemError, "no memory for a GPU's lanes");
 	memset(pair, 0, sizeof *pair);
 	ferry_priority_need(table->priority);
-	ferryResult_t result = ferry_lanes_open(&pair->lanes, &options);
+	ferryResult_t result = table->pairs ? ferrySuccess : ferry_lookout_open(&table->lookout);
+	if (!result && (result = ferry_lanes_open(&pair->lanes, &options)) && !table->pairs)
+		ferry_lookout_close(&table->lookout);
 	if (result) {
 		free(pair);
 		return result;
@@ -87,6 +90,8 @@ void ferry_gpu_lanes_leave(struct ferry_gpu_lanes *table, struct ferry_lanes *la
 		ferry_lanes_close(&pair->lanes);
 		ferry_gpu_drop(pair->gpu);
 		free(pair);
+		if (!table->pairs)
+			ferry_lookout_close(&table->lookout);
 	}
 	pthread_mutex_unlock(&table->lock);
 }

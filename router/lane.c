@@ -5,12 +5,13 @@
 #include "router/order.h"
 #include "router/slices.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
-#define POLL_MOST_US 1000
+#define POLL_MOST_US FERRY_LOOKOUT_US
 #define SHARED_MOST 8   /* copies under way for one seat, where a lane has several */
 
 /* ---- calls ---- */
@@ -264,6 +265,25 @@ static bool refresh(struct ferry_lane *lane)
 
 /* ---- rounds ---- */
 
+/* Nothing of a captured call is under way in this lane, and may not be for hours. */
+static bool is_at_rest(const struct ferry_call *call, enum ferry_direction direction)
+{
+	if (!call->captured)
+		return false;
+	if (direction == FERRY_UP)
+		return call->stage == FERRY_CALL_MADE;
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	return !seq || seq == call->halves[direction].ended;
+}
+
+static bool any_at_work(const struct ferry_seat *seat)
+{
+	const struct ferry_call *call = seat->calls;
+	while (call && is_at_rest(call, seat->direction))
+		call = call->halves[seat->direction].next;
+	return call;
+}
+
 static bool lane_round(struct ferry_lane *lane)
 {
 	bool progress = refresh(lane), busy = false;
@@ -279,14 +299,14 @@ static bool lane_round(struct ferry_lane *lane)
 			seat->idle_since = now = now ? now : ferry_now_ns();
 		}
 		progress |= found;
-		busy |= seat->calls != NULL;
+		busy |= any_at_work(seat);
 	}
 	lane->turn++;
 	atomic_store_explicit(&lane->busy, busy, memory_order_relaxed);
 	return progress;
 }
 
-static bool has_calls(const struct ferry_lane *lane)
+static bool is_busy(const struct ferry_lane *lane)
 {
 	return atomic_load_explicit(&lane->busy, memory_order_relaxed);
 }
@@ -298,7 +318,7 @@ static bool has_calls(const struct ferry_lane *lane)
  */
 static bool may_look(const struct ferry_lane *lane)
 {
-	return (has_calls(lane) || lane->lanes->copier->ops->polled) &&
+	return (is_busy(lane) || lane->lanes->copier->ops->polled) &&
 	       !atomic_load_explicit(&lane->lanes->stopping, memory_order_relaxed);
 }
 
@@ -314,14 +334,14 @@ static bool awaits_start(const struct ferry_lane *lane)
 
 /*
  * How long to sleep at most; 0: not at all. A GPU rings no bell. While it copies for this lane, the lane looks again at
- * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, and after
- * POLL_MOST_US at most: that finds it late by less than 2% and costs an idle process next to nothing.
+ * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, which finds it
+ * late by less than 2%, and after POLL_MOST_US at most: a router has a lookout for that, and the lane sleeps on.
  */
 static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 {
 	const struct ferry_copy_ops *ops = lane->lanes->copier->ops;
 	/* The other lane may still have calls where this one has none, and hang in the driver. */
-	bool busy = has_calls(lane) || (ops->polled && has_calls(&lane->lanes->lane[!lane->direction]));
+	bool busy = is_busy(lane) || (ops->polled && is_busy(&lane->lanes->lane[!lane->direction]));
 	int64_t most = busy ? FERRY_WATCH_US : -1;
 	if (ferry_copies_any(&lane->copies)) {
 		int64_t copy = ops->wait_us(&lane->copies.queue);
@@ -330,7 +350,21 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
 	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
-	return step < POLL_LEAST_US ? 0 : step < POLL_MOST_US ? step : POLL_MOST_US;
+	if (step >= POLL_MOST_US)
+		return lane->lanes->lookout ? most : POLL_MOST_US;
+	return step < POLL_LEAST_US ? 0 : step;
+}
+
+/* By the lookout, while the lane sleeps. */
+static void look_for_start(struct ferry_sleeper *sleeper)
+{
+	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		for (const struct ferry_call *call = lane->seats[i]->calls; call; call = call->halves[FERRY_UP].next)
+			if (call->stage == FERRY_CALL_MADE && call->ops->started(call)) {
+				ferry_doorbell_ring(lane->bell);
+				return;
+			}
 }
 
 /* Nothing is copied any more. */
@@ -354,7 +388,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 		if (lane->seats[i]->calls)
 			ferry_watch_seat(lane->seats[i], now);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
-	if (has_calls(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
+	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
 	    ferry_copies_check(&lane->copies))
 		fail_all(lane);
 }
@@ -372,6 +406,18 @@ static void prepare_sleep(struct ferry_lane *lane)
 static void cancel_sleep(struct ferry_lane *lane)
 {
 	ferry_bells_cancel(lane->bells, lane->nbells);
+	lane->nbells = 0;
+}
+
+/* bells: of prepare_sleep. */
+static void sleep_at_bells(struct ferry_lane *lane, int64_t timeout)
+{
+	bool looked_for = lane->lanes->lookout && (timeout < 0 || timeout >= POLL_MOST_US) && awaits_start(lane);
+	if (looked_for)
+		ferry_lookout_enter(lane->lanes->lookout, &lane->sleeper);
+	ferry_bells_wait(lane->bells, lane->nbells, timeout);
+	if (looked_for)
+		ferry_lookout_leave(lane->lanes->lookout, &lane->sleeper);
 	lane->nbells = 0;
 }
 
@@ -423,8 +469,7 @@ static void *lane_main(void *argument)
 			cancel_sleep(lane);
 			continue;
 		}
-		ferry_bells_wait(lane->bells, lane->nbells, timeout);
-		lane->nbells = 0;
+		sleep_at_bells(lane, timeout);
 	}
 }
 
@@ -434,6 +479,7 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 	lane->lanes = lanes;
 	lane->direction = direction;
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
+	lane->sleeper.look = look_for_start;
 	if (!make_room(lane, 1)) {
 		free_room(lane);
 		return ferry_fail(ferrySystemError, "no memory for a lane");

@@ -10,6 +10,7 @@
 #define FERRY_ROUTER_LANE_H
 
 #include "ipc/idle.h"
+#include "router/lookout.h"
 #include "router/priority.h"
 #include "router/watch.h"
 
@@ -19,7 +20,7 @@ struct ferry_lane {
 	struct ferry_doorbell *bell;    /* constant: where it is rung for what is no seat's */
 	pthread_t thread;
 	struct ferry_copies copies;
-	_Atomic bool busy;              /* its thread: it has calls; the other lane looks */
+	_Atomic bool busy;              /* its thread: it has calls at work; the other lane looks */
 	/* its thread alone, from here on */
 	struct ferry_seat **seats;      /* as of `generation` */
 	struct ferry_seen_bell *bells;  /* that it is about to sleep at, or to turn from */
@@ -29,13 +30,15 @@ struct ferry_lane {
 	uint64_t generation;
 	struct ferry_idle idle;
 	struct ferry_watch watch;
+	struct ferry_sleeper sleeper;   /* while it sleeps for long, the lookout reads its calls */
 };
 
 /** Both lanes of one device in one process (router/lanes.h), as each of them sees it. */
 struct ferry_lanes {
-	struct ferry_copier *copier;     /* constant, as are the next two */
+	struct ferry_copier *copier;     /* constant, as are the next three */
 	struct ferry_spin spin;         /* how long they look */
 	struct ferry_priority *priority; /* of their threads; NULL: as they are */
+	struct ferry_lookout *lookout;  /* NULL: they look themselves, however long they have slept */
 	/* constant: a lane that is so long in the driver is told of by the other; 0: never */
 	uint64_t stall_ns;
 	struct ferry_doorbell own_bells[2];

@@ -11,6 +11,7 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	lanes->stall_ns = options->stall_ns;
 	lanes->spin.limit_ns = options->spin_ns;
 	lanes->priority = options->priority;
+	lanes->lookout = options->lookout;
 	pthread_mutex_init(&lanes->lock, NULL);
 	pthread_cond_init(&lanes->changed, NULL);
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)

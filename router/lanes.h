@@ -13,6 +13,7 @@ struct ferry_lanes_options {
 	uint64_t stall_ns;
 	uint64_t spin_ns;                /* how long they look for what is about to come */
 	struct ferry_priority *priority; /* of the threads; NULL: as they are */
+	struct ferry_lookout *lookout;   /* NULL: there is none */
 	struct ferry_doorbell *bells[2]; /* of the only member that will ever join; NULL: several may */
 };
 

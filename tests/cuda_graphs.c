@@ -79,6 +79,26 @@ static void captured_call_is_replayed_a_thousand_times_with_changing_inputs(void
 	places_close(places, &gang);
 }
 
+/* Long enough for whoever looks for replays to have gone to sleep. */
+static void a_replay_after_a_long_rest_is_found(void **state)
+{
+	(void)state;
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	CUgraphExec graphs[MOST_PLACES];
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	capture_round(places, &gang, 1, CU_STREAM_CAPTURE_MODE_GLOBAL, graphs);
+	for (uint32_t i = 1; i <= 3; i++) {
+		doze(300);
+		replay(places, &gang, graphs);
+		places_settle(places, &gang, i);
+	}
+	forget(&gang, graphs);
+	gang_close(&gang);
+	places_close(places, &gang);
+}
+
 static void eager_calls_between_replays_of_several_calls(void **state)
 {
 	(void)state;
@@ -661,6 +681,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(captured_call_is_replayed_a_thousand_times_with_changing_inputs, no_misuse),
+	        cmocka_unit_test_teardown(a_replay_after_a_long_rest_is_found, no_misuse),
 	        cmocka_unit_test_teardown(eager_calls_between_replays_of_several_calls, no_misuse),
 	        cmocka_unit_test_teardown(two_graphs_are_replayed_alternately_on_two_streams, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_share_the_staging_with_others_by_turns, no_misuse),
