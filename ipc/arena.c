@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define PAGE 4096u
-#define PAIR_SLOT_MOST (2u << 20)
+#define PAIR_SLOT_MOST (4u << 20)
 #define PAIR_SLOT_LEAST 512u
 
 static uint64_t up_to(uint64_t value, uint64_t multiple)

@@ -42,11 +42,11 @@
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS */
+/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS: one copied into, one copied from */
 #define DIRECT_MOVE_MOST (2u << 20)
-#define DIRECT_MOVE_SLOTS 4
+#define DIRECT_MOVE_SLOTS 3
 /* for all windows in a cache, where that leaves each two slots; at most eight */
-#define DIRECT_MOVE_STAGING (16u << 20)
+#define DIRECT_MOVE_STAGING (24u << 20)
 #define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
 /* windows of more than that, if a call goes round them, are for one call at a time */
 #define DIRECT_ALONE(staging) ((staging) / 4)
