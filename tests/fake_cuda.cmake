@@ -47,6 +47,9 @@ if(CUDA_INCLUDE_DIR)
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
+  ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
+  target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   ferry_test(exports SOURCES ../rank-lib/exports.c ${device}/open.c ${device}/host.c ${device}/host_stream.c

@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 
+#define SHORT   (64u << 10)
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 static struct ferry_cuda_copier *cuda_copier(struct ferry_copier *base)
@@ -105,6 +106,38 @@ static const char *path_name(const struct ferry_copy_queue *queue, bool crosses)
 	                                      : "copying to the GPU";
 }
 
+/* So many rows, one behind the other. */
+static CUresult copy_rows(const struct ferry_cuda_driver *driver, CUdeviceptr to, const char *source, size_t width,
+                          size_t rows, CUstream stream)
+{
+	const CUDA_MEMCPY2D copied = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+	                              .srcHost = source,
+	                              .srcPitch = width,
+	                              .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+	                              .dstDevice = to,
+	                              .dstPitch = width,
+	                              .WidthInBytes = width,
+	                              .Height = rows};
+	return driver->Memcpy2DAsync(&copied, stream);
+}
+
+/*
+ * What is short, cuMemcpyHtoDAsync does not leave to a copy engine but puts among the commands of the engine that runs
+ * kernels. That one is another process's then, and changes hands in 276 us (H200, up to 16 KiB and beyond; a copy takes
+ * 7). Copies of several rows are made by copy engines, whatever their length. (One byte is no two rows.)
+ */
+static CUresult copy_down(const struct ferry_cuda_driver *driver, CUdeviceptr to, const char *source, size_t bytes,
+                          CUstream stream)
+{
+	if (bytes >= SHORT || bytes == 1)
+		return driver->MemcpyHtoDAsync(to, source, bytes, stream);
+	if (bytes % 2 == 0)
+		return copy_rows(driver, to, source, bytes / 2, 2, stream);
+	size_t even = bytes - 3;
+	CUresult refused = even ? copy_rows(driver, to, source, even / 2, 2, stream) : CUDA_SUCCESS;
+	return refused ? refused : copy_rows(driver, to + even, source + even, 1, 3, stream);
+}
+
 static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
                           uint64_t whole, bool crosses)
 {
@@ -119,7 +152,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 		refused = !crosses ? copier->driver->MemcpyDtoDAsync(to, from, bytes, stream)
 		          : queue->direction == FERRY_UP
 		                  ? copier->driver->MemcpyDtoHAsync(destination, from, bytes, stream)
-		                  : copier->driver->MemcpyHtoDAsync(to, source, bytes, stream);
+		                  : copy_down(copier->driver, to, source, bytes, stream);
 	if (!refused) {
 		refused = copier->driver->EventRecord(backend->events[queue->started % PENDING], stream);
 		if (refused) /* the copy is under way, and nobody would wait for it */

@@ -11,31 +11,31 @@
 #include <cuda.h>
 
 /* F(name): cuda.h maps cuMemAlloc and its like to the version of the entry point that its prototype is for. */
-#define FERRY_CUDA_FUNCTIONS(F)                                                                                        \
-	F(Init)                                                                                                        \
-	F(DriverGetVersion)                                                                                            \
-	F(GetErrorString)                                                                                              \
-	F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) F(DeviceGetAttribute) F(DeviceGetPCIBusId) F(DeviceGetUuid) F( \
-	        DeviceCanAccessPeer) F(DevicePrimaryCtxRetain) F(DevicePrimaryCtxRelease)                              \
-	        F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)                         \
-	        F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice) F(                \
-	                CtxGetStreamPriorityRange) F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy)        \
-	                F(StreamSynchronize) F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(       \
-	                        StreamBatchMemOp) F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo)   \
-	                        F(ThreadExchangeStreamCaptureMode) F(GraphRetainUserObject) F(UserObjectCreate) F(     \
-	                                UserObjectRelease) F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost)       \
-	                                F(MemHostRegister) F(MemHostUnregister) F(MemcpyAsync) F(MemcpyDtoHAsync) F(   \
-	                                        MemcpyHtoDAsync) F(MemcpyDtoDAsync) F(MemsetD8Async)                   \
-	                                        F(MemGetAddressRange) F(MemAddressReserve) F(MemAddressFree) F(        \
-	                                                MemMap) F(MemUnmap) F(MemSetAccess) F(MemRelease)              \
-	                                                F(MemRetainAllocationHandle) F(MemExportToShareableHandle) F(  \
-	                                                        MemGetAllocationPropertiesFromHandle)                  \
-	                                                        F(MemImportFromShareableHandle) F(                     \
-	                                                                PointerGetAttributes) F(IpcGetMemHandle)       \
-	                                                                F(IpcOpenMemHandle) F(IpcCloseMemHandle) F(    \
-	                                                                        EventCreate) F(EventRecord)            \
-	                                                                        F(EventQuery) F(EventElapsedTime)      \
-	                                                                                F(EventDestroy)
+/* clang-format off */
+#define FERRY_CUDA_FUNCTIONS(F)                                                                        \
+	F(Init) F(DriverGetVersion) F(GetErrorString)                                                  \
+	F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) F(DeviceGetAttribute) F(DeviceGetPCIBusId)     \
+	F(DeviceGetUuid) F(DeviceCanAccessPeer) F(DevicePrimaryCtxRetain)                              \
+	F(DevicePrimaryCtxRelease)                                                                     \
+	F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)                 \
+	F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice)           \
+	F(CtxGetStreamPriorityRange)                                                                   \
+	F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy) F(StreamSynchronize)              \
+	F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(StreamBatchMemOp)           \
+	F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo)                             \
+	F(ThreadExchangeStreamCaptureMode)                                                             \
+	F(GraphRetainUserObject) F(UserObjectCreate) F(UserObjectRelease)                              \
+	F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister)                       \
+	F(MemHostUnregister)                                                                           \
+	F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(Memcpy2DAsync) F(MemcpyDtoDAsync)       \
+	F(MemsetD8Async)                                                                               \
+	F(MemGetAddressRange) F(MemAddressReserve) F(MemAddressFree) F(MemMap) F(MemUnmap)             \
+	F(MemSetAccess) F(MemRelease) F(MemRetainAllocationHandle) F(MemExportToShareableHandle)       \
+	F(MemGetAllocationPropertiesFromHandle) F(MemImportFromShareableHandle)                        \
+	F(PointerGetAttributes)                                                                        \
+	F(IpcGetMemHandle) F(IpcOpenMemHandle) F(IpcCloseMemHandle)                                    \
+	F(EventCreate) F(EventRecord) F(EventQuery) F(EventElapsedTime) F(EventDestroy)
+/* clang-format on */
 
 struct ferry_cuda_driver {
 #define FERRY_CUDA_MEMBER(name) __typeof__(cu##name) *name;

@@ -56,4 +56,10 @@ CUresult fake_cuda_break(CUdevice device, CUresult error);
 /** How often a destructor of a user object called the driver, or a stream or call met what was gone. */
 unsigned fake_cuda_misuses(void);
 
+/**
+ * How many copies of this process to its devices were short and made by cuMemcpyHtoDAsync. Real ones wait for the
+ * engine that runs kernels, which other processes use too.
+ */
+unsigned fake_cuda_inline_copies(void);
+
 #endif

@@ -9,6 +9,9 @@
 /* Flags of a copy: what each side must be. */
 enum { FROM_HOST = 1, TO_HOST = 2, FROM_DEVICE = 4, TO_DEVICE = 8, PAGEABLE = 16 /* unknown: the process's own */ };
 
+/* What cuMemcpyHtoDAsync takes for short. */
+#define INLINE_BYTES (32u << 10)
+
 /* ---- running ---- */
 
 static void fail_context(CUcontext context)
@@ -228,9 +231,31 @@ CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUs
 	return submit_copy((uintptr_t)to, from, bytes, TO_HOST | FROM_DEVICE, stream);
 }
 
+static _Atomic unsigned inline_copies;
+
+unsigned fake_cuda_inline_copies(void)
+{
+	return atomic_load_explicit(&inline_copies, memory_order_relaxed);
+}
+
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
+	if (bytes < INLINE_BYTES)
+		atomic_fetch_add_explicit(&inline_copies, 1, memory_order_relaxed);
 	return submit_copy(to, (uintptr_t)from, bytes, TO_DEVICE | FROM_HOST, stream);
+}
+
+CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+	CUresult refused = copy->srcMemoryType == CU_MEMORYTYPE_HOST && copy->dstMemoryType == CU_MEMORYTYPE_DEVICE &&
+	                                   copy->WidthInBytes <= copy->srcPitch && copy->WidthInBytes <= copy->dstPitch
+	                           ? CUDA_SUCCESS
+	                           : CUDA_ERROR_INVALID_VALUE;
+	for (size_t row = 0; !refused && row < copy->Height; row++)
+		refused = submit_copy(copy->dstDevice + row * copy->dstPitch,
+		                      (uintptr_t)copy->srcHost + row * copy->srcPitch, copy->WidthInBytes,
+		                      TO_DEVICE | FROM_HOST, stream);
+	return refused;
 }
 
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
