@@ -97,9 +97,16 @@ static void end_half(struct ferry_seat *seat, struct ferry_call *call)
 	ferry_order_end_half(seat->member, call);
 }
 
+/* Its number is its place among the calls made: it begins only when the call FERRY_BANKS before it is over. */
+static bool is_in_line(const struct ferry_call *call)
+{
+	return call->steps && !call->name;
+}
+
 static void unlink_call(struct ferry_seat *seat, struct ferry_call **link)
 {
 	struct ferry_call *call = *link;
+	seat->out_of_line -= !is_in_line(call);
 	*link = call->halves[seat->direction].next;
 	if (!*link)
 		seat->calls_end = link;
@@ -170,6 +177,8 @@ static bool take_inbox(struct ferry_seat *seat)
 		return false;
 	pthread_mutex_lock(&seat->inbox_lock);
 	if (seat->inbox) {
+		for (const struct ferry_call *call = seat->inbox; call; call = call->halves[seat->direction].next)
+			seat->out_of_line += !is_in_line(call);
 		*seat->calls_end = seat->inbox;
 		seat->calls_end = seat->inbox_end;
 		seat->inbox = NULL;
@@ -192,8 +201,16 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	bool failed = ops->failed(seat->member);
 	if (failed && seat->under_way)
 		return progress; /* the device may still write to the buffers of what is under way */
+	/* Callers run far ahead: of hundreds of calls in line the first can get on, and the rest is not looked at. */
+	uint32_t in_line = 0;
 	for (struct ferry_call **link = &seat->calls; *link;) {
 		struct ferry_call *call = *link;
+		if (!failed && is_in_line(call) && ++in_line > FERRY_BANKS) {
+			if (!seat->out_of_line)
+				break;
+			link = &call->halves[seat->direction].next;
+			continue;
+		}
 		progress |= call->captured ? captured_round(lane, seat, link, failed)
 		                           : plain_round(lane, seat, link, failed);
 		if (*link == call)

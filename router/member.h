@@ -47,6 +47,7 @@ struct ferry_seat {
 	_Atomic uint32_t announced;            /* calls that are about to come; who makes them, one thread at a time */
 	/* the lane's thread alone */
 	struct ferry_call *calls, **calls_end;
+	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
 	uint32_t under_way;                    /* copies of its calls */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
