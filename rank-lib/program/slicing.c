@@ -42,11 +42,13 @@
 #define DIRECT_REDUCE_SLOTS 6 /* for a lane, at least, in all of its windows: longer slices are not worth fewer */
 #define DIRECT_REDUCE_LEAST 3 /* in each window */
 #define DIRECT_MOVE_STAGES 2
-/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS: one copied into, one copied from */
+/* longer where DIRECT_MOVE_STAGING and the staging have room for DIRECT_MOVE_SLOTS; two would wait for each other */
 #define DIRECT_MOVE_MOST (2u << 20)
+#define DIRECT_MOVE_LONGEST (4u << 20)
 #define DIRECT_MOVE_SLOTS 3
-/* for all windows in a cache, where that leaves each two slots; at most eight */
+/* for all windows in a cache, where that leaves each two slots; at most eight, of long ones four */
 #define DIRECT_MOVE_STAGING (24u << 20)
+#define DIRECT_MOVE_LONG (1u << 20)
 #define DIRECT_AHEAD(staging) ((staging) / 3) /* may be written and not read yet; two slots in any case */
 /* windows of more than that, if a call goes round them, are for one call at a time */
 #define DIRECT_ALONE(staging) ((staging) / 4)
@@ -131,7 +133,7 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 	} else {
 		uint64_t cached = move_staging(options) / most_windows(program, nwindows);
 		uint64_t share = between(0, cached, room(program, options, nwindows)) / DIRECT_MOVE_SLOTS;
-		most = between(DIRECT_MOVE_MOST, share / 128 * 128, UINT32_MAX);
+		most = between(DIRECT_MOVE_MOST, share / 128 * 128, DIRECT_MOVE_LONGEST);
 	}
 	double loss = (double)(transfers * options->costs.issue_ns) * options->costs.link / (double)stages;
 	uint64_t best = (uint64_t)sqrt(loss * (double)longest);
@@ -174,7 +176,7 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 		                                    : nslices;
 		return between(1, held + 2 * nslices, FERRY_MAX_WINDOW); /* two calls beyond what may be held */
 	}
-	return between(1, nslices, between(2, move_staging(options) / slot, 8));
+	return between(1, nslices, between(2, move_staging(options) / slot, slice < DIRECT_MOVE_LONG ? 8 : 4));
 }
 
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
