@@ -79,6 +79,10 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 			return bad("%llu bytes of staging and %u counters in domain %u; %llu and %u are there",
 			           (unsigned long long)plan->staging[domain], plan->counters[domain], domain,
 			           (unsigned long long)room->staging[domain], room->counters[domain]);
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->counters[domain] > plan->ninstrs)
+			return bad("%u counters in domain %u for %u instructions", plan->counters[domain], domain,
+			           plan->ninstrs);
 	return ferrySuccess;
 }
 
