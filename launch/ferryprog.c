@@ -297,8 +297,9 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 		return ferrySuccess;
 	if ((*program)->nranks != arguments->nranks ||
 	    (arguments->domains_given && (*program)->ndomains != arguments->ndomains))
-		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
-		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);
+		return ferry_fail(ferryProgramError, "%s: it is for %u rank%s in %u domain%s, not for %u in %u", name,
+		                  (*program)->nranks, (*program)->nranks == 1 ? "" : "s", (*program)->ndomains,
+		                  (*program)->ndomains == 1 ? "" : "s", arguments->nranks, arguments->ndomains);
 	return ferrySuccess;
 }
 

@@ -64,7 +64,7 @@ static void check_names_line_and_reason_and_exits_with_1(void **state)
 	            "<stdin>:3: reads host[3] but names no version, and nothing earlier in rank 0 writes it");
 	assert_says("check -", "# Rank 0\nD2H gpu[0] => host[0]\n", 1, "<stdin>:2:12: expected '->', found \"=>\"");
 	assert_says("check - --ranks 3", "program allgather ranks 1 domains 1 chunks 1\n", 1,
-	            "it is for 1 ranks in 1 domains, not for 3 in 1");
+	            "it is for 1 rank in 1 domain, not for 3 in 1");
 	assert_says("check /nonexistent/file", "", 1, "/nonexistent/file: No such file or directory");
 	assert_says("check /", "", 1, "/: Is a directory");
 }

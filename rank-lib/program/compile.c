@@ -29,6 +29,7 @@ struct compiler {
 	uint32_t *instr_of;       /* per statement: its instruction, or the one it is part of */
 	uint64_t *window_offset;  /* per value */
 	uint32_t *stack;          /* per value: scratch */
+	uint32_t *last_edge; /* per instruction and kind of lag: one more than who got an edge to it last */
 	uint32_t *d2h_first, *d2h_next; /* D2H instructions by (rank, send chunk), and the next of the same */
 	struct growing instrs, edges, sources;
 	struct ferry_plan head;
@@ -317,10 +318,10 @@ static void wake(const struct ferry_instr *waiter, struct ferry_instr *producer)
 static void add_edge(struct compiler *compiler, uint32_t waiter, uint32_t producer, uint32_t lag)
 {
 	struct ferry_instr *instr = instr_at(compiler, waiter);
-	struct ferry_edge *edges = compiler->edges.items;
-	for (uint32_t i = instr->first_edge; i < compiler->edges.count; i++)
-		if (edges[i].instr == producer && edges[i].lag == lag)
-			return;
+	uint32_t *last = &compiler->last_edge[2 * (size_t)producer + (lag != 0)];
+	if (*last == waiter + 1)
+		return;
+	*last = waiter + 1;
 	struct ferry_edge *edge = grow(compiler, &compiler->edges, sizeof *edge);
 	if (!edge)
 		return;
@@ -418,6 +419,8 @@ static void add_edges(struct compiler *compiler)
 	const struct ferry_program *program = compiler->program;
 	const struct ferry_versions *versions = &compiler->versions;
 	index_d2h(compiler);
+	compiler->last_edge = calloc(2 * (size_t)compiler->instrs.count + 1, sizeof *compiler->last_edge);
+	compiler->failed |= !compiler->last_edge;
 	for (uint32_t i = 0; i < program->nstatements && !compiler->failed; i++) {
 		uint32_t statement = versions->order[i], waiter = compiler->instr_of[statement];
 		const struct ferry_use *use = &versions->uses[statement];
@@ -523,6 +526,7 @@ static void release(struct compiler *compiler)
 	free(compiler->stack);
 	free(compiler->d2h_next);
 	free(compiler->d2h_first);
+	free(compiler->last_edge);
 	free(compiler->instrs.items);
 	free(compiler->edges.items);
 	free(compiler->sources.items);
