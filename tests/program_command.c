@@ -83,7 +83,7 @@ static void a_wrong_command_line_exits_with_64(void **state)
 {
 	(void)state;
 	assert_says("", "", 64, "Usage");
-	assert_says("prove x", "", 64, "\"prove\" is no command: check, show or synth");
+	assert_says("prove x", "", 64, "\"prove\" is no command: check, show, draw or synth");
 	assert_says("synth allreduce", "", 64, "for how many ranks?");
 	assert_says("synth allsum -n 2", "", 64, "\"allsum\" is no collective");
 	assert_says("synth allreduce -n 65", "", 64, "--ranks: \"65\" is not a number from 1 to 64");
@@ -152,6 +152,184 @@ static void the_graph_has_an_arrow_per_edge(void **state)
 	assert_says("show - --dot", figure3, 0, "i4 -> i0 [style=dashed");
 }
 
+/* ---- pictures ---- */
+
+/* One tag, from behind its '<': its name, where it ends, and whether it opens, closes or does both. */
+struct tag {
+	char name[32];
+	bool closes, opens;
+};
+
+static const char *read_tag(const char *at, struct tag *tag)
+{
+	size_t length;
+	tag->closes = *at == '/';
+	at += tag->closes;
+	length = strspn(at, "abcdefghijklmnopqrstuvwxyz");
+	if (!length || length >= sizeof tag->name)
+		return NULL;
+	snprintf(tag->name, sizeof tag->name, "%.*s", (int)length, at);
+	for (at += length; *at && *at != '>' && *at != '/';) {
+		at += strspn(at, " ");
+		size_t name = strspn(at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-");
+		if (!name)
+			break;
+		at += name;
+		size_t value = !strncmp(at, "=\"", 2) ? strcspn(at + 2, "\"<") : 0;
+		if (strncmp(at, "=\"", 2) || at[2 + value] != '"')
+			return NULL;
+		at += 3 + value;
+	}
+	tag->opens = !tag->closes && *at != '/';
+	tag->closes |= *at == '/';
+	at += *at == '/';
+	return *at == '>' ? at + 1 : NULL;
+}
+
+/* Tags that close what was opened last, quoted attributes, no bare '&': enough for what a printf can get wrong. */
+static const char *why_not_xml(const char *text)
+{
+	static char open[16][32];
+	int depth = 0, roots = 0;
+	struct tag tag;
+	for (const char *at = text; *at;) {
+		if (*at == '&' && strspn(at + 2, "0123456789") && at[2 + strspn(at + 2, "0123456789")] != ';')
+			return at;
+		if (*at != '<') {
+			if (*at == '&' && at[1] != '#')
+				return at;
+			if (!depth && !strchr(" \n", *at))
+				return at;
+			at++;
+			continue;
+		}
+		const char *end = read_tag(at + 1, &tag);
+		if (!end || (tag.opens && depth == 16))
+			return at;
+		roots += !depth;
+		if (tag.opens)
+			strcpy(open[depth++], tag.name);
+		else if (at[1] == '/' && (!depth || strcmp(open[--depth], tag.name)))
+			return at;
+		at = end;
+	}
+	return depth || roots != 1 ? "what was opened is not closed, or more than one thing was" : NULL;
+}
+
+/* Whether the picture has every place that the program's text names, and is XML. */
+static void assert_drawn(const char *text)
+{
+	char *picture;
+	if (ferryprog("draw -", text, &picture))
+		fail_msg("draw fails: %s\n%s", picture, text);
+	const char *wrong = why_not_xml(picture);
+	if (wrong)
+		fail_msg("no XML at \"%.60s\":\n%s", wrong, text);
+	for (const char *at = text; (at = strpbrk(at, "gh#"));) {
+		size_t length = strcspn(at, "]") + 1;
+		char name[32];
+		if (*at == '#') { /* the text is a comment */
+			at += strcspn(at, "\n");
+			continue;
+		}
+		if (strncmp(at, "gpu[", 4) && strncmp(at, "host[", 5) && strncmp(at, "host@", 5)) {
+			at++;
+			continue;
+		}
+		snprintf(name, sizeof name, "%.*s", (int)length, at);
+		if (!strstr(picture, name))
+			fail_msg("the picture lacks %s of\n%s", name, text);
+		at += length;
+	}
+	free(picture);
+}
+
+static void draw_the_manuals(const char *text, void *context)
+{
+	(void)context;
+	assert_drawn(text);
+}
+
+static void every_program_is_drawn_with_its_authors_names(void **state)
+{
+	(void)state;
+	static const char *const topologies[] = {"-n 1", "-n 2", "-n 8 -d 2", "--place 0,2,2,0,1"};
+	for (int collective = 0; collective < FERRY_NUM_COLLECTIVES; collective++)
+		for (size_t i = 0; i < sizeof topologies / sizeof *topologies; i++) {
+			char arguments[128], *text;
+			if (collective == FERRY_SENDRECV && i != 1)
+				continue;
+			snprintf(arguments, sizeof arguments, "synth %s %s",
+			         ferry_collective_name((enum ferry_collective)collective), topologies[i]);
+			assert_int_equal(ferryprog(arguments, "", &text), 0);
+			assert_drawn(text);
+			free(text);
+		}
+	assert_drawn(figure3);
+	assert_true(for_each_manual_program(draw_the_manuals, NULL) > 3);
+}
+
+static int lines_with(const char *text, const char *words)
+{
+	int count = 0;
+	for (; (text = strstr(text, words)); text++)
+		count++;
+	return count;
+}
+
+static void a_picture_has_lanes_domains_versions_and_the_repeat(void **state)
+{
+	(void)state;
+	char *text, *picture;
+	assert_int_equal(ferryprog("draw -", figure3, &picture), 0);
+	assert_int_equal(lines_with(picture, ">domain 0<"), 1);
+	assert_int_equal(lines_with(picture, ">domain "), 1);
+	assert_int_equal(lines_with(picture, ">rank "), 4); /* two ranks, up and down */
+	assert_int_equal(lines_with(picture, ">router "), 1);
+	assert_int_equal(lines_with(picture, ">host[2]:1 + host[0]<"), 1);
+	assert_int_equal(lines_with(picture, "\342\206\222 host[2]:2<"), 1);
+	assert_int_equal(lines_with(picture, "class=\"arrow\""), 8); /* two for each sum, one for each H2D */
+	assert_int_equal(lines_with(picture, "again for each slice"), 1);
+	free(picture);
+	assert_int_equal(ferryprog("synth allreduce -n 8 -d 2", "", &text), 0);
+	assert_int_equal(ferryprog("draw -", text, &picture), 0);
+	assert_int_equal(lines_with(picture, ">domain "), 2);
+	assert_int_equal(lines_with(picture, ">rank "), 16);
+	assert_int_equal(lines_with(picture, ">router "), 2);
+	assert_int_equal(lines_with(picture, ">REDUCE<"), 6); /* a chain is one */
+	free(picture);
+	free(text);
+}
+
+/* Exit code, message, and what is in the file then. */
+static void a_picture_goes_into_a_file_that_a_wrong_program_leaves_alone(void **state)
+{
+	(void)state;
+	char arguments[256], file[] = "/tmp/ferryprog <&\"draw-XXXXXX", text[64] = "";
+	int descriptor = mkstemp(file);
+	assert_true(descriptor >= 0);
+	assert_int_equal(write(descriptor, "before", 6), 6);
+	snprintf(arguments, sizeof arguments, "draw - -o '%s'", file);
+	assert_says(arguments, "rank 0\nD2H gpu[0] -> host[0]\nH2D host[3] -> gpu[0]\n", 1,
+	            "<stdin>:3: reads host[3] but names no version");
+	assert_int_equal(pread(descriptor, text, sizeof text - 1, 0), 6);
+	assert_string_equal(text, "before");
+	assert_says(arguments, figure3, 0, "");
+	assert_true(pread(descriptor, text, sizeof text - 1, 0) > 5);
+	assert_int_equal(strncmp(text, "<svg ", 5), 0);
+	snprintf(arguments, sizeof arguments, "draw '%s'", file); /* a picture is no program, and its name no markup */
+	assert_says(arguments, "", 1, "expected program, rank, D2H");
+	assert_int_equal(ftruncate(descriptor, 0), 0);
+	assert_int_equal(pwrite(descriptor, figure3, strlen(figure3), 0), strlen(figure3));
+	assert_says(arguments, "", 0, "&#60;&#38;&#34;draw-");
+	assert_says("draw - --output /nonexistent/x.svg", figure3, 1, "/nonexistent/x.svg: No such file");
+	assert_says("draw - -o a --output b", figure3, 64, "one output, not both \"b\" and \"a\"");
+	assert_says("show - --output b", figure3, 64, "show: --output is an option of draw");
+	assert_says("draw - --count 5", figure3, 64, "draw: --count is an option of show");
+	close(descriptor);
+	unlink(file);
+}
+
 static void help_shows_examples(void **state)
 {
 	(void)state;
@@ -169,6 +347,9 @@ int main(void)
 	        cmocka_unit_test(what_synth_prints_passes_the_check),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
 	        cmocka_unit_test(the_graph_has_an_arrow_per_edge),
+	        cmocka_unit_test(every_program_is_drawn_with_its_authors_names),
+	        cmocka_unit_test(a_picture_has_lanes_domains_versions_and_the_repeat),
+	        cmocka_unit_test(a_picture_goes_into_a_file_that_a_wrong_program_leaves_alone),
 	        cmocka_unit_test(help_shows_examples),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
