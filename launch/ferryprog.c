@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferryprog: checks, shows, draws and synthesizes collective programs. Needs no device, no router and no ranks. */
+#include "ipc/arena.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "launch/picture.h"
@@ -366,19 +367,43 @@ static ferryResult_t warn_about_unused(const struct ferry_program *program)
 	return result;
 }
 
+/* The least that a communicator may have: a slot of a slice of 64 bytes for each version, in both of two calls. */
+static ferryResult_t find_least_staging(const struct ferry_program *program, uint64_t *least)
+{
+	struct ferry_compile_options compile = {
+	        .count = 1, .type = ferryFloat32, .redop = ferrySum, .slice = 64, .window = 1};
+	struct ferry_plan *plan;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		compile.staging[domain] = FERRY_STAGING_MOST;
+	ferryResult_t result = ferry_program_compile(program, &compile, &plan);
+	*least = FERRY_STAGING_LEAST;
+	for (uint32_t domain = 0; !result && domain < plan->ndomains; domain++) {
+		uint64_t bytes = (plan->staging[domain] + 4095) / 4096 * 4096 * FERRY_BANKS; /* whole pages */
+		*least = bytes > *least ? bytes : *least;
+	}
+	if (!result)
+		free(plan);
+	return result;
+}
+
 static int check(const struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;
+	uint64_t staging = 0;
 	ferryResult_t result = load(arguments, &program);
 	if (!result)
 		result = ferry_program_check(program);
 	if (!result)
 		result = warn_about_unused(program);
 	if (!result)
-		printf("%s: right: %s of %u ranks in %u domain%s, %u chunk%s, %u statements; ends with any window\n",
-		       program->name, ferry_collective_name(program->collective), program->nranks, program->ndomains,
-		       program->ndomains == 1 ? "" : "s", program->nchunks, program->nchunks == 1 ? "" : "s",
-		       program->nstatements);
+		result = find_least_staging(program, &staging);
+	if (!result)
+		printf("%s: right: %s of %u rank%s in %u domain%s, %u chunk%s, %u statement%s; ends with any window; runs "
+		       "with FERRY_STAGING=%lluK or more\n",
+		       program->name, ferry_collective_name(program->collective), program->nranks,
+		       program->nranks == 1 ? "" : "s", program->ndomains, program->ndomains == 1 ? "" : "s",
+		       program->nchunks, program->nchunks == 1 ? "" : "s", program->nstatements,
+		       program->nstatements == 1 ? "" : "s", (unsigned long long)staging >> 10);
 	ferry_program_free(program);
 	return result ? failed(result) : EXIT_RIGHT;
 }
@@ -387,15 +412,20 @@ static int show(struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;
 	struct ferry_plan *plan = NULL;
+	struct ferry_instr_origin *origins = NULL;
+	struct ferry_versions versions = {0};
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		arguments->compile.staging[domain] = arguments->staging;
 	ferryResult_t result = load(arguments, &program);
 	if (!result)
-		result = ferry_program_compile(program, &arguments->compile, &plan);
-	if (!result && arguments->dot)
-		ferry_plan_print_dot(plan, stdout);
-	else if (!result)
-		ferry_plan_print(plan, stdout);
+		result = ferry_program_compile_traced(program, &arguments->compile, &plan, &origins);
+	if (!result)
+		result = ferry_versions_build(program, &versions);
+	const struct ferry_traced_plan traced = {plan, program, &versions, origins};
+	if (!result)
+		result = arguments->dot ? ferry_plan_print_dot(&traced, stdout) : ferry_plan_print(&traced, stdout);
+	ferry_versions_free(&versions);
+	free(origins);
 	free(plan);
 	ferry_program_free(program);
 	return result ? failed(result) : EXIT_RIGHT;

@@ -50,22 +50,10 @@ struct picture {
 
 /* ---- text ---- */
 
-/* A place in its author's words, with the version where the chunk has more than one. */
-static const char *value_text(const struct ferry_schedule *schedule, uint32_t value, uint32_t section, char text[64])
+/* A value in the words of who wrote the statement. */
+static const char *value_text(const struct ferry_schedule *schedule, uint32_t value, uint32_t section, char text[48])
 {
-	const struct ferry_versions *versions = &schedule->versions;
-	const struct ferry_value *what = &versions->values[value];
-	uint32_t next = value + 1;
-	bool many = what->version > 1 ||
-	            (next < versions->nvalues && versions->values[next].place.domain == what->place.domain &&
-	             versions->values[next].place.chunk == what->place.chunk);
-	char place[32];
-	ferry_place_text(what->place, schedule->program->rank_domain[section], place);
-	if (many)
-		snprintf(text, 64, "%s:%u", place, what->version);
-	else
-		snprintf(text, 64, "%s", place);
-	return text;
+	return ferry_value_text(&schedule->versions, value, schedule->program->rank_domain[section], text);
 }
 
 /* Where a part of a chain comes in: before what it reads itself is what the chain before it has made. */
@@ -73,7 +61,7 @@ static bool write_sources(const struct ferry_schedule *schedule, const struct fe
 {
 	const struct ferry_versions *versions = &schedule->versions;
 	uint32_t count = 0, part = event->statement, *parts;
-	char text[64];
+	char text[48];
 	for (uint32_t at = part; at != FERRY_NO_STATEMENT; at = schedule->before[at])
 		count++;
 	if (!(parts = calloc(count, sizeof *parts)))
@@ -94,7 +82,7 @@ static bool write_sources(const struct ferry_schedule *schedule, const struct fe
 
 static bool write_event(const struct ferry_schedule *schedule, const struct ferry_event *event, FILE *out)
 {
-	char from[64], to[64];
+	char from[48], to[48];
 	if (event->statement == FERRY_NO_STATEMENT) {
 		fprintf(out, "own, on the device\ngpu[%u] \342\206\222 gpu[%u]", event->send, event->receive);
 		return true;

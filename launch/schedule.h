@@ -10,8 +10,6 @@
 
 #include "rank-lib/program/versions.h"
 
-#define FERRY_NO_STATEMENT UINT32_MAX
-
 enum ferry_lane_kind { FERRY_LANE_UP, FERRY_LANE_ROUTER, FERRY_LANE_DOWN };
 
 struct ferry_schedule_lane {

@@ -53,7 +53,11 @@ static void assert_says(const char *arguments, const char *input, int code, cons
 static void check_says_right_and_exits_with_0(void **state)
 {
 	(void)state;
-	assert_says("check -", figure3, 0, "<stdin>: right: allreduce of 2 ranks in 1 domain, 2 chunks, 10 statements");
+	assert_says("check -", figure3, 0, "<stdin>: right: allreduce of 2 ranks in 1 domain, 2 chunks, 10 statements; ends with any window; runs "
+	            "with FERRY_STAGING=8K or more\n");
+	assert_says("check -", "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\n"
+	            "H2D host[0] -> gpu[0]\n", 0, "allreduce of 1 rank in 1 domain, 1 chunk, 2 statements; ");
+	assert_says("check -", "program allgather ranks 1 domains 1 chunks 1\n", 0, "1 chunk, 0 statements; ");
 	assert_says("check - --ranks 2 --domains 1", figure3, 0, "right");
 }
 
@@ -132,7 +136,8 @@ static void show_prints_instructions_and_bytes_per_link(void **state)
 	assert_says("show - --count 1024", figure3, 0, "rank 0        up 4096  down 4096");
 	assert_says("show - --count 1024", figure3, 0, "domain 0       REDUCE reads 8192  writes 4096");
 	assert_says("show - --count 1024 --slice 1024 --window 3", figure3, 0,
-	            "slices of 1024 bytes, windows of 3 slots");
+	            "slices of 1024 bytes; a version of a chunk of the host has a window\nof 3 slots, a slice each.\n"
+	            "Staging in domain 0: 18432 bytes, 6 windows of 3072.\n");
 	assert_int_equal(ferryprog("synth allgather -n 4 -d 2", "", &text), 0);
 	assert_says("show - --count 1000", text, 0, "domain 0 -> 1  H2H 8000  direct 0");
 	assert_says("check - -n 4", text, 0, "4 ranks in 2 domains"); /* how many domains nobody has said */
@@ -142,6 +147,19 @@ static void show_prints_instructions_and_bytes_per_link(void **state)
 	assert_says("show -", text, 0, "bytes per link are known at the call");
 	free(text);
 	assert_says("show - --staging 64", figure3, 1, "do not fit");
+}
+
+static void show_has_the_authors_names_and_lines(void **state)
+{
+	(void)state;
+	char *text;
+	assert_says("show - --count 1024", figure3, 0, "REDUCE host[0] + host[2]:1 -> host[2]:2");
+	assert_says("show - --count 1024", figure3, 0, "    0      2  rank   0          2048      1  D2H    gpu[0] -> host[0] ");
+	assert_says("show -", figure3, 0, "allreduce of 1048576 elements of f32, sum: 2 ranks in 1 domain, a block is 2 chunks");
+	assert_says("show - --dot", figure3, 0, "REDUCE host[0] + host[2]:1 -> host[2]:2\"");
+	assert_int_equal(ferryprog("synth allreduce -n 4 -d 2", "", &text), 0);
+	assert_says("show -", text, 0, "host[0] + host[1] + host[3] -> host[4]:2  (on the way: host[2]:2)");
+	free(text);
 }
 
 static void the_graph_has_an_arrow_per_edge(void **state)
@@ -216,15 +234,9 @@ static const char *why_not_xml(const char *text)
 	return depth || roots != 1 ? "what was opened is not closed, or more than one thing was" : NULL;
 }
 
-/* Whether the picture has every place that the program's text names, and is XML. */
-static void assert_drawn(const char *text)
+/* Whether every place that the program's text names is in what a command made of it. */
+static void assert_named(const char *text, const char *output)
 {
-	char *picture;
-	if (ferryprog("draw -", text, &picture))
-		fail_msg("draw fails: %s\n%s", picture, text);
-	const char *wrong = why_not_xml(picture);
-	if (wrong)
-		fail_msg("no XML at \"%.60s\":\n%s", wrong, text);
 	for (const char *at = text; (at = strpbrk(at, "gh#"));) {
 		size_t length = strcspn(at, "]") + 1;
 		char name[32];
@@ -237,11 +249,25 @@ static void assert_drawn(const char *text)
 			continue;
 		}
 		snprintf(name, sizeof name, "%.*s", (int)length, at);
-		if (!strstr(picture, name))
-			fail_msg("the picture lacks %s of\n%s", name, text);
+		if (!strstr(output, name))
+			fail_msg("%s is not in\n%s\nwhich was made of\n%s", name, output, text);
 		at += length;
 	}
+}
+
+static void assert_drawn(const char *text)
+{
+	char *picture, *shown;
+	if (ferryprog("draw -", text, &picture))
+		fail_msg("draw fails: %s\n%s", picture, text);
+	const char *wrong = why_not_xml(picture);
+	if (wrong)
+		fail_msg("no XML at \"%.60s\":\n%s", wrong, text);
+	assert_named(text, picture);
+	assert_int_equal(ferryprog("show -", text, &shown), 0);
+	assert_named(text, shown);
 	free(picture);
+	free(shown);
 }
 
 static void draw_the_manuals(const char *text, void *context)
@@ -250,7 +276,7 @@ static void draw_the_manuals(const char *text, void *context)
 	assert_drawn(text);
 }
 
-static void every_program_is_drawn_with_its_authors_names(void **state)
+static void every_program_is_drawn_and_shown_with_its_authors_names(void **state)
 {
 	(void)state;
 	static const char *const topologies[] = {"-n 1", "-n 2", "-n 8 -d 2", "--place 0,2,2,0,1"};
@@ -346,8 +372,9 @@ int main(void)
 	        cmocka_unit_test(a_wrong_command_line_exits_with_64),
 	        cmocka_unit_test(what_synth_prints_passes_the_check),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
+	        cmocka_unit_test(show_has_the_authors_names_and_lines),
 	        cmocka_unit_test(the_graph_has_an_arrow_per_edge),
-	        cmocka_unit_test(every_program_is_drawn_with_its_authors_names),
+	        cmocka_unit_test(every_program_is_drawn_and_shown_with_its_authors_names),
 	        cmocka_unit_test(a_picture_has_lanes_domains_versions_and_the_repeat),
 	        cmocka_unit_test(a_picture_goes_into_a_file_that_a_wrong_program_leaves_alone),
 	        cmocka_unit_test(help_shows_examples),

@@ -477,6 +477,20 @@ ferryResult_t ferry_versions_build(const struct ferry_program *program, struct f
 	return result;
 }
 
+const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48])
+{
+	const struct ferry_value *what = &versions->values[value];
+	bool more = what->version > 1 ||
+	            (value + 1 < versions->nvalues && same_place(versions->values[value + 1].place, what->place));
+	char place[32];
+	ferry_place_text(what->place, domain, place);
+	if (more)
+		snprintf(text, 48, "%s:%u", place, what->version);
+	else
+		snprintf(text, 48, "%s", place);
+	return text;
+}
+
 void ferry_versions_free(struct ferry_versions *versions)
 {
 	free(versions->values);
