@@ -25,8 +25,10 @@ static uint64_t up_to(uint64_t value, uint64_t multiple)
 	return (value + multiple - 1) / multiple * multiple;
 }
 
-/* All to all among n ranks is the longest plan that Ferry writes itself: n(n-1) D2H, as many H2D, n COPY. Users' programs
- * may have more: their plans back what is missing. */
+/*
+ * All to all among n ranks is the longest plan that Ferry writes itself: n(n-1) D2H, as many H2D, n COPY. Users'
+ * programs may have more: their plans back what is missing.
+ */
 static uint32_t counters_for(uint32_t nranks)
 {
 	uint32_t alltoall = 2 * nranks * nranks + nranks;
@@ -272,8 +274,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	        {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    header.staging % PAGE || header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
-	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes, place_counters(&expected),
-	     false) ||
+	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes,
+	     place_counters(&expected), false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||

@@ -110,7 +110,7 @@ struct ferry_arena_header {
 	uint32_t domain, ndomains, nranks, banks;
 	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, staging_at, pair_windows_at, counters_at;
 	uint64_t staging;          /* bytes per bank */
-	uint32_t counters;         /* per bank, with memory behind them from the start; room is for FERRY_MOST_COUNTERS */
+	uint32_t counters;         /* per bank, with memory from the start; there is room for FERRY_MOST_COUNTERS */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */

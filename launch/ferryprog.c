@@ -398,8 +398,8 @@ static int check(const struct arguments *arguments)
 	if (!result)
 		result = find_least_staging(program, &staging);
 	if (!result)
-		printf("%s: right: %s of %u rank%s in %u domain%s, %u chunk%s, %u statement%s; ends with any window; runs "
-		       "with FERRY_STAGING=%lluK or more\n",
+		printf("%s: right: %s of %u rank%s in %u domain%s, %u chunk%s, %u statement%s; ends with any window; "
+		       "runs with FERRY_STAGING=%lluK or more\n",
 		       program->name, ferry_collective_name(program->collective), program->nranks,
 		       program->nranks == 1 ? "" : "s", program->ndomains, program->ndomains == 1 ? "" : "s",
 		       program->nchunks, program->nchunks == 1 ? "" : "s", program->nstatements,

@@ -44,7 +44,7 @@ struct picture {
 	double *columns;          /* by step: where it begins; one more, where the last one ends */
 	double lane_y[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS], lane_height[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
 	double over[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS]; /* of a lane's height, above its boxes */
-	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* height 0: nobody has anything to do there */
+	double domain_y[FERRY_MAX_DOMAINS], domain_height[FERRY_MAX_DOMAINS]; /* 0: nobody there has anything to do */
 	double width, height;
 };
 
@@ -289,7 +289,8 @@ static void print_text(FILE *out, double x, double y, const char *class, const c
 static void print_style(FILE *out)
 {
 	fprintf(out, "<style>\n"
-	             "text { font-family: \"DejaVu Sans\", Helvetica, Arial, sans-serif; font-size: 12px; fill: #222 }\n"
+	             "text { font-family: \"DejaVu Sans\", Helvetica, Arial, sans-serif; font-size: 12px; "
+	             "fill: #222 }\n"
 	             ".title { font-size: 16px; font-weight: bold }\n"
 	             ".small { font-size: 11px; fill: #555 }\n"
 	             ".domain { font-weight: bold }\n"
@@ -315,7 +316,8 @@ static void print_head(const struct picture *picture)
 	FILE *out = picture->out;
 	const char *slash = strrchr(program->name, '/'), *name = slash ? slash + 1 : program->name;
 	double left = MARGIN + NAMES, right = picture->width - MARGIN, top = TITLE - 34, bottom = TITLE - 12;
-	fprintf(out, "<text x=\"%.1f\" y=\"26\" class=\"title\">%s", MARGIN, ferry_collective_name(program->collective));
+	fprintf(out, "<text x=\"%.1f\" y=\"26\" class=\"title\">%s", MARGIN,
+	        ferry_collective_name(program->collective));
 	bool from_root = program->collective == FERRY_BROADCAST || program->collective == FERRY_SCATTER;
 	if (ferry_collective_has_root(program->collective))
 		fprintf(out, " %s rank %u", from_root ? "from" : "to", program->root);
@@ -334,7 +336,8 @@ static void print_head(const struct picture *picture)
 	        "<path d=\"M%.1f %.1f V%.1f H%.1f V%.1f\" fill=\"none\" stroke=\"#555\" marker-end=\"url(#tip)\"/>\n",
 	        right - 8, bottom - 4, top, left, bottom - 4);
 	print_text(out, left + 10, top + 14, "small",
-	           "again for each slice k = 0, 1, 2, ... of the chunks: slice k + 1 follows as soon as slice k has moved on");
+	           "again for each slice k = 0, 1, 2, ... of the chunks: slice k + 1 follows as soon as slice k has "
+	           "moved on");
 }
 
 static void print_domain(const struct picture *picture, uint32_t domain)
@@ -434,7 +437,8 @@ static void print_legend(const struct picture *picture)
 	           "gpu[i]: chunk i of the send buffer in D2H, of the receive buffer in H2D. host[j]: a chunk of host "
 	           "memory, as the program names it; host[j]:2 its version 2.");
 	print_text(picture->out, MARGIN, y + 16, "small",
-	           "An arrow: waits for. Dashed: an order alone; a dashed box: what needs no statement. A colour: %s%s.",
+	           "An arrow: waits for. Dashed: an order alone; a dashed box: what needs no statement. A colour: "
+	           "%s%s.",
 	           colours_are_chunks(program) ? "one chunk of the input" : "one rank's input",
 	           (colours_are_chunks(program) ? program->nchunks : program->nranks) > NCOLOURS ? ", or every tenth"
 	                                                                                         : "");

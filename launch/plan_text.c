@@ -206,7 +206,8 @@ static void print_header(const struct ferry_plan *plan, uint64_t window_bytes, F
 		fprintf(out, ", root %u", plan->root);
 	fprintf(out, ": %u rank%s in %u domain%s, a block is %u chunk%s\n", plan->nranks, plural(plan->nranks),
 	        plan->ndomains, plural(plan->ndomains), plan->nchunks, plural(plan->nchunks));
-	fprintf(out, "%u instruction%s. Chunks move in slices of %u bytes; a version of a chunk of the host has a window\n",
+	fprintf(out,
+	        "%u instruction%s. Chunks move in slices of %u bytes; a version of a chunk of the host has a window\n",
 	        plan->ninstrs, plural(plan->ninstrs), plan->slice);
 	fprintf(out, "of %u slot%s, a slice each.\n", plan->window, plural(plan->window));
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
@@ -224,8 +225,8 @@ static void print_legend(const struct names *names, FILE *out)
 	             "#       the instruction's number; by: who runs it\n"
 	             "line    of its statement in the text: of REDUCEs that became one, the last; -: needs none\n"
 	             "gpu[i]  chunk i of the rank's send buffer in D2H, of its receive buffer in H2D, of both in COPY\n"
-	             "host[j] a chunk of host memory, as the program names it; host[j]:2: its version 2; on the way: sums\n"
-	             "        that became part of this one and are not stored\n");
+	             "host[j] a chunk of host memory, as the program names it; host[j]:2: its version 2; on the way:\n"
+	             "        sums that became part of this one and are not stored\n");
 	if (!is_variable(plan))
 		fprintf(out, "bytes   of the chunk; slices: how many times the instruction runs, once a slice\n");
 	fprintf(out,
@@ -301,8 +302,8 @@ ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out
 	if (result)
 		return result;
 	print_header(plan, names.window_bytes, out);
-	fprintf(out, "    #   line  by        %s  %-*s  after | slot read by\n", is_variable(plan) ? "" : "       bytes slices",
-	        (int)names.width + 7, "instruction");
+	fprintf(out, "    #   line  by        %s  %-*s  after | slot read by\n",
+	        is_variable(plan) ? "" : "       bytes slices", (int)names.width + 7, "instruction");
 	for (uint32_t i = 0; i < plan->ninstrs; i++)
 		print_instr(&names, i, out);
 	print_legend(&names, out);

@@ -220,7 +220,8 @@ ferryResult_t ferry_schedule_make(const struct ferry_program *program, struct fe
 		mark_written(program, written, most);
 		find_steps(schedule, order, add_copies(schedule, written, most));
 	} else {
-		result = ferry_fail(ferrySystemError, "%s: no memory for a schedule of %u statements", program->name, n);
+		result = ferry_fail(ferrySystemError, "%s: no memory for a schedule of %u statements", program->name,
+		                    n);
 		ferry_schedule_free(schedule);
 	}
 	free(written);

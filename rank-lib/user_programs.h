@@ -15,7 +15,7 @@ struct ferry_user_program {
 	struct ferry_program *program;
 	char *text;           /* RunProgram: to find it again; NULL for FERRY_PROGRAM_PATH's */
 	uint64_t least, most; /* bytes of the collective that it replaces the built-in one for */
-	/* why it does not replace one, having failed to compile; NULL: not so. [1]: with premulsum, which asks for more */
+	/* why it does not compile, and so replaces nothing; NULL: not so. [1]: with premulsum, which asks for more */
 	char *refused[2];
 	bool told; /* that it fits no call of its collective */
 };

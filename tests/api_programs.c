@@ -166,8 +166,8 @@ static void a_named_program_that_the_staging_cannot_hold_is_told_and_not_used(vo
 	char *text = allreduce_of(2, 128);
 	setenv("FERRY_STAGING", "64K", 1);
 	call_with(text, 2, 1,
-	          "384 chunk versions with windows of 1 slot of 64 bytes do not fit the 32768 bytes of staging per call "
-	          "in domain 0; raise FERRY_STAGING");
+	          "384 chunk versions with windows of 1 slot of 64 bytes do not fit the 32768 bytes of staging per "
+	          "call in domain 0; raise FERRY_STAGING");
 	unsetenv("FERRY_STAGING");
 	free(text);
 }

@@ -53,8 +53,9 @@ static void assert_says(const char *arguments, const char *input, int code, cons
 static void check_says_right_and_exits_with_0(void **state)
 {
 	(void)state;
-	assert_says("check -", figure3, 0, "<stdin>: right: allreduce of 2 ranks in 1 domain, 2 chunks, 10 statements; ends with any window; runs "
-	            "with FERRY_STAGING=8K or more\n");
+	assert_says("check -", figure3, 0,
+	            "<stdin>: right: allreduce of 2 ranks in 1 domain, 2 chunks, 10 statements; ends with any window; "
+	            "runs with FERRY_STAGING=8K or more\n");
 	assert_says("check -", "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\n"
 	            "H2D host[0] -> gpu[0]\n", 0, "allreduce of 1 rank in 1 domain, 1 chunk, 2 statements; ");
 	assert_says("check -", "program allgather ranks 1 domains 1 chunks 1\n", 0, "1 chunk, 0 statements; ");
@@ -154,8 +155,10 @@ static void show_has_the_authors_names_and_lines(void **state)
 	(void)state;
 	char *text;
 	assert_says("show - --count 1024", figure3, 0, "REDUCE host[0] + host[2]:1 -> host[2]:2");
-	assert_says("show - --count 1024", figure3, 0, "    0      2  rank   0          2048      1  D2H    gpu[0] -> host[0] ");
-	assert_says("show -", figure3, 0, "allreduce of 1048576 elements of f32, sum: 2 ranks in 1 domain, a block is 2 chunks");
+	assert_says("show - --count 1024", figure3, 0,
+	            "    0      2  rank   0          2048      1  D2H    gpu[0] -> host[0] ");
+	assert_says("show -", figure3, 0,
+	            "allreduce of 1048576 elements of f32, sum: 2 ranks in 1 domain, a block is 2 chunks");
 	assert_says("show - --dot", figure3, 0, "REDUCE host[0] + host[2]:1 -> host[2]:2\"");
 	assert_int_equal(ferryprog("synth allreduce -n 4 -d 2", "", &text), 0);
 	assert_says("show -", text, 0, "host[0] + host[1] + host[3] -> host[4]:2  (on the way: host[2]:2)");

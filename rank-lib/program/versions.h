@@ -49,7 +49,7 @@ void ferry_versions_free(struct ferry_versions *versions);
 /** "host[3]" or "host@1[3]", as it is written from `domain`. Returns text. */
 const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32]);
 
-/** "host[3]", or "host[3]:2" for version 2 of a chunk that has more than one, as written from `domain`. Returns text. */
+/** "host[3]", or "host[3]:2" for version 2 of a chunk that has more, as it is written from `domain`. Returns text. */
 const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48]);
 
 /** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
