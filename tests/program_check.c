@@ -277,6 +277,31 @@ static void a_program_of_more_instructions_than_an_arena_has_room_for_is_rejecte
 	free(text);
 }
 
+/* A router puts memory behind as many as a plan says. */
+static void a_plan_has_no_more_counters_than_instructions(void **state)
+{
+	(void)state;
+	static const uint8_t rank_domain[2] = {0, 0};
+	struct ferry_plan_room room = {.nranks = 2,
+	                               .ndomains = 1,
+	                               .rank_domain = rank_domain,
+	                               .staging = {1 << 20},
+	                               .counters = {FERRY_MOST_COUNTERS}};
+	struct ferry_compile_options options = {
+	        .count = 100, .type = ferryFloat32, .redop = ferrySum, .staging = {1 << 20}};
+	struct ferry_program *program = program_of(figure3);
+	struct ferry_plan *plan;
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	assert_int_equal(plan->counters[0], plan->ninstrs);
+	assert_int_equal(ferry_plan_validate(plan, plan->bytes, &room), ferrySuccess);
+	plan->counters[0]++;
+	plan->hash = ferry_plan_hash(plan);
+	assert_int_equal(ferry_plan_validate(plan, plan->bytes, &room), ferryProgramError);
+	assert_non_null(strstr(ferry_last_message(), "11 counters in domain 0 for 10 instructions"));
+	free(plan);
+	ferry_program_free(program);
+}
+
 /* Seconds of CPU to compile `count` readers, near and far, of what one rank has sent up; the least of three times. */
 static double seconds_for(uint32_t count)
 {
@@ -332,6 +357,7 @@ int main(void)
 	        cmocka_unit_test(what_a_rank_owns_already_needs_no_statement),
 	        cmocka_unit_test(a_dependency_on_what_is_not_read_orders_only),
 	        cmocka_unit_test(a_program_of_more_instructions_than_an_arena_has_room_for_is_rejected),
+	        cmocka_unit_test(a_plan_has_no_more_counters_than_instructions),
 	        cmocka_unit_test(eight_times_the_statements_take_about_eight_times_as_long),
 	        cmocka_unit_test(chunks_cover_a_block_exactly),
 	};
