@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define PAGE 4096u
+#define COUNTERS_BYTES ((uint64_t)FERRY_MOST_COUNTERS * sizeof(struct ferry_counter)) /* of a bank: whole pages */
 #define PAIR_SLOT_MOST (4u << 20)
 #define PAIR_SLOT_LEAST 512u
 
@@ -24,7 +25,10 @@ static uint64_t up_to(uint64_t value, uint64_t multiple)
 	return (value + multiple - 1) / multiple * multiple;
 }
 
-/* All to all among n ranks is the longest plan that Ferry writes itself: n(n-1) D2H, as many H2D, n COPY. */
+/*
+ * All to all among n ranks is the longest plan that Ferry writes itself: n(n-1) D2H, as many H2D, n COPY. Users'
+ * programs may have more: their plans back what is missing.
+ */
 static uint32_t counters_for(uint32_t nranks)
 {
 	uint32_t alltoall = 2 * nranks * nranks + nranks;
@@ -37,6 +41,15 @@ static uint32_t pair_slot_bytes_for(const struct ferry_arena_shape *shape)
 	uint64_t pairs = (uint64_t)shape->nranks * shape->nranks;
 	uint64_t slot = shape->staging / 2 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
 	return slot < PAIR_SLOT_LEAST ? PAIR_SLOT_LEAST : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
+}
+
+/* What comes behind the pairs' windows, by how long those are. */
+static void place_counters(struct ferry_arena_header *header)
+{
+	uint64_t pairs = (uint64_t)header->nranks * header->nranks;
+	header->counters_at =
+	        up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
+	header->bytes = header->counters_at + FERRY_BANKS * COUNTERS_BYTES;
 }
 
 static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena_header *header)
@@ -58,11 +71,9 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	                                                           sizeof(struct ferry_export_cell),
 	                         PAGE);
 	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
-	header->counters_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
-	header->staging_at = up_to(
-		header->counters_at + (uint64_t)FERRY_BANKS * header->counters * sizeof(struct ferry_counter), PAGE);
+	header->staging_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
 	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
-	header->bytes = up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
+	place_counters(header);
 }
 
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape)
@@ -81,12 +92,13 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		arena->counters[bank] = (struct ferry_counter *)(bytes + header->counters_at) +
-		                        (uint64_t)bank * header->counters;
+		arena->counters[bank] =
+		        (struct ferry_counter *)(bytes + header->counters_at + bank * COUNTERS_BYTES);
 		arena->staging[bank] = bytes + header->staging_at + bank * header->staging;
 	}
 	arena->pair_windows = bytes + header->pair_windows_at;
 	arena->bytes = header->bytes;
+	arena->copied_bytes = header->counters_at;
 	arena->staging_bytes = header->staging;
 	arena->ncounters = header->counters;
 	arena->nranks = header->nranks;
@@ -139,6 +151,29 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	return ferrySuccess;
 }
 
+static ferryResult_t back_counters(int descriptor, uint64_t counters_at, uint32_t counters)
+{
+	uint64_t bytes = up_to((uint64_t)counters * sizeof(struct ferry_counter), PAGE);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		int refused = posix_fallocate(descriptor, (off_t)(counters_at + bank * COUNTERS_BYTES), (off_t)bytes);
+		if (refused)
+			return ferry_fail(ferrySystemError,
+			                  "no room in shared memory for %u counters of a program (%llu bytes): %s",
+			                  counters, (unsigned long long)(FERRY_BANKS * bytes), strerror(refused));
+	}
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters)
+{
+	if (counters <= arena->ncounters)
+		return ferrySuccess;
+	if (counters > FERRY_MOST_COUNTERS)
+		return ferry_fail(ferryProgramError, "%u instructions in domain %u; at most %u", counters,
+		                  arena->domain, FERRY_MOST_COUNTERS);
+	return back_counters(arena->descriptor, arena->copied_bytes, counters);
+}
+
 static ferryResult_t lock_staging(const struct ferry_arena *arena)
 {
 	struct rlimit limit = {0, 0};
@@ -184,15 +219,17 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	if ((result = bind_to_node(base, header.bytes, shape->node)))
 		goto failed;
 	/* Allocating now turns "no space in /dev/shm" into an error here instead of a SIGBUS in somebody's copy. */
-	int refused = posix_fallocate(arena->descriptor, 0, (off_t)header.bytes);
+	int refused = posix_fallocate(arena->descriptor, 0, (off_t)header.counters_at);
 	if (refused) {
 		result = ferry_fail(ferrySystemError,
 		                    "no room in /dev/shm for an arena of %llu bytes (staging %llu): %s; enlarge it or "
 		                    "lower FERRY_STAGING",
-		                    (unsigned long long)header.bytes, (unsigned long long)shape->staging,
+		                    (unsigned long long)header.counters_at, (unsigned long long)shape->staging,
 		                    strerror(refused));
 		goto failed;
 	}
+	if ((result = back_counters(arena->descriptor, header.counters_at, header.counters)))
+		goto failed;
 	memcpy(base, &header, sizeof header);
 	view(arena, base, &header);
 	if (shape->lock && (result = lock_staging(arena)))
@@ -237,17 +274,15 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	        {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    header.staging % PAGE || header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
-	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes, false) ||
+	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes,
+	     place_counters(&expected), false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||
 	    expected.counters_at != header.counters_at || expected.pair_lines_at != header.pair_lines_at ||
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
 	    expected.rings_at != header.rings_at || expected.pair_windows_at != header.pair_windows_at ||
-	    header.pair_slot_bytes < PAIR_SLOT_LEAST ||
-	    header.pair_windows_at +
-	                    (uint64_t)header.nranks * header.nranks * FERRY_PAIR_SLOTS * header.pair_slot_bytes >
-	            header.bytes) {
+	    header.pair_slot_bytes < PAIR_SLOT_LEAST || expected.bytes != header.bytes) {
 		result = ferry_fail(
 		        ferryInternalError,
 		        "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",

@@ -3,9 +3,13 @@
  * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router
  * of the job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | counters[bank] | staging[bank] | pair windows. All
+ * Layout: header | rank lines | export cells | rings | pair lines | staging[bank] | pair windows | counters[bank]. All
  * offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses an offset out of
  * shared memory afterwards.
+ *
+ * There is room for the counters of any program, and memory behind those of Ferry's own programs. The rest of it is a
+ * hole in the file until a plan needs it (ferry_arena_back_counters). What copy engines reach ends where the counters
+ * begin.
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
  * .rank_domain, .ready, .let_go, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own
@@ -31,7 +35,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 7u
+#define FERRY_ARENA_ABI 8u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -104,9 +108,9 @@ struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, counters_at, staging_at, pair_windows_at;
+	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, staging_at, pair_windows_at, counters_at;
 	uint64_t staging;          /* bytes per bank */
-	uint32_t counters;         /* per bank */
+	uint32_t counters;         /* per bank, with memory from the start; there is room for FERRY_MOST_COUNTERS */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
 	_Atomic uint32_t attached; /* ranks attached; futex word */
 	_Atomic uint64_t present;  /* bit r: rank r has attached; before `attached` counts it */
@@ -140,6 +144,7 @@ struct ferry_arena {
 	char *staging[FERRY_BANKS];
 	char *pair_windows;
 	uint64_t bytes, staging_bytes;
+	uint64_t copied_bytes; /* from the start: what copy engines may reach, all with memory behind it */
 	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
 	int descriptor; /* of the shared memory; -1 once closed */
 };
@@ -162,8 +167,15 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);
 
 void ferry_arena_unmap(struct ferry_arena *arena);
 
-/** The bytes that ferry_arena_create would allocate. */
+/** The bytes of address space that ferry_arena_create would take. */
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
+
+/**
+ * Puts memory behind the first `counters` of each bank; what has some stays as it is. By whoever is about to look at a
+ * plan's counters, a rank or a router, in every arena: to touch a counter without memory is SIGBUS where there is none.
+ * Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond FERRY_MOST_COUNTERS.
+ */
+ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
 
 static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t source, uint32_t destination)
 {

@@ -74,7 +74,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "GPUs, which plan by it: all ranks of a job must read the same. Unset: ferry/limits.json in $XDG_CACHE_HOME, "
 	 "else in ~/.cache."},
 	{"FERRY_PROGRAM_PATH", "",
-	 "Files and directories, separated by colons, of programs that replace built-in ones."},
+	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
+	 "collective fits the communicator, rank 0 warns once of each."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_STALL_SECONDS", "10",
 	 "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call "

@@ -79,6 +79,10 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 			return bad("%llu bytes of staging and %u counters in domain %u; %llu and %u are there",
 			           (unsigned long long)plan->staging[domain], plan->counters[domain], domain,
 			           (unsigned long long)room->staging[domain], room->counters[domain]);
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		if (plan->counters[domain] > plan->ninstrs)
+			return bad("%u counters in domain %u for %u instructions", plan->counters[domain], domain,
+			           plan->ninstrs);
 	return ferrySuccess;
 }
 
@@ -91,6 +95,8 @@ struct validator {
 	const struct ferry_source *sources;
 	uint64_t window_bytes;
 	uint32_t *missing, *order, *first, *next; /* Kahn's algorithm */
+	/* by instruction: the edges that have a lag and lead to it, from first_back[i] to first_back[i + 1] */
+	uint32_t *first_back, *back;
 	uint32_t *seen; /* by instruction and kind of lag: one more than who had an edge to it last */
 	struct ferry_window { uint64_t offset; uint32_t domain, instr; } *windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
@@ -156,16 +162,46 @@ static uint32_t window_writer(const struct validator *v, uint32_t nwindows, uint
 	return found ? found->instr : UINT32_MAX;
 }
 
-/* Whether it waits for the same slice of the producer (most = 0), or for one that is 1 to `most` slices back. */
-static bool has_edge(const struct validator *v, uint32_t waiter, uint32_t producer, uint32_t most)
+/* Whether it waits for the same slice of the producer. */
+static bool waits_for(const struct validator *v, uint32_t waiter, uint32_t producer)
 {
 	const struct ferry_instr *instr = &v->instrs[waiter];
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		const struct ferry_edge *edge = &v->edges[instr->first_edge + i];
-		if (edge->instr == producer && (most ? edge->lag && edge->lag <= most : !edge->lag))
+		if (edge->instr == producer && !edge->lag)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * Whether the writer waits for a slice of the reader that is 1 to W slices back. Asked of the reader, who reads few
+ * windows: one window may have any number of readers, and to look through them for each of them takes for ever.
+ */
+static bool waits_behind(const struct validator *v, uint32_t writer, uint32_t reader)
+{
+	for (uint32_t i = v->first_back[reader]; i < v->first_back[reader + 1]; i++)
+		if (v->back[i] == writer)
+			return true;
+	return false;
+}
+
+static void index_back_edges(const struct validator *v)
+{
+	uint32_t n = v->plan->ninstrs;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t e = 0; e < v->instrs[i].nedges; e++) {
+			const struct ferry_edge *edge = &v->edges[v->instrs[i].first_edge + e];
+			v->first_back[edge->instr + 2] += edge->lag > 0;
+		}
+	for (uint32_t i = 1; i <= n; i++)
+		v->first_back[i + 1] += v->first_back[i];
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t e = 0; e < v->instrs[i].nedges; e++) {
+			const struct ferry_edge *edge = &v->edges[v->instrs[i].first_edge + e];
+			if (edge->lag) /* afterwards first_back[j] is where the edges to j begin */
+				v->back[v->first_back[edge->instr + 1]++] = i;
+		}
 }
 
 /* What an instruction reads is written whole by one other, of the same length, and the two wait for each other. */
@@ -180,7 +216,7 @@ static ferryResult_t check_read(const struct validator *v, uint32_t nwindows, ui
 		return bad("instruction %u: reads %llu bytes of the %llu that instruction %u writes", i,
 		           (unsigned long long)v->instrs[i].length, (unsigned long long)v->instrs[writer].length,
 		           writer);
-	if (!has_edge(v, i, writer, 0) || !has_edge(v, writer, i, v->plan->window))
+	if (!waits_for(v, i, writer) || !waits_behind(v, writer, i))
 		return bad("instructions %u and %u share a window and do not wait for each other", writer, i);
 	return ferrySuccess;
 }
@@ -308,6 +344,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 		             v->plan->nedges);
 	if (!result)
 		result = check_windows(v, &nwindows);
+	if (!result)
+		index_back_edges(v);
 	for (uint32_t i = 0; i < n && !result; i++)
 		result = check_reads(v, nwindows, i);
 	return result ? result : check_acyclic(v);
@@ -330,7 +368,7 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 	                      .edges = ferry_plan_edges(plan),
 	                      .sources = ferry_plan_sources(plan),
 	                      .window_bytes = (uint64_t)plan->slice * plan->window};
-	uint32_t *words = calloc(5 * n + 4 + plan->nedges, sizeof *words);
+	uint32_t *words = calloc(6 * n + 6 + 2 * (size_t)plan->nedges, sizeof *words);
 	uint8_t *used = calloc(ncounters + 1, 1);
 	v.windows = calloc(n + 1, sizeof *v.windows);
 	if (words && used && v.windows) {
@@ -339,6 +377,8 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 		v.first = words + 2 * n;
 		v.next = words + 3 * n + 2;
 		v.seen = words + 3 * n + 4 + plan->nedges;
+		v.first_back = words + 5 * n + 4 + plan->nedges;
+		v.back = words + 6 * n + 6 + plan->nedges;
 		for (uint32_t domain = 0, at = 0; domain < plan->ndomains; at += plan->counters[domain++])
 			v.counter_used[domain] = used + at;
 		result = check_instructions(&v);

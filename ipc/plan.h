@@ -26,6 +26,9 @@
 #define FERRY_BANKS 2
 #define FERRY_MAX_WINDOW 1024 /* slots: routers keep a cache line for each */
 
+/* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
+#define FERRY_MOST_COUNTERS (1u << 17)
+
 #define FERRY_PLAN_ABI 4u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */

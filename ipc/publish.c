@@ -3,6 +3,14 @@
 
 #include "ipc/rankset.h"
 
+ferryResult_t ferry_job_arenas_back(const struct ferry_job_arenas *job, const struct ferry_plan *plan)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t domain = 0; domain < job->ndomains && !result; domain++)
+		result = ferry_arena_back_counters(&job->arenas[domain], plan->counters[domain]);
+	return result;
+}
+
 static void wake_if_asleep(struct ferry_doorbell *bell)
 {
 	if (atomic_load_explicit(&bell->sleepers, memory_order_relaxed))

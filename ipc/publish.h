@@ -26,6 +26,12 @@ static inline struct ferry_ring *ferry_rank_ring(const struct ferry_job_arenas *
 	return &job->arenas[job->rank_domain[rank]].rings[rank];
 }
 
+/**
+ * Puts memory behind the counters of a valid plan, before this process looks at one. Errors: those of
+ * ferry_arena_back_counters.
+ */
+ferryResult_t ferry_job_arenas_back(const struct ferry_job_arenas *job, const struct ferry_plan *plan);
+
 /* An edge with its counter found. */
 struct ferry_gate {
 	struct ferry_counter *counter;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ferryprog: checks, shows and synthesizes collective programs. Needs no device, no router and no ranks. */
+/* ferryprog: checks, shows, draws and synthesizes collective programs. Needs no device, no router and no ranks. */
+#include "ipc/arena.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "launch/picture.h"
 #include "launch/plan_text.h"
 #include "rank-lib/program/versions.h"
 
@@ -11,7 +13,7 @@
 #include <string.h>
 
 enum exit_code { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 64 };
-enum option_key { KEY_PLACE = 256, KEY_COUNT, KEY_SLICE, KEY_WINDOW, KEY_STAGING, KEY_DOT };
+enum option_key { KEY_PLACE = 256, KEY_COUNT, KEY_SLICE, KEY_WINDOW, KEY_STAGING, KEY_DOT, KEY_OUTPUT };
 
 struct arguments {
 	const char *command, *operand;
@@ -23,6 +25,7 @@ struct arguments {
 	bool collective_given, root_given;
 	const char *op_given; /* as the user wrote it; NULL: the default */
 	const char *of_show; /* an option that is show's alone, if one was given */
+	const char *output;  /* of draw; NULL: standard output */
 	struct ferry_compile_options compile;
 	uint64_t staging;
 	bool dot;
@@ -30,7 +33,7 @@ struct arguments {
 
 static const struct argp_option options[] = {
         {NULL, 0, NULL, 0,
-         "Of check and show, for text that has no \"program\" line; of synth, for the program to write:", 1},
+         "Of check, show and draw, for text that has no \"program\" line; of synth, for the program to write:", 1},
         {"collective", 'c', "NAME", 0, "What the text computes (default: allreduce)", 1},
         {"ranks", 'n', "N", 0, "Number of ranks, 1 to 64 (default: as many as the text has sections)", 1},
         {"domains", 'd', "D", 0, "Number of domains, 1 to 8, ranks in equal blocks over them (default: 1)", 1},
@@ -44,12 +47,15 @@ static const struct argp_option options[] = {
         {"window", KEY_WINDOW, "W", 0, "Slots per chunk version (default: chosen)", 2},
         {"staging", KEY_STAGING, "BYTES", 0, "Staging that a call may take in each domain (default: 16M)", 2},
         {"dot", KEY_DOT, NULL, 0, "Print the graph of the plan for dot(1)", 2},
+        {NULL, 0, NULL, 0, "Of draw:", 3},
+        {"output", KEY_OUTPUT, "FILE", 0, "Where the picture goes; also -o (default: standard output)", 3},
         {0}};
 
-static const char description[] = "Checks, shows and synthesizes collective programs.\v"
+static const char description[] = "Checks, shows, draws and synthesizes collective programs.\v"
                                   "FILE may be - for standard input. check prints a verdict, with the line and the "
                                   "reason if the program is wrong, and exits with 0 or 1. show compiles the program "
                                   "and prints the plan: instructions in order, what each waits for, bytes per link. "
+                                  "draw makes a picture of it, in SVG: who does what after what. "
                                   "synth prints the program that Ferry itself would run.\n"
                                   "\n"
                                   "Examples:\n"
@@ -58,6 +64,7 @@ static const char description[] = "Checks, shows and synthesizes collective prog
                                   "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
                                   "  ferryprog show allgather.txt --count 64K --type bf16\n"
                                   "  ferryprog show figure3.txt --dot | dot -Tsvg > plan.svg\n"
+                                  "  ferryprog draw figure3.txt -o figure3.svg\n"
                                   "\n"
                                   "The language: docs/program-language.md.";
 
@@ -107,7 +114,7 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
 	for (const struct argp_option *option = options; option->name || option->doc; option++)
-		if (option->key == key && option->name)
+		if (option->key == key && option->name && key != 'o')
 			arguments->of_show = option->name;
 	switch (key) {
 	case KEY_COUNT:
@@ -118,10 +125,7 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 		if (arguments->compile.type == ferryNumTypes)
 			argp_error(state, "--type: \"%s\" is no element type", value);
 		return 0;
-	case 'o':
-		arguments->compile.redop = ferry_redop_parse(value);
-		if (arguments->compile.redop == ferryMaxRedOp)
-			argp_error(state, "--op: \"%s\" is no operation: sum, prod, max, min, avg or premulsum", value);
+	case 'o': /* looked at once the command is known */
 		arguments->op_given = value;
 		return 0;
 	case KEY_SLICE:
@@ -145,14 +149,14 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 
 static error_t parse_operand(struct arguments *arguments, char *value, struct argp_state *state)
 {
-	static const char *const commands[] = {"check", "show", "synth"};
-	for (size_t i = 0; !arguments->command && i < 3; i++)
+	static const char *const commands[] = {"check", "show", "draw", "synth"};
+	for (size_t i = 0; !arguments->command && i < 4; i++)
 		if (!strcmp(value, commands[i])) {
 			arguments->command = commands[i];
 			return 0;
 		}
 	if (!arguments->command)
-		argp_error(state, "\"%s\" is no command: check, show or synth", value);
+		argp_error(state, "\"%s\" is no command: check, show, draw or synth", value);
 	if (arguments->operand)
 		argp_error(state, "one operand, not both \"%s\" and \"%s\"", arguments->operand, value);
 	arguments->operand = value;
@@ -172,10 +176,33 @@ static ferryResult_t check_meant(const struct arguments *arguments, enum ferry_c
 	return ferrySuccess;
 }
 
+/* -o is the output of draw, and the operation of show. */
+static void read_short_o(struct arguments *arguments, struct argp_state *state)
+{
+	if (!arguments->op_given)
+		return;
+	if (!strcmp(arguments->command, "draw")) {
+		if (arguments->output)
+			argp_error(state, "draw: one output, not both \"%s\" and \"%s\"", arguments->output,
+			           arguments->op_given);
+		arguments->output = arguments->op_given;
+		arguments->op_given = NULL;
+		return;
+	}
+	arguments->of_show = "op";
+	arguments->compile.redop = ferry_redop_parse(arguments->op_given);
+	if (arguments->compile.redop == ferryMaxRedOp)
+		argp_error(state, "--op: \"%s\" is no operation: sum, prod, max, min, avg or premulsum",
+		           arguments->op_given);
+}
+
 /* Options that cannot all be meant, or that this command would not look at. */
 static void check_together(struct arguments *arguments, struct argp_state *state)
 {
 	bool synth = !strcmp(arguments->command, "synth");
+	if (arguments->output && strcmp(arguments->command, "draw"))
+		argp_error(state, "%s: --output is an option of draw", arguments->command);
+	read_short_o(arguments, state);
 	if (arguments->of_show && strcmp(arguments->command, "show"))
 		argp_error(state, "%s: --%s is an option of show", arguments->command, arguments->of_show);
 	if (synth && arguments->collective_given)
@@ -210,6 +237,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case 'r':
 		arguments->root = (uint32_t)parse_number("--root", value, 0, FERRY_MAX_RANKS - 1, state);
 		arguments->root_given = true;
+		return 0;
+	case KEY_OUTPUT:
+		arguments->output = value;
 		return 0;
 	case KEY_PLACE:
 		parse_place(arguments, value, state);
@@ -297,8 +327,9 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 		return ferrySuccess;
 	if ((*program)->nranks != arguments->nranks ||
 	    (arguments->domains_given && (*program)->ndomains != arguments->ndomains))
-		return ferry_fail(ferryProgramError, "%s: it is for %u ranks in %u domains, not for %u in %u", name,
-		                  (*program)->nranks, (*program)->ndomains, arguments->nranks, arguments->ndomains);
+		return ferry_fail(ferryProgramError, "%s: it is for %u rank%s in %u domain%s, not for %u in %u", name,
+		                  (*program)->nranks, (*program)->nranks == 1 ? "" : "s", (*program)->ndomains,
+		                  (*program)->ndomains == 1 ? "" : "s", arguments->nranks, arguments->ndomains);
 	return ferrySuccess;
 }
 
@@ -336,19 +367,43 @@ static ferryResult_t warn_about_unused(const struct ferry_program *program)
 	return result;
 }
 
+/* The least that a communicator may have: a slot of a slice of 64 bytes for each version, in both of two calls. */
+static ferryResult_t find_least_staging(const struct ferry_program *program, uint64_t *least)
+{
+	struct ferry_compile_options compile = {
+	        .count = 1, .type = ferryFloat32, .redop = ferrySum, .slice = 64, .window = 1};
+	struct ferry_plan *plan;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		compile.staging[domain] = FERRY_STAGING_MOST;
+	ferryResult_t result = ferry_program_compile(program, &compile, &plan);
+	*least = FERRY_STAGING_LEAST;
+	for (uint32_t domain = 0; !result && domain < plan->ndomains; domain++) {
+		uint64_t bytes = (plan->staging[domain] + 4095) / 4096 * 4096 * FERRY_BANKS; /* whole pages */
+		*least = bytes > *least ? bytes : *least;
+	}
+	if (!result)
+		free(plan);
+	return result;
+}
+
 static int check(const struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;
+	uint64_t staging = 0;
 	ferryResult_t result = load(arguments, &program);
 	if (!result)
 		result = ferry_program_check(program);
 	if (!result)
 		result = warn_about_unused(program);
 	if (!result)
-		printf("%s: right: %s of %u ranks in %u domain%s, %u chunk%s, %u statements; ends with any window\n",
-		       program->name, ferry_collective_name(program->collective), program->nranks, program->ndomains,
-		       program->ndomains == 1 ? "" : "s", program->nchunks, program->nchunks == 1 ? "" : "s",
-		       program->nstatements);
+		result = find_least_staging(program, &staging);
+	if (!result)
+		printf("%s: right: %s of %u rank%s in %u domain%s, %u chunk%s, %u statement%s; ends with any window; "
+		       "runs with FERRY_STAGING=%lluK or more\n",
+		       program->name, ferry_collective_name(program->collective), program->nranks,
+		       program->nranks == 1 ? "" : "s", program->ndomains, program->ndomains == 1 ? "" : "s",
+		       program->nchunks, program->nchunks == 1 ? "" : "s", program->nstatements,
+		       program->nstatements == 1 ? "" : "s", (unsigned long long)staging >> 10);
 	ferry_program_free(program);
 	return result ? failed(result) : EXIT_RIGHT;
 }
@@ -357,16 +412,58 @@ static int show(struct arguments *arguments)
 {
 	struct ferry_program *program = NULL;
 	struct ferry_plan *plan = NULL;
+	struct ferry_instr_origin *origins = NULL;
+	struct ferry_versions versions = {0};
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		arguments->compile.staging[domain] = arguments->staging;
 	ferryResult_t result = load(arguments, &program);
 	if (!result)
-		result = ferry_program_compile(program, &arguments->compile, &plan);
-	if (!result && arguments->dot)
-		ferry_plan_print_dot(plan, stdout);
-	else if (!result)
-		ferry_plan_print(plan, stdout);
+		result = ferry_program_compile_traced(program, &arguments->compile, &plan, &origins);
+	if (!result)
+		result = ferry_versions_build(program, &versions);
+	const struct ferry_traced_plan traced = {plan, program, &versions, origins};
+	if (!result)
+		result = arguments->dot ? ferry_plan_print_dot(&traced, stdout) : ferry_plan_print(&traced, stdout);
+	ferry_versions_free(&versions);
+	free(origins);
 	free(plan);
+	ferry_program_free(program);
+	return result ? failed(result) : EXIT_RIGHT;
+}
+
+static ferryResult_t write_picture(const char *name, const char *text, size_t bytes)
+{
+	FILE *file = name ? fopen(name, "w") : stdout;
+	if (!file)
+		return ferry_fail(ferrySystemError, "%s: %s", name, strerror(errno));
+	bool written = fwrite(text, 1, bytes, file) == bytes;
+	if (!name)
+		return ferrySuccess; /* main looks at standard output */
+	if (fclose(file) || !written)
+		return ferry_fail(ferrySystemError, "%s: %s", name, strerror(errno));
+	return ferrySuccess;
+}
+
+/* Into memory first, so that a program that is wrong leaves the file as it is. */
+static int draw(const struct arguments *arguments)
+{
+	struct ferry_program *program = NULL;
+	struct ferry_schedule schedule = {0};
+	char *text = NULL;
+	size_t bytes = 0;
+	ferryResult_t result = load(arguments, &program);
+	if (!result)
+		result = ferry_schedule_make(program, &schedule);
+	if (!result) {
+		FILE *out = open_memstream(&text, &bytes);
+		result = out ? ferry_picture_draw(&schedule, out) : ferrySuccess;
+		if (!out || fclose(out))
+			result = ferry_fail(ferrySystemError, "%s: no memory for a picture", program->name);
+		ferry_schedule_free(&schedule);
+	}
+	if (!result)
+		result = write_picture(arguments->output, text, bytes);
+	free(text);
 	ferry_program_free(program);
 	return result ? failed(result) : EXIT_RIGHT;
 }
@@ -392,7 +489,7 @@ int main(int argc, char **argv)
 	static const struct argp argp = {
 	        .options = options,
 	        .parser = parse,
-	        .args_doc = "check FILE\nshow FILE\nsynth COLLECTIVE",
+	        .args_doc = "check FILE\nshow FILE\ndraw FILE\nsynth COLLECTIVE",
 	        .doc = description,
 	};
 	struct arguments arguments = {.collective = FERRY_ALLREDUCE, .staging = 16u << 20};
@@ -406,6 +503,8 @@ int main(int argc, char **argv)
 		code = check(&arguments);
 	else if (!strcmp(arguments.command, "show"))
 		code = show(&arguments);
+	else if (!strcmp(arguments.command, "draw"))
+		code = draw(&arguments);
 	else
 		code = synth(&arguments);
 	if (fflush(stdout) || ferror(stdout)) {

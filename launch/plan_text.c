@@ -1,114 +1,239 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/plan_text.h"
 
+#include "ipc/error.h"
+
+#include <stdlib.h>
 #include <string.h>
 
-#define TEXT 64
-
 static const char *const opcodes[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H"};
+
+/* A plan's windows by their values: all are of one size, so that an offset is a number. */
+struct names {
+	const struct ferry_traced_plan *traced;
+	uint32_t *values[FERRY_MAX_DOMAINS];
+	uint64_t window_bytes;
+	bool *stored;    /* by value: it has a window */
+	uint32_t *stack; /* by value: scratch */
+	char **texts;   /* by instruction: what it does */
+	uint32_t width; /* of the longest that is not too long for a column */
+};
+
+#define MOST_WIDTH 48
 
 static bool is_variable(const struct ferry_plan *plan)
 {
 	return plan->flags & FERRY_PLAN_VARIABLE;
 }
 
-/* Windows are all of one size, so that a number names one: window@DOMAIN[NUMBER]. */
-static const char *window_text(const struct ferry_plan *plan, uint32_t domain, uint64_t offset, char text[TEXT])
+/* ---- names ---- */
+
+static void names_close(struct names *names)
 {
-	uint64_t bytes = ((uint64_t)plan->slice * plan->window + 127) / 128 * 128;
-	snprintf(text, TEXT, "window@%u[%llu]", domain, (unsigned long long)(offset / bytes));
-	return text;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		free(names->values[domain]);
+	free(names->stored);
+	free(names->stack);
+	for (uint32_t i = 0; names->texts && i < names->traced->plan->ninstrs; i++)
+		free(names->texts[i]);
+	free(names->texts);
 }
 
-/* A place in a user's buffer; of alltoallv the part for, or of, another rank. */
-static const char *user_text(const struct ferry_plan *plan, const struct ferry_instr *instr, const char *buffer,
-                             uint64_t offset, char text[TEXT])
+/* The domain from whose point of view the author wrote it. */
+static uint32_t section_domain(const struct names *names, uint32_t instr)
 {
-	if (is_variable(plan))
-		snprintf(text, TEXT, "%s[rank %u]", buffer, instr->chunk);
-	else
-		snprintf(text, TEXT, "%s+%llu", buffer, (unsigned long long)offset);
-	return text;
+	const struct ferry_program *program = names->traced->program;
+	return program->rank_domain[program->statements[names->traced->origins[instr].statement].rank];
 }
 
-static void print_sources(const struct ferry_plan *plan, const struct ferry_instr *instr, FILE *out)
+static void print_window(const struct names *names, uint32_t instr, uint32_t domain, uint64_t offset, FILE *out)
 {
-	char text[TEXT];
-	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
-	for (uint32_t i = 0; i < instr->nsources; i++)
-		fprintf(out, "%s%s", i ? " + " : "",
-		        window_text(plan, sources[i].domain, sources[i].window_offset, text));
+	char text[48];
+	uint32_t value = names->values[domain][offset / names->window_bytes];
+	fputs(ferry_value_text(names->traced->versions, value, section_domain(names, instr), text), out);
 }
 
-static void print_operands(const struct ferry_plan *plan, const struct ferry_instr *instr, FILE *out)
+/* Sums that the author has named and that are only on the way to this one: they became part of its pass. */
+static void print_passed(const struct names *names, uint32_t value, FILE *out)
 {
-	char from[TEXT], to[TEXT], window[TEXT];
-	window_text(plan, instr->window_domain, instr->window_offset, window);
-	switch (instr->opcode) {
-	case FERRY_D2H:
-		fprintf(out, "%s -> %s", user_text(plan, instr, "send", instr->user_offset, from), window);
-		break;
-	case FERRY_H2D:
-		fprintf(out, "%s -> %s", window, user_text(plan, instr, "receive", instr->user_offset, to));
-		break;
-	case FERRY_COPY:
-		fprintf(out, "%s -> %s", user_text(plan, instr, "send", instr->user_offset, from),
-		        user_text(plan, instr, "receive", instr->user_destination, to));
-		break;
-	default:
-		print_sources(plan, instr, out);
-		fprintf(out, " -> %s", window);
+	const struct ferry_program *program = names->traced->program;
+	const struct ferry_versions *versions = names->traced->versions;
+	const char *before = "  (on the way: ";
+	char text[48];
+	uint32_t depth = 0;
+	names->stack[depth++] = value;
+	while (depth) {
+		const struct ferry_value *what = &versions->values[names->stack[--depth]];
+		if (what->base != FERRY_NO_VALUE && !names->stored[what->base])
+			names->stack[depth++] = what->base;
+		if (names->stored[what->source])
+			continue;
+		names->stack[depth++] = what->source;
+		uint32_t section = program->statements[what->writer].rank;
+		fprintf(out, "%s%s", before,
+		        ferry_value_text(versions, what->source, program->rank_domain[section], text));
+		before = ", ";
 	}
+	fputs(*before == ',' ? ")" : "", out);
 }
 
-static void print_edges(const struct ferry_plan *plan, const struct ferry_instr *instr, bool lagged, const char *title,
-                        FILE *out)
+static void print_operands(const struct names *names, uint32_t number, FILE *out)
+{
+	const struct ferry_plan *plan = names->traced->plan;
+	const struct ferry_instr *instr = &ferry_plan_instrs(plan)[number];
+	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
+	const struct ferry_instr_origin *origin = &names->traced->origins[number];
+	if (instr->opcode == FERRY_COPY) {
+		fprintf(out, "gpu[%u] -> gpu[%u]", origin->send, origin->receive);
+		return;
+	}
+	const struct ferry_statement *statement = &names->traced->program->statements[origin->statement];
+	if (instr->opcode == FERRY_D2H)
+		fprintf(out, "gpu[%u]", statement->gpu);
+	else if (instr->opcode == FERRY_H2D)
+		print_window(names, number, instr->window_domain, instr->window_offset, out);
+	for (uint32_t i = 0; i < instr->nsources; i++) {
+		fputs(i ? " + " : "", out);
+		print_window(names, number, sources[i].domain, sources[i].window_offset, out);
+	}
+	fputs(" -> ", out);
+	if (instr->opcode == FERRY_H2D)
+		fprintf(out, "gpu[%u]", statement->gpu);
+	else
+		print_window(names, number, instr->window_domain, instr->window_offset, out);
+	if (instr->opcode == FERRY_REDUCE)
+		print_passed(names, names->traced->versions->uses[origin->statement].writes, out);
+}
+
+static bool write_texts(struct names *names)
+{
+	for (uint32_t i = 0; i < names->traced->plan->ninstrs; i++) {
+		size_t bytes;
+		FILE *out = open_memstream(&names->texts[i], &bytes);
+		if (!out)
+			return false;
+		print_operands(names, i, out);
+		if (fclose(out))
+			return false;
+		if (bytes > names->width && bytes <= MOST_WIDTH)
+			names->width = (uint32_t)bytes;
+	}
+	return true;
+}
+
+static ferryResult_t names_open(const struct ferry_traced_plan *traced, struct names *names)
+{
+	const struct ferry_plan *plan = traced->plan;
+	*names = (struct names){.traced = traced,
+	                        .window_bytes = ((uint64_t)plan->slice * plan->window + 127) / 128 * 128,
+	                        .texts = calloc(plan->ninstrs + 1, sizeof *names->texts)};
+	names->stored = calloc(traced->versions->nvalues + 1, sizeof *names->stored);
+	names->stack = calloc(traced->versions->nvalues + 1, sizeof *names->stack);
+	bool fine = names->texts && names->stored && names->stack;
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++) {
+		names->values[domain] = calloc(plan->staging[domain] / names->window_bytes + 1, sizeof(uint32_t));
+		fine = fine && names->values[domain];
+	}
+	for (uint32_t i = 0; fine && i < plan->ninstrs; i++) {
+		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
+		if (!ferry_opcode_writes_window(instr->opcode))
+			continue;
+		uint32_t value = traced->versions->uses[traced->origins[i].statement].writes;
+		names->values[instr->window_domain][instr->window_offset / names->window_bytes] = value;
+		names->stored[value] = true;
+	}
+	if (fine && write_texts(names))
+		return ferrySuccess;
+	names_close(names);
+	return ferry_fail(ferrySystemError, "%s: no memory to print a plan of %u instructions", traced->program->name,
+	                  plan->ninstrs);
+}
+
+/* ---- instructions ---- */
+
+static void print_edges(const struct ferry_plan *plan, const struct ferry_instr *instr, bool lagged, FILE *out)
 {
 	const struct ferry_edge *edges = ferry_plan_edges(plan) + instr->first_edge;
-	const char *before = title;
+	const char *before = lagged ? " | " : "";
 	for (uint32_t i = 0; i < instr->nedges; i++) {
 		if (lagged != (edges[i].lag > 0))
 			continue;
 		fprintf(out, "%s%u", before, edges[i].instr);
 		before = " ";
 	}
+	if (!lagged && !*before)
+		fputc('-', out);
 }
 
-static void print_instr(const struct ferry_plan *plan, uint32_t number, FILE *out)
+static void print_instr(const struct names *names, uint32_t number, FILE *out)
 {
+	const struct ferry_plan *plan = names->traced->plan;
 	const struct ferry_instr *instr = &ferry_plan_instrs(plan)[number];
+	uint32_t statement = names->traced->origins[number].statement;
 	bool worker = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
 	fprintf(out, "%5u  ", number);
-	if (instr->line)
-		fprintf(out, "%5u", instr->line);
+	if (statement != FERRY_NO_STATEMENT)
+		fprintf(out, "%5u", names->traced->program->statements[statement].line);
 	else
 		fprintf(out, "    -");
-	fprintf(out, "  %s %-3u %-6s ", worker ? "router" : "  rank", instr->owner, opcodes[instr->opcode]);
-	print_operands(plan, instr, out);
+	fprintf(out, "  %s %-3u", worker ? "router" : "rank  ", instr->owner);
 	if (!is_variable(plan))
-		fprintf(out, "  (%llu bytes, %u slice%s)", (unsigned long long)instr->length, instr->nslices,
-		        instr->nslices == 1 ? "" : "s");
-	print_edges(plan, instr, false, "  after ", out);
-	print_edges(plan, instr, true, "  slots free by ", out);
+		fprintf(out, " %11llu %6u", (unsigned long long)instr->length, instr->nslices);
+	fprintf(out, "  %-6s %-*s  ", opcodes[instr->opcode], (int)names->width, names->texts[number]);
+	print_edges(plan, instr, false, out);
+	print_edges(plan, instr, true, out);
 	fputc('\n', out);
 }
 
-static void print_header(const struct ferry_plan *plan, FILE *out)
+/* ---- the numbers ---- */
+
+static const char *plural(uint64_t count)
+{
+	return count == 1 ? "" : "s";
+}
+
+static void print_header(const struct ferry_plan *plan, uint64_t window_bytes, FILE *out)
 {
 	fprintf(out, "%s", ferry_collective_name(plan->collective));
-	if (!is_variable(plan))
-		fprintf(out, " of %llu", (unsigned long long)plan->count);
-	fprintf(out, " %s", ferry_type_name(plan->type));
+	if (is_variable(plan))
+		fprintf(out, " of %s", ferry_type_name(plan->type));
+	else
+		fprintf(out, " of %llu element%s of %s", (unsigned long long)plan->count, plural(plan->count),
+		        ferry_type_name(plan->type));
 	if (ferry_collective_reduces(plan->collective))
 		fprintf(out, ", %s", ferry_redop_name((ferryRedOp_t)plan->redop));
 	if (ferry_collective_has_root(plan->collective))
 		fprintf(out, ", root %u", plan->root);
-	fprintf(out, ": ranks %u, domains %u, chunks %u\n", plan->nranks, plan->ndomains, plan->nchunks);
-	fprintf(out, "%u instructions, slices of %u bytes, windows of %u slots, staging", plan->ninstrs, plan->slice,
-	        plan->window);
+	fprintf(out, ": %u rank%s in %u domain%s, a block is %u chunk%s\n", plan->nranks, plural(plan->nranks),
+	        plan->ndomains, plural(plan->ndomains), plan->nchunks, plural(plan->nchunks));
+	fprintf(out,
+	        "%u instruction%s. Chunks move in slices of %u bytes; a version of a chunk of the host has a window\n",
+	        plan->ninstrs, plural(plan->ninstrs), plan->slice);
+	fprintf(out, "of %u slot%s, a slice each.\n", plan->window, plural(plan->window));
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		fprintf(out, "%s%llu", domain ? " + " : " ", (unsigned long long)plan->staging[domain]);
-	fprintf(out, " bytes\n\n");
+		fprintf(out, "Staging in domain %u: %llu bytes, %llu window%s of %llu.\n", domain,
+		        (unsigned long long)plan->staging[domain],
+		        (unsigned long long)(plan->staging[domain] / window_bytes),
+		        plural(plan->staging[domain] / window_bytes), (unsigned long long)window_bytes);
+	fputc('\n', out);
+}
+
+static void print_legend(const struct names *names, FILE *out)
+{
+	const struct ferry_plan *plan = names->traced->plan;
+	fprintf(out, "\n"
+	             "#       the instruction's number; by: who runs it\n"
+	             "line    of its statement in the text: of REDUCEs that became one, the last; -: needs none\n"
+	             "gpu[i]  chunk i of the rank's send buffer in D2H, of its receive buffer in H2D, of both in COPY\n"
+	             "host[j] a chunk of host memory, as the program names it; host[j]:2: its version 2; on the way:\n"
+	             "        sums that became part of this one and are not stored\n");
+	if (!is_variable(plan))
+		fprintf(out, "bytes   of the chunk; slices: how many times the instruction runs, once a slice\n");
+	fprintf(out,
+	        "after   slice k runs when these instructions have done slice k; behind the |: when these have\n"
+	        "        read slice k - %u, whose slot in the window it takes; an H2D is also after the D2H of the\n"
+	        "        bytes that it writes, as a call may be in place\n",
+	        plan->window);
 }
 
 /* ---- bytes per link ---- */
@@ -152,7 +277,8 @@ static void print_traffic(const struct ferry_plan *plan, FILE *out)
 {
 	struct traffic traffic;
 	count_traffic(plan, &traffic);
-	fprintf(out, "\nbytes per link\n");
+	fprintf(out, "\nbytes that a call moves over each link (up: D2H, down: H2D%s)\n",
+	        plan->ndomains > 1 ? "; direct: D2H and H2D of another domain's memory" : "");
 	for (uint32_t rank = 0; rank < plan->nranks; rank++)
 		fprintf(out, "  rank %-3u      up %llu  down %llu\n", rank, (unsigned long long)traffic.up[rank],
 		        (unsigned long long)traffic.down[rank]);
@@ -168,28 +294,40 @@ static void print_traffic(const struct ferry_plan *plan, FILE *out)
 			        (unsigned long long)traffic.read[domain], (unsigned long long)traffic.written[domain]);
 }
 
-void ferry_plan_print(const struct ferry_plan *plan, FILE *out)
+ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out)
 {
-	print_header(plan, out);
-	fprintf(out, "    #   line  by         instruction\n");
+	const struct ferry_plan *plan = traced->plan;
+	struct names names;
+	ferryResult_t result = names_open(traced, &names);
+	if (result)
+		return result;
+	print_header(plan, names.window_bytes, out);
+	fprintf(out, "    #   line  by        %s  %-*s  after | slot read by\n",
+	        is_variable(plan) ? "" : "       bytes slices", (int)names.width + 7, "instruction");
 	for (uint32_t i = 0; i < plan->ninstrs; i++)
-		print_instr(plan, i, out);
+		print_instr(&names, i, out);
+	print_legend(&names, out);
 	if (is_variable(plan))
 		fprintf(out, "\nbytes per link are known at the call\n");
 	else
 		print_traffic(plan, out);
+	names_close(&names);
+	return ferrySuccess;
 }
 
-void ferry_plan_print_dot(const struct ferry_plan *plan, FILE *out)
+ferryResult_t ferry_plan_print_dot(const struct ferry_traced_plan *traced, FILE *out)
 {
+	const struct ferry_plan *plan = traced->plan;
+	struct names names;
+	ferryResult_t result = names_open(traced, &names);
+	if (result)
+		return result;
 	fprintf(out, "digraph plan {\n\trankdir=LR;\n\tnode [shape=box, fontname=\"monospace\"];\n");
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
 		bool worker = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
-		fprintf(out, "\ti%u [label=\"%u: %s %u\\n%s ", i, i, worker ? "router" : "rank", instr->owner,
-		        opcodes[instr->opcode]);
-		print_operands(plan, instr, out);
-		fprintf(out, "\"%s];\n", worker ? ", style=filled, fillcolor=lightgrey" : "");
+		fprintf(out, "\ti%u [label=\"%u: %s %u\\n%s %s\"%s];\n", i, i, worker ? "router" : "rank", instr->owner,
+		        opcodes[instr->opcode], names.texts[i], worker ? ", style=filled, fillcolor=lightgrey" : "");
 	}
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
@@ -200,4 +338,6 @@ void ferry_plan_print_dot(const struct ferry_plan *plan, FILE *out)
 		}
 	}
 	fprintf(out, "}\n");
+	names_close(&names);
+	return ferrySuccess;
 }

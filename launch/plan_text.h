@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** A compiled plan for people: `ferryprog show` prints it. Nothing here writes to the plan. */
+/** A compiled plan for people, in the names of its program: `ferryprog show`. Nothing here writes to the plan. */
 #ifndef FERRY_LAUNCH_PLAN_TEXT_H
 #define FERRY_LAUNCH_PLAN_TEXT_H
 
-#include "ipc/plan.h"
+#include "rank-lib/program/versions.h"
 
 #include <stdio.h>
 
-/** A header, the instructions in order with what each waits for, and the bytes per link. The plan must be valid. */
-void ferry_plan_print(const struct ferry_plan *plan, FILE *out);
+/** A plan and what it was compiled from; all of it the caller's. */
+struct ferry_traced_plan {
+	const struct ferry_plan *plan;
+	const struct ferry_program *program;
+	const struct ferry_versions *versions;
+	const struct ferry_instr_origin *origins; /* by instruction */
+};
+
+/**
+ * What the plan's numbers are, the instructions in order with what each waits for, and the bytes per link. Error:
+ * ferrySystemError.
+ */
+ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out);
 
 /** The same as a graph for dot(1): an arrow per data dependence, a dashed one per reuse of a window's slot. */
-void ferry_plan_print_dot(const struct ferry_plan *plan, FILE *out);
+ferryResult_t ferry_plan_print_dot(const struct ferry_traced_plan *traced, FILE *out);
 
 #endif

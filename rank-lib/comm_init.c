@@ -150,7 +150,7 @@ static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
 	return ferry_direct_open(&comm->direct);
 }
 
-static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes)
+static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)
 {
 	bool may_map;
 	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, &may_map);
@@ -159,7 +159,7 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	comm->topology.nranks = comm->rank.shared.nranks;
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);
-	result = ferry_user_programs_load(&comm->programs, &comm->topology);
+	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
 	if (!result)
 		result = open_data(comm, may_map);
 	if (result) {
@@ -180,7 +180,7 @@ ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key,
 		return result;
 	result = choose(comm, config, routers, &wishes);
 	if (!result)
-		result = attach(comm, &wishes);
+		result = attach(comm, &wishes, config->programs);
 	if (result) {
 		ferry_holders_drop(&comm->holders);
 		return result;

@@ -87,7 +87,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 		result = ferry_words_open(direct->device, &descriptor);
 	for (uint32_t domain = 0; !result && domain < direct->rank->ndomains; domain++) {
 		struct ferry_arena *arena = &direct->rank->shared.arenas[domain];
-		result = copier->ops->register_memory(copier, arena->header, arena->bytes);
+		result = copier->ops->register_memory(copier, arena->header, arena->copied_bytes);
 		direct->registered[domain] = !result;
 	}
 	if (result)

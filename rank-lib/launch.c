@@ -3,6 +3,27 @@
 
 #include "rank-lib/comm.h"
 
+/*
+ * The plan of a built-in program, or of what FERRY_PROGRAM_PATH has in its place. That one may ask for more than there
+ * is, of staging above all; every rank then sees it alike, and takes the built-in one.
+ */
+static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_key *key,
+                                      struct ferry_plan_entry **entry)
+{
+	const struct ferry_user_call call = {.collective = key->collective,
+	                                     .root = key->root,
+	                                     .bytes = key->count * ferry_type_size(key->type),
+	                                     .premulsum = key->redop == ferryNumOps};
+	for (;;) {
+		key->program =
+		        ferry_user_programs_replacement(&comm->programs, &comm->topology, &call, !comm->rank.self);
+		ferryResult_t result = ferry_plans_find(&comm->plans, key, entry);
+		if (result != ferryProgramError || !key->program || ferry_rank_failed(&comm->rank) ||
+		    !ferry_user_programs_refuse(&comm->programs, key->program, &call))
+			return result;
+	}
+}
+
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
 	struct ferryComm *comm = request->comm;
@@ -24,10 +45,7 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum
 	            : request->op < ferryNumOps               ? request->op
 	                                                      : ferryNumOps;
-	if (!key.program)
-		key.program = ferry_user_programs_replacement(&comm->programs, &comm->topology, key.collective,
-		                                              key.root, key.count * ferry_type_size(key.type));
-	return ferry_plans_find(&comm->plans, &key, entry);
+	return key.program ? ferry_plans_find(&comm->plans, &key, entry) : find_replaceable(comm, &key, entry);
 }
 
 static ferryResult_t launch_locked(const struct ferry_request *request)

@@ -39,7 +39,7 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 
 /*
  * Every rank checks what a router would: a plan that some router refuses must fail on all ranks, not hang those without
- * it.
+ * it. And each has memory put behind the plan's counters before it looks at one.
  */
 static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_plan *plan)
 {
@@ -48,9 +48,10 @@ static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_
 	                                   .rank_domain = rank->shared.rank_domain};
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		limits.staging[domain] = rank->shared.arenas[domain].staging_bytes;
-		limits.counters[domain] = rank->shared.arenas[domain].ncounters;
+		limits.counters[domain] = FERRY_MOST_COUNTERS;
 	}
-	return ferry_plan_validate(plan, plan->bytes, &limits);
+	ferryResult_t result = ferry_plan_validate(plan, plan->bytes, &limits);
+	return result ? result : ferry_job_arenas_back(&rank->shared, plan);
 }
 
 /* Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. */
@@ -95,12 +96,12 @@ static void show(const struct ferry_plans *plans, const struct ferry_plan_entry 
 	if (!plans->shown || plans->rank->self)
 		return;
 	fprintf(stderr,
-	        "ferry plan: %s of %llu %s, %s, %u ranks in %u domains%s: %u instructions, slice %u bytes, window %u "
-	        "slots, workers %u%s, staging",
+	        "ferry plan: %s of %llu %s, %s, %u rank%s in %u domain%s%s: %u instructions, slice %u bytes, window %u "
+	        "slot%s, workers %u%s, staging",
 	        ferry_collective_name(plan->collective), (unsigned long long)plan->count, ferry_type_name(plan->type),
-	        ferry_redop_name(plan->redop), plan->nranks, plan->ndomains,
-	        entry->key.program ? ", user's program" : "", plan->ninstrs, plan->slice, plan->window, plan->workers,
-	        plan->workers ? "" : " (all)");
+	        ferry_redop_name(plan->redop), plan->nranks, plan->nranks == 1 ? "" : "s", plan->ndomains,
+	        plan->ndomains == 1 ? "" : "s", entry->key.program ? ", user's program" : "", plan->ninstrs,
+	        plan->slice, plan->window, plan->window == 1 ? "" : "s", plan->workers, plan->workers ? "" : " (all)");
 	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
 		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
 	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");

@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,10 +86,12 @@ static ferryResult_t load_path(struct ferry_user_programs *programs, const struc
 	return result;
 }
 
-ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology)
+ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                                       const char *paths)
 {
-	const char *paths = ferry_env("FERRY_PROGRAM_PATH");
 	ferryResult_t result = ferrySuccess;
+	if (!paths)
+		paths = ferry_env("FERRY_PROGRAM_PATH");
 	if (!paths)
 		return ferrySuccess;
 	char *copy = strdup(paths), *rest = copy, *path;
@@ -107,21 +110,116 @@ static bool is_for(const struct ferry_program *program, const struct ferry_topol
 	       !memcmp(program->rank_domain, topology->rank_domain, topology->nranks);
 }
 
-const struct ferry_program *ferry_user_programs_replacement(const struct ferry_user_programs *programs,
+/* ---- replacing ---- */
+
+#define MOST_REASON 1200
+
+static bool is_named_for(const struct ferry_user_program *kept, const struct ferry_user_call *call)
+{
+	return !kept->text && kept->program->collective == call->collective;
+}
+
+static bool has_other_root(const struct ferry_program *program, const struct ferry_user_call *call)
+{
+	return ferry_collective_has_root(call->collective) && program->root != call->root;
+}
+
+/* Whether it is for such calls of this communicator, of some size. */
+static bool fits(const struct ferry_user_program *kept, const struct ferry_topology *topology,
+                 const struct ferry_user_call *call)
+{
+	return is_named_for(kept, call) && is_for(kept->program, topology) && !has_other_root(kept->program, call) &&
+	       !kept->refused[call->premulsum];
+}
+
+static void say_unfit(const struct ferry_user_program *kept, const struct ferry_topology *topology,
+                      const struct ferry_user_call *call, char reason[MOST_REASON])
+{
+	const struct ferry_program *program = kept->program;
+	uint32_t rank = 0;
+	if (program->nranks != topology->nranks || program->ndomains != topology->ndomains) {
+		snprintf(reason, MOST_REASON, "it is for %u rank%s in %u domain%s, the communicator has %u in %u",
+		         program->nranks, program->nranks == 1 ? "" : "s", program->ndomains,
+		         program->ndomains == 1 ? "" : "s", topology->nranks, topology->ndomains);
+		return;
+	}
+	while (rank < program->nranks && program->rank_domain[rank] == topology->rank_domain[rank])
+		rank++;
+	if (rank < program->nranks)
+		snprintf(reason, MOST_REASON, "it has rank %u in domain %u, the communicator in domain %u", rank,
+		         program->rank_domain[rank], topology->rank_domain[rank]);
+	else if (has_other_root(program, call))
+		snprintf(reason, MOST_REASON, "its root is rank %u, the call's rank %u", program->root, call->root);
+	else { /* what begins with the name, as in errors, has it in front already */
+		const char *refused = kept->refused[call->premulsum];
+		size_t length = strlen(program->name);
+		bool named = !strncmp(refused, program->name, length) && !strncmp(refused + length, ": ", 2);
+		snprintf(reason, MOST_REASON, "%s", named ? refused + length + 2 : refused);
+	}
+}
+
+/* What this process has said of programs, so that many communicators or calls say it once. */
+static bool is_news(const char *reason, const char *name)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static uint64_t said[4 * FERRY_MAX_PROGRAMS];
+	static uint32_t count;
+	uint64_t hash = 0xcbf29ce484222325ull;
+	uint32_t i = 0;
+	for (const char *at = reason; *at; at++)
+		hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
+	for (const char *at = name; *at; at++)
+		hash = (hash ^ (unsigned char)*at) * 0x100000001b3ull;
+	pthread_mutex_lock(&lock);
+	while (i < count && said[i] != hash)
+		i++;
+	bool news = i == count && count < sizeof said / sizeof *said;
+	if (news)
+		said[count++] = hash;
+	pthread_mutex_unlock(&lock);
+	return news;
+}
+
+static void tell_unfit(struct ferry_user_program *kept, const struct ferry_topology *topology,
+                       const struct ferry_user_call *call)
+{
+	char reason[MOST_REASON];
+	const char *name = kept->program->name;
+	say_unfit(kept, topology, call, reason);
+	kept->told = true;
+	if (is_news(reason, name))
+		ferry_log(FERRY_LOG_WARN, "FERRY_PROGRAM_PATH: %s is not used for %s, Ferry's own program is: %s", name,
+		          ferry_collective_name(call->collective), reason);
+}
+
+const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_programs *programs,
                                                             const struct ferry_topology *topology,
-                                                            enum ferry_collective collective, uint32_t root,
-                                                            uint64_t bytes)
+                                                            const struct ferry_user_call *call, bool tells)
 {
 	for (uint32_t i = 0; i < programs->count; i++) {
 		const struct ferry_user_program *kept = &programs->kept[i];
-		const struct ferry_program *program = kept->program;
-		if (!kept->text && program->collective == collective && is_for(program, topology) &&
-		    (!ferry_collective_has_root(collective) || program->root == root) && bytes >= kept->least &&
-		    bytes <= kept->most)
-			return program;
+		if (!fits(kept, topology, call))
+			continue;
+		if (call->bytes >= kept->least && call->bytes <= kept->most)
+			return kept->program;
+		tells = false; /* it is for other sizes, which its header says */
 	}
+	for (uint32_t i = 0; tells && i < programs->count; i++)
+		if (is_named_for(&programs->kept[i], call) && !programs->kept[i].told)
+			tell_unfit(&programs->kept[i], topology, call);
 	return NULL;
 }
+
+bool ferry_user_programs_refuse(struct ferry_user_programs *programs, const struct ferry_program *program,
+                                const struct ferry_user_call *call)
+{
+	for (uint32_t i = 0; i < programs->count; i++)
+		if (programs->kept[i].program == program)
+			return (programs->kept[i].refused[call->premulsum] = strdup(ferry_last_message()));
+	return false;
+}
+
+/* ---- running ---- */
 
 ferryResult_t ferry_user_programs_find(struct ferry_user_programs *programs, const struct ferry_topology *topology,
                                        const char *text, const struct ferry_program **program)
@@ -137,9 +235,10 @@ ferryResult_t ferry_user_programs_find(struct ferry_user_programs *programs, con
 	const struct ferry_program *added = programs->kept[programs->count - 1].program;
 	if (!is_for(added, topology))
 		result = ferry_fail(ferryProgramError,
-		                    "the program is for %u ranks in %u domains, the communicator has %u in %u, or "
+		                    "the program is for %u rank%s in %u domain%s, the communicator has %u in %u, or "
 		                    "other ranks in them",
-		                    added->nranks, added->ndomains, topology->nranks, topology->ndomains);
+		                    added->nranks, added->nranks == 1 ? "" : "s", added->ndomains,
+		                    added->ndomains == 1 ? "" : "s", topology->nranks, topology->ndomains);
 	else if (added->collective == FERRY_ALLTOALLV || added->collective == FERRY_SENDRECV)
 		result = ferry_fail(ferryProgramError,
 		                    "ferryRunProgram runs no %s; use FERRY_PROGRAM_PATH or ferryAllToAllv",
@@ -159,6 +258,8 @@ void ferry_user_programs_free(struct ferry_user_programs *programs)
 	for (uint32_t i = 0; i < programs->count; i++) {
 		ferry_program_free(programs->kept[i].program);
 		free(programs->kept[i].text);
+		free(programs->kept[i].refused[0]);
+		free(programs->kept[i].refused[1]);
 	}
 	programs->count = 0;
 }

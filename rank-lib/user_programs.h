@@ -15,6 +15,17 @@ struct ferry_user_program {
 	struct ferry_program *program;
 	char *text;           /* RunProgram: to find it again; NULL for FERRY_PROGRAM_PATH's */
 	uint64_t least, most; /* bytes of the collective that it replaces the built-in one for */
+	/* why it does not compile, and so replaces nothing; NULL: not so. [1]: with premulsum, which asks for more */
+	char *refused[2];
+	bool told; /* that it fits no call of its collective */
+};
+
+/** What a replacement is looked for. */
+struct ferry_user_call {
+	enum ferry_collective collective;
+	uint32_t root;
+	uint64_t bytes; /* of the block that the call counts */
+	bool premulsum;
 };
 
 struct ferry_user_programs {
@@ -22,14 +33,27 @@ struct ferry_user_programs {
 	uint32_t count;
 };
 
-/** Reads the programs of FERRY_PROGRAM_PATH, for this communicator and for others. Errors name the file. */
-ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology);
+/**
+ * Reads the programs of these files and directories, of FERRY_PROGRAM_PATH where NULL, for this communicator and for
+ * others. Errors name the file.
+ */
+ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology,
+                                       const char *paths);
 
-/** The program that FERRY_PROGRAM_PATH gives for this collective and size, or NULL. */
-const struct ferry_program *ferry_user_programs_replacement(const struct ferry_user_programs *programs,
+/**
+ * The program that FERRY_PROGRAM_PATH gives for a call, or NULL. `tells`: where it has some for the collective and none
+ * fits, warns of each once in the process, with the reason.
+ */
+const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_programs *programs,
                                                             const struct ferry_topology *topology,
-                                                            enum ferry_collective collective, uint32_t root,
-                                                            uint64_t bytes);
+                                                            const struct ferry_user_call *call, bool tells);
+
+/**
+ * The replacement cannot be compiled, as ferry_last_message() says: for calls like this one it is none from now on.
+ * Every rank comes to that alike. False: no memory to remember it.
+ */
+bool ferry_user_programs_refuse(struct ferry_user_programs *programs, const struct ferry_program *program,
+                                const struct ferry_user_call *call);
 
 /**
  * The program of a text: kept, or parsed and checked now. ferryProgramError: also if it is for other ranks than these.

@@ -522,7 +522,7 @@ static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gp
 	ferry_gpu_hold(gpu);
 	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
 		struct ferry_arena *arena = &job->shared.arenas[domain];
-		ferryResult_t result = copier->ops->register_memory(copier, arena->header, arena->bytes);
+		ferryResult_t result = copier->ops->register_memory(copier, arena->header, arena->copied_bytes);
 		if (result)
 			return result;
 		job->registered[domain] = true;

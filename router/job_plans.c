@@ -151,9 +151,10 @@ static ferryResult_t plan_check(const struct ferry_job_plans *plans, const struc
 	                               .rank_domain = shared->rank_domain};
 	for (uint32_t domain = 0; domain < room.ndomains; domain++) {
 		room.staging[domain] = shared->arenas[domain].staging_bytes;
-		room.counters[domain] = shared->arenas[domain].ncounters;
+		room.counters[domain] = FERRY_MOST_COUNTERS;
 	}
-	return ferry_plan_validate(plan, bytes, &room);
+	ferryResult_t result = ferry_plan_validate(plan, bytes, &room);
+	return result ? result : ferry_job_arenas_back(shared, plan);
 }
 
 /* A checked copy, ready to run. */

@@ -390,7 +390,7 @@ static void a_program_that_fails_the_check_is_refused_with_line_and_reason(void 
 	         {":3:", "expected", "COPY"}},
 	        {"program allreduce ranks 1 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> "
 	         "gpu[0]\n",
-	         {"1 ranks", "has 2", ""}},
+	         {"1 rank in", "has 2", ""}},
 	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[5] -> host[0]\n",
 	         {":3", "gpu[5]", "1"}},
 	        {"program allreduce ranks 2 domains 1 chunks 1\nrank 0\n  D2H gpu[0] -> host[0]\n  H2D host[0] -> "

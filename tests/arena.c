@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,6 +76,38 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	ferry_arena_unmap(&first);
 }
 
+/* Blocks of 512 bytes, the unit in which the kernel tells what is there. */
+static long long blocks_of(const struct ferry_arena *arena)
+{
+	struct stat status;
+	assert_int_equal(fstat(arena->descriptor, &status), 0);
+	return status.st_blocks;
+}
+
+static void counters_have_memory_once_a_plan_needs_them(void **state)
+{
+	(void)state;
+	struct ferry_arena first, second;
+	assert_int_equal(ferry_arena_create(&small, &first), ferrySuccess);
+	assert_int_equal(ferry_arena_map(dup(first.descriptor), &second), ferrySuccess);
+	long long before = blocks_of(&first), most = FERRY_MOST_COUNTERS * (long long)sizeof(struct ferry_counter);
+	assert_in_range(before * 512, first.copied_bytes, first.copied_bytes + most / 16);
+	assert_int_equal(ferry_arena_back_counters(&second, first.ncounters), ferrySuccess);
+	assert_int_equal(blocks_of(&first), before);
+	first.counters[1][first.ncounters - 1].value = 7;
+	assert_int_equal(ferry_arena_back_counters(&second, FERRY_MOST_COUNTERS), ferrySuccess);
+	assert_in_range(blocks_of(&first) * 512, first.copied_bytes + FERRY_BANKS * most, first.bytes);
+	assert_int_equal(first.counters[1][first.ncounters - 1].value, 7); /* what was there is as it was */
+	second.counters[0][FERRY_MOST_COUNTERS - 1].value = 8;
+	second.counters[1][FERRY_MOST_COUNTERS - 1].value = 9;
+	assert_int_equal(first.counters[0][FERRY_MOST_COUNTERS - 1].value, 8);
+	assert_int_equal(first.counters[1][FERRY_MOST_COUNTERS - 1].value, 9);
+	assert_int_equal(first.counters[1][0].value, 0);
+	assert_int_equal(ferry_arena_back_counters(&first, FERRY_MOST_COUNTERS + 1), ferryProgramError);
+	ferry_arena_unmap(&second);
+	ferry_arena_unmap(&first);
+}
+
 /*
  * Every 32-bit word of the header's constants, set to odd values, and to its neighbours: the mapping is refused or
  * harmless, never out of bounds.
@@ -101,6 +134,8 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 				            end);
 				assert_true(mapped.staging[1] + mapped.staging_bytes <= mapped.pair_windows);
 				assert_int_equal(mapped.pair_slot_bytes % 64, 0);
+				assert_true((char *)mapped.counters[0] >= (char *)mapped.header + mapped.copied_bytes &&
+				            (char *)(mapped.counters[1] + FERRY_MOST_COUNTERS) <= end);
 				ferry_arena_unmap(&mapped);
 			}
 			*at = before;
@@ -227,6 +262,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_arena_leaves_no_name_behind),
 		cmocka_unit_test(two_mappings_share_every_region_and_no_region_overlaps),
+		cmocka_unit_test(counters_have_memory_once_a_plan_needs_them),
 		cmocka_unit_test(a_corrupt_header_is_refused_with_its_values),
 		cmocka_unit_test(another_abi_version_is_refused_by_number),
 		cmocka_unit_test(a_short_file_is_refused),

@@ -34,7 +34,8 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 	bool fits = true;
 	for (uint32_t domain = 0; domain < limits->ndomains; domain++)
 		fits &= plan->staging[domain] <= limits->staging[domain] &&
-		        plan->counters[domain] <= limits->counters[domain];
+		        plan->counters[domain] <= limits->counters[domain] &&
+		        plan->counters[domain] <= plan->ninstrs;
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &instrs[i];
 		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];

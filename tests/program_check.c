@@ -13,6 +13,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define TWO         "program allreduce ranks 2 domains 1 chunks 1\n"
 #define TWO_DOMAINS "program allreduce ranks 2 domains 2 chunks 1\n"
@@ -44,9 +45,9 @@ static void places_and_chunks_out_of_bounds_are_named(void **state)
 {
 	(void)state;
 	assert_rejected(TWO "rank 0\nD2H gpu[1] -> host[0]\n",
-	                "test:3: gpu[1]: the send buffer of rank 0 has 1 chunks");
+	                "test:3: gpu[1]: the send buffer of rank 0 has 1 chunk");
 	assert_rejected(TWO "rank 1\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[1]\n",
-	                "test:4: gpu[1]: the receive buffer of rank 1 has 1 chunks");
+	                "test:4: gpu[1]: the receive buffer of rank 1 has 1 chunk");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host@1[4]\n", "test:3: host@1[4]: the program has domains 0 to 0");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[4] deps: host@3[1]>=1\n", "test:3: host@3[1]");
 	assert_rejected("program broadcast ranks 2 domains 1 chunks 1 root 1\nrank 0\nD2H gpu[0] -> host[0]\n",
@@ -80,7 +81,7 @@ static void versions_that_never_exist_are_named(void **state)
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nrank 1\nH2D host[2] -> gpu[0]\n",
 	                "test:5: reads host[2] but names no version, and nothing earlier in rank 1 writes it");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[2]>=2\n",
-	                "test:4: waits for version 2 of host[2], which is written 1 times");
+	                "test:4: waits for version 2 of host[2], which is written 1 time");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[7]>=1\n",
 	                "test:4: waits for version 1 of host[7], which is written 0 times");
 	assert_rejected(TWO SUM "rank 1\nH2D host[1] -> gpu[0] deps: host[1]>=1\n",
@@ -105,10 +106,22 @@ static void circles_are_rejected(void **state)
 	assert_rejected(TWO
 	                "rank 0\nD2H gpu[0] -> host[0] deps: host[1]>=1\nrank 1\nD2H gpu[0] -> host[1] deps: "
 	                "host[0]>=1\n",
-	                "test:3: deadlock: this statement waits for itself through others");
+	                "test:3: deadlock: line 3 waits for host[1]>=1, which line 5 writes; line 5 waits for "
+	                "host[0]>=1, which line 3 writes");
 	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[1] -> host[2] deps: host[1]>=1\n"
 	                    "REDUCE host[2] -> host[1] deps: host[2]>=1\n",
-	                "test:4: deadlock");
+	                "test:4: deadlock: line 4 waits for host[1]>=1, which line 5 writes; line 5 waits for "
+	                "host[2]>=1, which line 4 writes");
+	/* A statement behind the circle is not told, nor is all of a long circle. */
+	assert_rejected(TWO "rank 0\nD2H gpu[0] -> host[9]  deps: host[0]>=1\n"
+	                    "D2H gpu[0] -> host[0] deps: host[1]>=1\nrank 1 domain 0\n"
+	                    "D2H gpu[0] -> host[1] deps: host[0]>=1\n",
+	                "test:4: deadlock: line 4 waits for host[1]>=1, which line 6 writes; line 6 waits for "
+	                "host[0]>=1, which line 4 writes");
+	char text[1024], *end = text + sprintf(text, TWO "rank 0\n");
+	for (int i = 0; i < 12; i++)
+		end += sprintf(end, "D2H gpu[0] -> host[%d] deps: host[%d]>=1\n", i, (i + 1) % 12);
+	assert_rejected(text, "host[8]>=1, which line 11 writes; and 4 more in the circle");
 }
 
 static void contributions_missing_or_double_are_named(void **state)
@@ -232,6 +245,112 @@ static void chunks_cover_a_block_exactly(void **state)
 			}
 }
 
+/* ---- size ---- */
+
+/* One rank's chunk goes up `count` times, the last time for a reason; for free(). */
+static char *uploads(uint32_t count)
+{
+	char *text = NULL;
+	size_t bytes = 0;
+	FILE *out = open_memstream(&text, &bytes);
+	assert_non_null(out);
+	fprintf(out, "program allreduce ranks 1 domains 1 chunks 1\nrank 0\n");
+	for (uint32_t i = 0; i < count; i++)
+		fprintf(out, "D2H gpu[0] -> host[0]\n");
+	fprintf(out, "H2D host[0] -> gpu[0]\n");
+	assert_int_equal(fclose(out), 0);
+	return text;
+}
+
+static void a_program_of_more_instructions_than_an_arena_has_room_for_is_rejected(void **state)
+{
+	(void)state;
+	char *text = uploads(FERRY_MOST_COUNTERS - 1);
+	struct ferry_program *program = program_of(text);
+	assert_int_equal(ferry_program_check(program), ferrySuccess);
+	ferry_program_free(program);
+	free(text);
+	program = program_of(text = uploads(FERRY_MOST_COUNTERS));
+	assert_int_equal(ferry_program_check(program), ferryProgramError);
+	assert_non_null(strstr(ferry_last_message(), "131073 instructions in domain 0; at most 131072"));
+	ferry_program_free(program);
+	free(text);
+}
+
+/* A router puts memory behind as many as a plan says. */
+static void a_plan_has_no_more_counters_than_instructions(void **state)
+{
+	(void)state;
+	static const uint8_t rank_domain[2] = {0, 0};
+	struct ferry_plan_room room = {.nranks = 2,
+	                               .ndomains = 1,
+	                               .rank_domain = rank_domain,
+	                               .staging = {1 << 20},
+	                               .counters = {FERRY_MOST_COUNTERS}};
+	struct ferry_compile_options options = {
+	        .count = 100, .type = ferryFloat32, .redop = ferrySum, .staging = {1 << 20}};
+	struct ferry_program *program = program_of(figure3);
+	struct ferry_plan *plan;
+	assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+	assert_int_equal(plan->counters[0], plan->ninstrs);
+	assert_int_equal(ferry_plan_validate(plan, plan->bytes, &room), ferrySuccess);
+	plan->counters[0]++;
+	plan->hash = ferry_plan_hash(plan);
+	assert_int_equal(ferry_plan_validate(plan, plan->bytes, &room), ferryProgramError);
+	assert_non_null(strstr(ferry_last_message(), "11 counters in domain 0 for 10 instructions"));
+	free(plan);
+	ferry_program_free(program);
+}
+
+/*
+ * Seconds of CPU to compile, and to validate as a router does, so many readers of what one rank has sent up: the least
+ * of three times.
+ */
+static double seconds_for(uint32_t count)
+{
+	static const uint8_t rank_domain[1] = {0};
+	struct ferry_plan_room room = {.nranks = 1,
+	                               .ndomains = 1,
+	                               .rank_domain = rank_domain,
+	                               .staging = {UINT64_MAX},
+	                               .counters = {FERRY_MOST_COUNTERS}};
+	char *text = NULL;
+	size_t bytes = 0;
+	double least = 1e9;
+	struct ferry_compile_options options = {
+	        .count = 100, .type = ferryFloat32, .redop = ferrySum, .staging = {UINT64_MAX}};
+	FILE *out = open_memstream(&text, &bytes);
+	assert_non_null(out);
+	fprintf(out, "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\n");
+	for (uint32_t i = 1; i <= count; i++) /* one value that all of these read */
+		fprintf(out, "REDUCE host[0] -> host[%u]\n", i);
+	for (uint32_t i = 1; i <= count; i++) /* values that nothing near has written */
+		fprintf(out, "REDUCE host[%u] -> host[%u]\n", i, count + i);
+	fprintf(out, "H2D host[1] -> gpu[0]\n");
+	assert_int_equal(fclose(out), 0);
+	struct ferry_program *program = program_of(text);
+	for (int i = 0; i < 3; i++) {
+		struct ferry_plan *plan;
+		clock_t before = clock();
+		assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+		assert_int_equal(ferry_plan_validate(plan, plan->bytes, &room), ferrySuccess);
+		double took = (double)(clock() - before) / CLOCKS_PER_SEC;
+		least = took < least ? took : least;
+		free(plan);
+	}
+	ferry_program_free(program);
+	free(text);
+	return least;
+}
+
+static void eight_times_the_statements_take_about_eight_times_as_long(void **state)
+{
+	(void)state;
+	double few = seconds_for(4000), many = seconds_for(32000);
+	if (many > 24 * few)
+		fail_msg("%.4f s for 8,000 statements, %.4f s for 64,000", few, many);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -247,6 +366,9 @@ int main(void)
 	        cmocka_unit_test(reduces_that_require_the_same_version_commute),
 	        cmocka_unit_test(what_a_rank_owns_already_needs_no_statement),
 	        cmocka_unit_test(a_dependency_on_what_is_not_read_orders_only),
+	        cmocka_unit_test(a_program_of_more_instructions_than_an_arena_has_room_for_is_rejected),
+	        cmocka_unit_test(a_plan_has_no_more_counters_than_instructions),
+	        cmocka_unit_test(eight_times_the_statements_take_about_eight_times_as_long),
 	        cmocka_unit_test(chunks_cover_a_block_exactly),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,6 +16,8 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
+#include "ipc/layout.h"
+#include "rank-lib/program/program.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -109,6 +111,49 @@ static const char *mpi_refuses(const struct perf_options *parsed, const struct m
 	return perf_work_bytes(&trial) > INT_MAX ? "its counts are 32-bit: -e 2047M at most" : mpi->supports(&trial);
 }
 
+/* A program that computes something else than what is checked and counted would be measured wrongly, or hang. */
+static int refuse_another_program(const struct perf_options *parsed, const struct ferry_program *program, int nranks,
+                                  uint32_t ndomains)
+{
+	const char *is = ferry_collective_name(program->collective), *asked = ferry_collective_name(parsed->collective);
+	if (program->collective != parsed->collective)
+		fprintf(stderr, "ferry-perf: --program %s: it is of %s, not of %s\n", parsed->program_file, is, asked);
+	else if (program->nranks != (uint32_t)nranks || program->ndomains != ndomains)
+		fprintf(stderr, "ferry-perf: --program %s: it is for %u rank%s in %u domain%s, not for %d in %u\n",
+		        parsed->program_file, program->nranks, program->nranks == 1 ? "" : "s", program->ndomains,
+		        program->ndomains == 1 ? "" : "s", nranks, ndomains);
+	else if (ferry_collective_has_root(program->collective) && program->root != (uint32_t)parsed->root)
+		fprintf(stderr, "ferry-perf: --program %s: its root is %u, not %d: --root %u\n", parsed->program_file,
+		        program->root, parsed->root, program->root);
+	else
+		return 0;
+	return OPTION_EXIT;
+}
+
+static int refuse_program(const struct perf_options *parsed, int nranks)
+{
+	struct ferry_layout layout;
+	struct ferry_program *program = NULL;
+	if (!parsed->program)
+		return 0;
+	ferryResult_t result = ferry_layout_load(&layout);
+	uint32_t ndomains = parsed->domains ? (uint32_t)parsed->domains : layout.ndomains;
+	const struct ferry_program_defaults defaults = {
+	        .collective = FERRY_ALLREDUCE, .nranks = (uint32_t)nranks, .ndomains = ndomains};
+	if (!result)
+		result = ferry_program_parse(parsed->program_file, parsed->program, strlen(parsed->program), &defaults,
+		                             &program);
+	if (!result && (result = ferry_program_check(program)))
+		ferry_program_free(program);
+	if (result) {
+		fprintf(stderr, "ferry-perf: --program: %s\n", ferry_last_message());
+		return 1;
+	}
+	int code = refuse_another_program(parsed, program, nranks, ndomains);
+	ferry_program_free(program);
+	return code;
+}
+
 /* Refuses what so many ranks cannot be asked for: 0, or the exit code with a message printed. Ranks come here, and who
  * starts them. */
 static int refuse_at_start(const struct perf_options *parsed, int nranks)
@@ -173,6 +218,8 @@ int main(int argc, char **argv)
 	}
 	int nranks = launch.rank >= 0 ? launch.size : parsed.ranks ? parsed.ranks : default_ranks();
 	int code = refuse_at_start(&parsed, nranks);
+	if (!code)
+		code = refuse_program(&parsed, nranks);
 	if (!code)
 		speak_again();
 	if (!code)

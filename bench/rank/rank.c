@@ -9,6 +9,7 @@ bool bench_rank_join(struct bench_rank *rank)
 	int domain;
 	measured.device = rank->buffers.kind;
 	control.device = "host";
+	control.programs = ""; /* those of FERRY_PROGRAM_PATH are what is measured */
 	if (ferryCommInitEnv(&rank->comm, &measured) || ferryCommInitEnv(&rank->control, &control)) {
 		fprintf(stderr, "ferry-perf: %s\n", ferryGetLastError(NULL));
 		return false;

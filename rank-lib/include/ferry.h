@@ -63,8 +63,13 @@ typedef struct {
 	 * last-level cache
 	 */
 	uint64_t staging;
+	/**
+	 * files and directories, separated by colons, of programs that replace built-in ones; "": none; NULL:
+	 * FERRY_PROGRAM_PATH
+	 */
+	const char *programs;
 } ferryConfig_t;
-#define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0}
+#define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0, NULL}
 
 /* ---- the library ---- */
 

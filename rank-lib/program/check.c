@@ -35,9 +35,10 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, statement->rank,
 	                        &send, &receive);
 	if ((from_device && statement->gpu >= send) || (to_device && statement->gpu >= receive))
-		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunks",
+		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunk%s",
 		                  program->name, statement->line, statement->gpu, from_device ? "send" : "receive",
-		                  statement->rank, from_device ? send : receive);
+		                  statement->rank, from_device ? send : receive,
+		                  (from_device ? send : receive) == 1 ? "" : "s");
 	bool one_domain = statement->source.domain == statement->destination.domain;
 	if (statement->opcode == FERRY_REDUCE && !one_domain)
 		return ferry_fail(ferryProgramError,
@@ -154,6 +155,32 @@ static ferryResult_t check_outputs(const struct ferry_program *program, const st
 	return result;
 }
 
+/* An instruction is where its counter is, and each statement is one at most; so is the copy of a rank's own input. */
+static ferryResult_t check_size(const struct ferry_program *program)
+{
+	uint64_t instrs[FERRY_MAX_DOMAINS] = {0};
+	uint32_t send, receive;
+	for (uint32_t rank = 0; rank < program->nranks; rank++) {
+		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
+		                        &send, &receive);
+		instrs[program->rank_domain[rank]] += receive;
+	}
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode == FERRY_D2H)
+			instrs[program->rank_domain[statement->rank]]++;
+		else if (statement->opcode != FERRY_H2D) /* which are among what is received */
+			instrs[statement->destination.domain]++;
+	}
+	for (uint32_t domain = 0; domain < program->ndomains; domain++)
+		if (instrs[domain] > FERRY_MOST_COUNTERS)
+			return ferry_fail(ferryProgramError,
+			                  "%s: %llu instructions in domain %u; at most %u: take fewer chunks",
+			                  program->name, (unsigned long long)instrs[domain], domain,
+			                  FERRY_MOST_COUNTERS);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_program_check(const struct ferry_program *program)
 {
 	struct ferry_versions versions;
@@ -163,6 +190,8 @@ ferryResult_t ferry_program_check(const struct ferry_program *program)
 	if (result || (result = ferry_versions_build(program, &versions)))
 		return result;
 	result = check_outputs(program, &versions);
+	if (!result)
+		result = check_size(program);
 	ferry_versions_free(&versions);
 	return result;
 }

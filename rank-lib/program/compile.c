@@ -29,8 +29,10 @@ struct compiler {
 	uint32_t *instr_of;       /* per statement: its instruction, or the one it is part of */
 	uint64_t *window_offset;  /* per value */
 	uint32_t *stack;          /* per value: scratch */
+	uint32_t *last_edge; /* per instruction and kind of lag: one more than who got an edge to it last */
 	uint32_t *d2h_first, *d2h_next; /* D2H instructions by (rank, send chunk), and the next of the same */
 	struct growing instrs, edges, sources;
+	struct growing origins;   /* of instructions, for people */
 	struct ferry_plan head;
 	uint64_t longest;         /* bytes of the longest chunk */
 	uint32_t guard;           /* slots of a window that a copy engine leaves alone behind the cores that read it */
@@ -56,6 +58,11 @@ static void *grow(struct compiler *compiler, struct growing *list, size_t item)
 static struct ferry_instr *instr_at(const struct compiler *compiler, uint32_t index)
 {
 	return (struct ferry_instr *)compiler->instrs.items + index;
+}
+
+static struct ferry_instr_origin *origin_at(const struct compiler *compiler, uint32_t index)
+{
+	return (struct ferry_instr_origin *)compiler->origins.items + index;
 }
 
 /* ---- values: absorbed or windowed ---- */
@@ -144,8 +151,10 @@ static struct ferry_instr *new_instr(struct compiler *compiler, uint8_t opcode, 
                                      uint32_t chunk)
 {
 	struct ferry_instr *instr = grow(compiler, &compiler->instrs, sizeof *instr);
-	if (!instr)
+	struct ferry_instr_origin *origin = grow(compiler, &compiler->origins, sizeof *origin);
+	if (!instr || !origin)
 		return NULL;
+	origin->statement = FERRY_NO_STATEMENT;
 	instr->opcode = opcode;
 	instr->owner = (uint8_t)owner;
 	instr->domain = (uint8_t)domain;
@@ -221,6 +230,7 @@ static void emit(struct compiler *compiler, uint32_t statement)
 		new_instr(compiler, what->opcode, owner, lane ? program->rank_domain[what->rank] : owner, value->chunk);
 	if (!instr)
 		return;
+	origin_at(compiler, compiler->instr_of[statement])->statement = statement;
 	instr->line = what->line > UINT16_MAX ? UINT16_MAX : (uint16_t)what->line;
 	instr->window_domain = (uint8_t)value->place.domain;
 	instr->window_offset = compiler->window_offset[carried];
@@ -264,6 +274,8 @@ static void emit_copies(struct compiler *compiler, const bool *written, uint32_t
 				return;
 			instr->user_offset = chunk_offset(compiler, send_chunk);
 			instr->user_destination = chunk_offset(compiler, chunk);
+			origin_at(compiler, compiler->instrs.count - 1)->send = send_chunk;
+			origin_at(compiler, compiler->instrs.count - 1)->receive = chunk;
 			instr->window_domain = program->rank_domain[rank];
 			instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)rank : 0;
 		}
@@ -317,10 +329,10 @@ static void wake(const struct ferry_instr *waiter, struct ferry_instr *producer)
 static void add_edge(struct compiler *compiler, uint32_t waiter, uint32_t producer, uint32_t lag)
 {
 	struct ferry_instr *instr = instr_at(compiler, waiter);
-	struct ferry_edge *edges = compiler->edges.items;
-	for (uint32_t i = instr->first_edge; i < compiler->edges.count; i++)
-		if (edges[i].instr == producer && edges[i].lag == lag)
-			return;
+	uint32_t *last = &compiler->last_edge[2 * (size_t)producer + (lag != 0)];
+	if (*last == waiter + 1)
+		return;
+	*last = waiter + 1;
 	struct ferry_edge *edge = grow(compiler, &compiler->edges, sizeof *edge);
 	if (!edge)
 		return;
@@ -418,6 +430,8 @@ static void add_edges(struct compiler *compiler)
 	const struct ferry_program *program = compiler->program;
 	const struct ferry_versions *versions = &compiler->versions;
 	index_d2h(compiler);
+	compiler->last_edge = calloc(2 * (size_t)compiler->instrs.count + 1, sizeof *compiler->last_edge);
+	compiler->failed |= !compiler->last_edge;
 	for (uint32_t i = 0; i < program->nstatements && !compiler->failed; i++) {
 		uint32_t statement = versions->order[i], waiter = compiler->instr_of[statement];
 		const struct ferry_use *use = &versions->uses[statement];
@@ -523,13 +537,22 @@ static void release(struct compiler *compiler)
 	free(compiler->stack);
 	free(compiler->d2h_next);
 	free(compiler->d2h_first);
+	free(compiler->last_edge);
 	free(compiler->instrs.items);
 	free(compiler->edges.items);
 	free(compiler->sources.items);
+	free(compiler->origins.items);
 }
 
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan)
+{
+	return ferry_program_compile_traced(program, options, plan, NULL);
+}
+
+ferryResult_t ferry_program_compile_traced(const struct ferry_program *program,
+                                           const struct ferry_compile_options *options, struct ferry_plan **plan,
+                                           struct ferry_instr_origin **origins)
 {
 	struct compiler compiler = {.program = program, .options = options};
 	if (!ferry_type_size(options->type) || (unsigned)options->redop > ferryNumOps ||
@@ -551,6 +574,10 @@ ferryResult_t ferry_program_compile(const struct ferry_program *program, const s
 		add_edges(&compiler);
 	result = compiler.failed ? ferry_fail(ferrySystemError, "%s: no memory to compile", program->name)
 	                         : seal(&compiler, plan);
+	if (!result && origins) {
+		*origins = compiler.origins.items;
+		compiler.origins.items = NULL;
+	}
 done:
 	release(&compiler);
 	return result;

@@ -113,6 +113,22 @@ struct ferry_compile_options {
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
 
+#define FERRY_NO_STATEMENT UINT32_MAX
+
+/** What of its program an instruction does. */
+struct ferry_instr_origin {
+	uint32_t statement;     /* of a chain the last one; FERRY_NO_STATEMENT: a COPY, which needs none */
+	uint32_t send, receive; /* COPY: chunks of the rank's buffers */
+};
+
+/**
+ * As ferry_program_compile, and tells where the instructions come from: an array by instruction, the caller's to
+ * free(); NULL in it if the plan has none.
+ */
+ferryResult_t ferry_program_compile_traced(const struct ferry_program *program,
+                                           const struct ferry_compile_options *options, struct ferry_plan **plan,
+                                           struct ferry_instr_origin **origins);
+
 /**
  * The sizes of a collective's buffers in chunks of this program, for rank r: send buffer and receive buffer.
  * allreduce, broadcast, reduce: K and K; allgather, gather: K and N*K; reducescatter, scatter: N*K and K; alltoall:

@@ -209,11 +209,11 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 		if (nwindows[domain] &&
 		    (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
 			return ferry_fail(ferryProgramError,
-			                  "%s: %u chunk versions with windows of %llu slots of %llu bytes do not fit "
+			                  "%s: %u chunk versions with windows of %llu slot%s of %llu bytes do not fit "
 			                  "the %llu bytes of staging per call in domain %u; raise FERRY_STAGING",
 			                  program->name, nwindows[domain], (unsigned long long)window,
-			                  (unsigned long long)slice, (unsigned long long)options->staging[domain],
-			                  domain);
+			                  window == 1 ? "" : "s", (unsigned long long)slice,
+			                  (unsigned long long)options->staging[domain], domain);
 	if ((longest + slice - 1) / slice > UINT32_MAX / 64)
 		return ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %llu", program->name,
 		                  (unsigned long long)longest, (unsigned long long)slice);

@@ -25,6 +25,9 @@ const char *ferry_place_text(struct ferry_place place, uint32_t domain, char tex
 	return text;
 }
 
+#define NOBODY UINT32_MAX
+#define MOST_TOLD 8 /* statements of a circle */
+
 static bool writes_host(const struct ferry_statement *statement)
 {
 	return statement->opcode != FERRY_H2D;
@@ -99,8 +102,9 @@ static ferryResult_t check_order(const struct ferry_program *program, const stru
 	ferry_place_text(write->place, program->rank_domain[write->rank], text);
 	if (write->requirement >= version)
 		return ferry_fail(ferryProgramError,
-		                  "%s:%u: waits for version %u of %s, which has only %u writes before this one",
-		                  program->name, statement->line, write->requirement, text, version - 1);
+		                  "%s:%u: waits for version %u of %s, which has only %u write%s before this one",
+		                  program->name, statement->line, write->requirement, text, version - 1,
+		                  version == 2 ? "" : "s");
 	for (uint32_t j = i ? i - 1 : 0; j <= i + 1 && j < nwrites; j++) {
 		const struct ferry_statement *other = &program->statements[writes[j].statement];
 		if (j == i || !same_place(writes[j].place, write->place) || writes[j].requirement != write->requirement)
@@ -113,8 +117,9 @@ static ferryResult_t check_order(const struct ferry_program *program, const stru
 	}
 	if (statement->opcode != FERRY_REDUCE && write->requirement != version - 1)
 		return ferry_fail(ferryProgramError,
-		                  "%s:%u: overwrites %s after version %u, but %u versions are written before it",
-		                  program->name, statement->line, text, write->requirement, version - 1);
+		                  "%s:%u: overwrites %s after version %u, but %u version%s written before it",
+		                  program->name, statement->line, text, write->requirement, version - 1,
+		                  version == 2 ? " is" : "s are");
 	return ferrySuccess;
 }
 
@@ -183,27 +188,30 @@ static ferryResult_t named_value(const struct ferry_program *program, const stru
 	if (*value != FERRY_NO_VALUE)
 		return ferrySuccess;
 	const struct ferry_statement *where = &program->statements[statement];
-	return ferry_fail(ferryProgramError, "%s:%u: waits for version %u of %s, which is written %u times",
+	uint32_t times = count_versions(versions, place);
+	return ferry_fail(ferryProgramError, "%s:%u: waits for version %u of %s, which is written %u time%s",
 	                  program->name, where->line, version,
-	                  ferry_place_text(place, program->rank_domain[where->rank], text),
-	                  count_versions(versions, place));
+	                  ferry_place_text(place, program->rank_domain[where->rank], text), times,
+	                  times == 1 ? "" : "s");
 }
 
-/* Without a version in the text: the last one that an earlier statement of the same section has written. */
+/*
+ * Without a version in the text: the last one that an earlier statement of the same section has written. `last` has the
+ * last statement so far that wrote a chunk, at the chunk's first value.
+ */
 static ferryResult_t read_value(const struct ferry_program *program, const struct ferry_versions *versions,
-                                uint32_t statement, uint32_t *value)
+                                uint32_t statement, const uint32_t *last, uint32_t *value)
 {
 	char text[32];
 	const struct ferry_statement *reader = &program->statements[statement];
 	uint32_t version = required(reader, reader->source);
 	if (version)
 		return named_value(program, versions, statement, reader->source, version, value);
-	for (uint32_t i = statement; i-- > 0 && program->statements[i].rank == reader->rank;) {
-		const struct ferry_statement *earlier = &program->statements[i];
-		if (writes_host(earlier) && same_place(earlier->destination, reader->source)) {
-			*value = versions->uses[i].writes;
-			return ferrySuccess;
-		}
+	uint32_t first = find_value(versions, reader->source, 1);
+	uint32_t earlier = first == FERRY_NO_VALUE ? NOBODY : last[first];
+	if (earlier != NOBODY && program->statements[earlier].rank == reader->rank) {
+		*value = versions->uses[earlier].writes;
+		return ferrySuccess;
 	}
 	return ferry_fail(ferryProgramError,
 	                  "%s:%u: reads %s but names no version, and nothing earlier in rank %u writes "
@@ -212,17 +220,21 @@ static ferryResult_t read_value(const struct ferry_program *program, const struc
 	                  reader->rank);
 }
 
-static ferryResult_t resolve_uses(const struct ferry_program *program, struct ferry_versions *versions)
+static ferryResult_t resolve_uses(const struct ferry_program *program, struct ferry_versions *versions, uint32_t *last)
 {
 	uint32_t nwaits = 0;
+	for (uint32_t v = 0; v < versions->nvalues; v++)
+		last[v] = NOBODY;
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
 		struct ferry_use *use = &versions->uses[i];
 		ferryResult_t result = ferrySuccess;
-		if (statement->opcode != FERRY_D2H && (result = read_value(program, versions, i, &use->reads)))
+		if (statement->opcode != FERRY_D2H && (result = read_value(program, versions, i, last, &use->reads)))
 			return result;
-		if (use->writes != FERRY_NO_VALUE)
+		if (use->writes != FERRY_NO_VALUE) {
 			versions->values[use->writes].source = use->reads;
+			last[use->writes + 1 - versions->values[use->writes].version] = i;
+		}
 		use->first_wait = nwaits;
 		for (uint32_t j = 0; j < statement->ndependencies; j++) {
 			uint32_t value;
@@ -270,14 +282,78 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                         \
 		if ((writer_ = needed_writer(versions, i, need_)) != FERRY_NO_VALUE)
 
-static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
+static uint32_t needed_value(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
 {
 	const struct ferry_use *use = &versions->uses[statement];
-	uint32_t value = which == 0 ? use->reads
-	                 : which == 1
-	                         ? (use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base)
-	                         : versions->waits[use->first_wait + which - 2];
+	if (which == 0)
+		return use->reads;
+	if (which == 1)
+		return use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base;
+	return versions->waits[use->first_wait + which - 2];
+}
+
+static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
+{
+	uint32_t value = needed_value(versions, statement, which);
 	return value == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[value].writer;
+}
+
+/* A value that the statement needs and that will never be there; one of a circle, or behind one, has such. */
+static uint32_t missing_value(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
+{
+	for (uint32_t which = 0;; which++) {
+		uint32_t value = needed_value(versions, statement, which);
+		if (value != FERRY_NO_VALUE && missing[versions->values[value].writer])
+			return value;
+	}
+}
+
+static uint32_t waits_for(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
+{
+	return versions->values[missing_value(versions, missing, statement)].writer;
+}
+
+/*
+ * The first line of the circle that the statement is in or behind: who goes from need to need has come into it after as
+ * many steps as there are statements.
+ */
+static uint32_t first_of_circle(const struct ferry_program *program, const struct ferry_versions *versions,
+                                const uint32_t *missing, uint32_t statement)
+{
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		statement = waits_for(versions, missing, statement);
+	uint32_t first = statement;
+	for (uint32_t at = waits_for(versions, missing, statement); at != statement;
+	     at = waits_for(versions, missing, at))
+		if (program->statements[at].line < program->statements[first].line)
+			first = at;
+	return first;
+}
+
+/* `missing`: how many of a statement's needs are not met once all statements that can run have run. */
+static ferryResult_t fail_circle(const struct ferry_program *program, const struct ferry_versions *versions,
+                                 const uint32_t *missing, uint32_t start)
+{
+	char text[96 * MOST_TOLD], place[32];
+	uint32_t told = 0;
+	size_t length = 0;
+	uint32_t at = start;
+	do {
+		const struct ferry_statement *statement = &program->statements[at];
+		const struct ferry_value *value = &versions->values[missing_value(versions, missing, at)];
+		at = value->writer;
+		if (told++ >= MOST_TOLD)
+			continue;
+		length += (size_t)snprintf(text + length, sizeof text - length,
+		                           "%s line %u waits for %s>=%u, which line %u writes", told > 1 ? ";" : "",
+		                           statement->line,
+		                           ferry_place_text(value->place, program->rank_domain[statement->rank], place),
+		                           value->version, program->statements[at].line);
+	} while (at != start);
+	if (told > MOST_TOLD)
+		snprintf(text + length, sizeof text - length, "; and %u more in the circle", told - MOST_TOLD);
+	return ferry_fail(ferryProgramError, "%s:%u: deadlock:%s", program->name, program->statements[start].line,
+	                  text);
 }
 
 static ferryResult_t sort_statements(const struct ferry_program *program, struct ferry_versions *versions)
@@ -315,10 +391,8 @@ static ferryResult_t sort_statements(const struct ferry_program *program, struct
 	}
 	for (uint32_t i = 0; i < n && tail < n; i++)
 		if (missing[i]) {
-			result = ferry_fail(ferryProgramError,
-			                    "%s:%u: deadlock: this statement waits for itself through "
-			                    "others", program->name,
-			                    program->statements[i].line);
+			result = fail_circle(program, versions, missing,
+			                     first_of_circle(program, versions, missing, i));
 			break;
 		}
 done:
@@ -391,7 +465,7 @@ ferryResult_t ferry_versions_build(const struct ferry_program *program, struct f
 		versions->uses[i] = (struct ferry_use){FERRY_NO_VALUE, FERRY_NO_VALUE, 0, 0};
 	ferryResult_t result = number_writes(program, versions);
 	if (!result)
-		result = resolve_uses(program, versions);
+		result = resolve_uses(program, versions, versions->readers); /* not filled in yet */
 	if (!result) {
 		list_readers(program, versions);
 		result = sort_statements(program, versions);
@@ -401,6 +475,20 @@ ferryResult_t ferry_versions_build(const struct ferry_program *program, struct f
 	if (result)
 		ferry_versions_free(versions);
 	return result;
+}
+
+const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48])
+{
+	const struct ferry_value *what = &versions->values[value];
+	bool more = what->version > 1 ||
+	            (value + 1 < versions->nvalues && same_place(versions->values[value + 1].place, what->place));
+	char place[32];
+	ferry_place_text(what->place, domain, place);
+	if (more)
+		snprintf(text, 48, "%s:%u", place, what->version);
+	else
+		snprintf(text, 48, "%s", place);
+	return text;
 }
 
 void ferry_versions_free(struct ferry_versions *versions)

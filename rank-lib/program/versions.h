@@ -49,6 +49,9 @@ void ferry_versions_free(struct ferry_versions *versions);
 /** "host[3]" or "host@1[3]", as it is written from `domain`. Returns text. */
 const char *ferry_place_text(struct ferry_place place, uint32_t domain, char text[32]);
 
+/** "host[3]", or "host[3]:2" for version 2 of a chunk that has more, as it is written from `domain`. Returns text. */
+const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48]);
+
 /** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
 void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
                              uint32_t *send_chunk);

@@ -218,6 +218,77 @@ static void a_program_from_a_file_is_measured(void **state)
 	cJSON_Delete(rows);
 }
 
+/* Writes a program into a file of a test's; one at a time. */
+static const char *program_file(const char *text)
+{
+	static char name[] = "/tmp/ferry-perf-program.XXXXXX";
+	strcpy(name + sizeof name - 7, "XXXXXX");
+	int descriptor = mkstemp(name);
+	assert_true(descriptor >= 0);
+	assert_int_equal(write(descriptor, text, strlen(text)), strlen(text));
+	close(descriptor);
+	return name;
+}
+
+/* Before any rank starts: it would give wrong data, or wait for ever for who has no part in it. */
+static void a_program_of_other_calls_is_refused(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *arguments, *text, *words;
+		int code;
+	} cases[] = {
+	        {"allgather", "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\n"
+	                      "H2D host[0] -> gpu[0]\n",
+	         "it is of allreduce, not of allgather", 64},
+	        {"scatter", "program allgather ranks 1 domains 1 chunks 1\n", "it is of allgather, not of scatter", 64},
+	        {"allgather", "program allgather ranks 1 domains 2 chunks 1\n",
+	         "it is for 1 rank in 2 domains, not for 1 in 1", 64},
+	        {"broadcast --ranks 2",
+	         "program broadcast ranks 2 domains 1 chunks 1 root 1\nrank 0\nH2D host[0] -> gpu[0] deps: host[0]>=1\n"
+	         "rank 1\nD2H gpu[0] -> host[0]\n",
+	         "its root is 1, not 0: --root 1", 64},
+	        {"allreduce", "program allreduce ranks 1 domains 1 chunks 1\n", "output chunk 0 is never written", 1},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char arguments[512], output[8192];
+		const char *file = program_file(cases[i].text);
+		snprintf(arguments, sizeof arguments, "--ranks 1 --domains 1 -b 1K -e 1K -n 1 --program %s %s", file,
+		         cases[i].arguments);
+		int code = run(arguments, output, sizeof output);
+		unlink(file);
+		char *found = strstr(output, cases[i].words);
+		if (code != cases[i].code || !found || strstr(found + 1, cases[i].words))
+			fail_msg("%s ends with %d, or does not say \"%s\" once:\n%s", arguments, code, cases[i].words,
+			         output);
+	}
+}
+
+/* Its own calls, of f64, are Ferry's business. */
+static void programs_that_the_environment_names_are_measured_and_not_met_in(void **state)
+{
+	(void)state;
+	char output[65536];
+	const char *file = program_file("program allreduce ranks 2 domains 1 chunks 1\n"
+	                                "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[1] deps: host[1]>=1\n"
+	                                "H2D host[1] -> gpu[0] deps: host[1]>=2\n"
+	                                "rank 1\nD2H gpu[0] -> host[1]\nH2D host[1] -> gpu[0] deps: host[1]>=2\n");
+	setenv("FERRY_PROGRAM_PATH", file, 1);
+	setenv("FERRY_DEBUG", "plan", 1);
+	int code = run("allreduce --ranks 2 --domains 1 -b 4K -e 4K -n 1 -d i32", output, sizeof output), mine = 0;
+	unsetenv("FERRY_PROGRAM_PATH");
+	unsetenv("FERRY_DEBUG");
+	unlink(file);
+	assert_int_equal(code, 0);
+	for (char *line = strtok(output, "\n"); line; line = strtok(NULL, "\n")) {
+		bool measured = strstr(line, "ferry plan: allreduce of 1024 i32");
+		if (strstr(line, "ferry plan: ") && measured != (strstr(line, "user's program") != NULL))
+			fail_msg("%s", line);
+		mine += measured;
+	}
+	assert_true(mine > 0);
+}
+
 /* How many rows the file has; it never has half of one. */
 static int rows_written(bool *complete)
 {
@@ -624,6 +695,8 @@ int main(void)
 	        cmocka_unit_test(workers_that_work_for_others_are_not_counted),
 	        cmocka_unit_test(a_pause_goes_before_each_sample_and_is_not_timed),
 	        cmocka_unit_test(a_program_from_a_file_is_measured),
+	        cmocka_unit_test(a_program_of_other_calls_is_refused),
+	        cmocka_unit_test(programs_that_the_environment_names_are_measured_and_not_met_in),
 	        cmocka_unit_test(a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished),
 	        cmocka_unit_test(a_pipe_gets_the_record_once),
 	        cmocka_unit_test(a_record_for_standard_output_has_it_to_itself),

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** `ferryprog draw`: a schedule as an SVG picture. Nothing here writes to the schedule. */
+#ifndef FERRY_LAUNCH_PICTURE_H
+#define FERRY_LAUNCH_PICTURE_H
+
+#include "launch/schedule.h"
+
+#include <stdio.h>
+
+/**
+ * A box per domain, in it a row per lane that has something to do, time to the right; statements in the names that the
+ * program gives its places. Errors: ferrySystemError, with nothing said of `out`, which the caller looks at.
+ */
+ferryResult_t ferry_picture_draw(const struct ferry_schedule *schedule, FILE *out);
+
+#endif

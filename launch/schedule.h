@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Who does what, in which order: a program's statements on lanes, as a picture shows them. Every statement takes one
+ * step of its lane, and comes as soon as the lane is free and what it waits for is there; a chain of REDUCEs into one
+ * chunk is one event, as the engine makes it one pass. Steps are no times: they tell what comes after what. Made from a
+ * program that the checker approves, which must outlive it; read-only then.
+ */
+#ifndef FERRY_LAUNCH_SCHEDULE_H
+#define FERRY_LAUNCH_SCHEDULE_H
+
+#include "rank-lib/program/versions.h"
+
+enum ferry_lane_kind { FERRY_LANE_UP, FERRY_LANE_ROUTER, FERRY_LANE_DOWN };
+
+struct ferry_schedule_lane {
+	enum ferry_lane_kind kind;
+	uint32_t domain, rank; /* rank: not of routers */
+	uint32_t nsteps;       /* 0: it has nothing to do */
+};
+
+struct ferry_event {
+	uint32_t statement; /* the last one of a chain; FERRY_NO_STATEMENT: the rank copies its own input */
+	uint32_t before;    /* the statement of the chain before this one; FERRY_NO_STATEMENT: none */
+	uint32_t lane, step;
+	uint32_t send, receive; /* chunks of a copy */
+};
+
+struct ferry_schedule {
+	const struct ferry_program *program;
+	struct ferry_versions versions;
+	/* by domain: its ranks' lanes up, its router's, its ranks' lanes down */
+	struct ferry_schedule_lane lanes[2 * FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
+	uint32_t nlanes, nsteps, nevents;
+	struct ferry_event *events; /* producers before consumers; copies last */
+	uint32_t *event_of;         /* by statement: the event that it is, or is a part of */
+	uint32_t *before;           /* by statement: that before it in its chain, or FERRY_NO_STATEMENT */
+};
+
+/** Errors: those of the check; ferrySystemError. On success *schedule is to be freed. */
+ferryResult_t ferry_schedule_make(const struct ferry_program *program, struct ferry_schedule *schedule);
+void ferry_schedule_free(struct ferry_schedule *schedule);
+
+#endif
