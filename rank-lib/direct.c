@@ -421,7 +421,7 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 		return result;
 	}
 	result = launch_with_word(made, request, &collective->stream, &in_stream);
-	free(in_stream.copies);
+	ferry_own_copies_free(&in_stream);
 	return result;
 }
 

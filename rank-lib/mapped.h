@@ -6,8 +6,8 @@
 #ifndef FERRY_RANK_LIB_MAPPED_H
 #define FERRY_RANK_LIB_MAPPED_H
 
+#include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
-#include "rank-lib/exports.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
 #include "rank-lib/submissions.h"
@@ -35,8 +35,7 @@ struct ferry_mapped {
 	bool let_go; /* by its router, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its router maps for it; NULL: nothing */
 	struct ferry_submissions submissions;
-	struct ferry_capture *captures; /* calls that graphs have */
-	uint32_t forgets_seen;
+	struct ferry_captures captures;
 	struct ferry_windows windows;
 };
 
@@ -63,9 +62,19 @@ void ferry_mapped_close(struct ferry_mapped *mapped);
  */
 void ferry_mapped_end(struct ferry_mapped *mapped);
 
+/**
+ * Wakes the routers that have work, `domains`, and the rank's own, and puts the submitted call into the stream. An
+ * error is the rank's: the router has the call, or the other ranks wait for it, and there is no way back.
+ */
+ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, ferryStream_t stream, bool captured,
+                                   const struct ferry_stream_call *in_stream);
+
+/* mapped_collective.c */
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
+
+/* mapped_messages.c */
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
                                  const struct ferry_stream_state *stream);
 

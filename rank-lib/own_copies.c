@@ -30,3 +30,10 @@ ferryResult_t ferry_own_copies(const struct ferry_steps *steps, const struct fer
 	}
 	return ferrySuccess;
 }
+
+void ferry_own_copies_free(const struct ferry_stream_call *call)
+{
+	free(call->copies);
+	free(call->before);
+	free(call->after);
+}

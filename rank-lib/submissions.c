@@ -12,6 +12,31 @@ bool ferry_submissions_taken(const struct ferry_submissions *submissions)
 	       atomic_load_explicit(&submissions->ring->written, memory_order_relaxed);
 }
 
+ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, struct ferry_rank *rank,
+                                      const struct ferry_numbering *numbers, struct ferry_submission *head,
+                                      const void *behind, size_t more)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	head->number = submissions->written + 1;
+	head->fixed = numbers->fixed;
+	if (numbers->fixed_alone)
+		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
+	while (!ferry_ring_write(submissions->ring, head, behind, more)) {
+		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* who is to make room may be asleep */
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		if (ferry_rank_failed(rank)) {
+			ferry_doorbell_cancel(bell);
+			return ferry_rank_say_failed(rank);
+		}
+		if (ferry_submissions_taken(submissions))
+			ferry_doorbell_cancel(bell);
+		else
+			ferry_doorbell_wait(bell, ticket, 100000);
+	}
+	submissions->written++;
+	return ferrySuccess;
+}
+
 void ferry_submissions_wait(const struct ferry_submissions *submissions, struct ferry_rank *rank)
 {
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;

@@ -6,6 +6,8 @@
 #ifndef FERRY_RANK_LIB_SUBMISSIONS_H
 #define FERRY_RANK_LIB_SUBMISSIONS_H
 
+#include "ipc/submission.h"
+#include "rank-lib/numbering.h"
 #include "rank-lib/rank.h"
 
 struct ferry_submissions {
@@ -13,6 +15,14 @@ struct ferry_submissions {
 	uint64_t written;        /* records */
 	uint64_t calls;          /* in them, but for captured ones */
 };
+
+/**
+ * Puts a record into the ring, as soon as it has room: the router takes submissions whether their streams have come to
+ * them or not, so that is soon. behind: `more` bytes that follow the head. Error: the rank's, where it fails meanwhile.
+ */
+ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, struct ferry_rank *rank,
+                                      const struct ferry_numbering *numbers, struct ferry_submission *head,
+                                      const void *behind, size_t more);
 
 /** Whether all that was submitted is over; captured calls do not count. */
 bool ferry_submissions_idle(const struct ferry_submissions *submissions);

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/captures.h"
+
+#include "ipc/error.h"
+
+#include <stdlib.h>
+
+/* A call that a graph may still have. */
+struct ferry_capture {
+	uint32_t word;
+	struct ferry_plan_entry *entry; /* with a reference; NULL: messages */
+	struct ferry_capture *next;
+	uint32_t nnames;
+	struct ferry_buffer_name names[]; /* pinned */
+};
+
+static _Atomic uint32_t forgets; /* captured calls that no graph has any more, of all communicators; from any thread */
+
+static void forget(void *word)
+{
+	ferry_word_forget((uint32_t)(uintptr_t)word);
+	atomic_fetch_add_explicit(&forgets, 1, memory_order_release);
+}
+
+static void capture_free(struct ferry_captures *captures, struct ferry_capture *capture)
+{
+	for (uint32_t i = 0; i < capture->nnames; i++)
+		ferry_exports_unpin(captures->exports, &capture->names[i]);
+	if (capture->entry)
+		ferry_plan_cache_give_back(captures->plans, capture->entry);
+	free(capture);
+}
+
+ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *word,
+                                  struct ferry_stream_call *in_stream)
+{
+	struct ferry_capture *capture = calloc(1, sizeof *capture + nnames * sizeof *names);
+	ferryResult_t result = capture ? ferry_word_for_capture(captures->words, word)
+	                               : ferry_fail(ferrySystemError, "no memory for a captured call");
+	if (result) {
+		free(capture);
+		return result;
+	}
+	capture->word = *word;
+	capture->entry = entry;
+	for (uint32_t i = 0; i < nnames; i++)
+		if (names[i].generation)
+			capture->names[capture->nnames++] = names[i];
+	capture->next = captures->all;
+	captures->all = capture;
+	in_stream->forget = forget;
+	in_stream->argument = (void *)(uintptr_t)*word;
+	return ferrySuccess;
+}
+
+void ferry_captures_sweep(struct ferry_captures *captures)
+{
+	uint32_t seen = atomic_load_explicit(&forgets, memory_order_acquire);
+	if (seen == captures->forgets_seen)
+		return;
+	captures->forgets_seen = seen;
+	for (struct ferry_capture **link = &captures->all; *link;) {
+		struct ferry_capture *capture = *link;
+		if (!atomic_load_explicit(&ferry_word_at(capture->word)->forgotten, memory_order_acquire)) {
+			link = &capture->next;
+			continue;
+		}
+		*link = capture->next;
+		capture_free(captures, capture);
+	}
+}
+
+void ferry_captures_free(struct ferry_captures *captures)
+{
+	while (captures->all) {
+		struct ferry_capture *capture = captures->all;
+		captures->all = capture->next;
+		capture_free(captures, capture);
+	}
+}

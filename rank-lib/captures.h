@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Captured calls that graphs may still have, of a rank whose router moves its data, and what they need meanwhile: their
+ * words, plans and exported buffers. Under the communicator's lock.
+ */
+#ifndef FERRY_RANK_LIB_CAPTURES_H
+#define FERRY_RANK_LIB_CAPTURES_H
+
+#include "rank-lib/exports.h"
+#include "rank-lib/plan_cache.h"
+#include "rank-lib/words.h"
+
+struct ferry_capture;
+
+struct ferry_captures {
+	/* constant, from who makes the communicator; exports: once they are open */
+	struct ferry_word_table *words;
+	struct ferry_plan_cache *plans;
+	struct ferry_exports *exports;
+	struct ferry_capture *all;
+	uint32_t forgets_seen;
+};
+
+/**
+ * Keeps what a captured call needs until no graph has it any more, and gives it a word. entry: with a reference, which
+ * goes over; NULL: messages. names: pinned already; those of generation 0 are none. Errors: those of
+ * ferry_word_for_capture, ferrySystemError.
+ */
+ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_plan_entry *entry,
+                                  const struct ferry_buffer_name *names, uint32_t nnames, uint32_t *word,
+                                  struct ferry_stream_call *in_stream);
+
+/** Lets go of what only graphs that are gone have needed. */
+void ferry_captures_sweep(struct ferry_captures *captures);
+
+/** Lets go of all: no graph will be replayed any more. */
+void ferry_captures_free(struct ferry_captures *captures);
+
+#endif
