@@ -114,7 +114,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		wishes->staging = staging;
 	options->slice = (uint32_t)slice;
 	options->window = (uint32_t)window;
-	comm->direct.stall_ns = (uint64_t)stall * 1000000000u;
+	comm->direct.stall_ns = comm->mapped.stall_ns = (uint64_t)stall * 1000000000u;
 	return result;
 }
 

@@ -3,6 +3,7 @@
 
 #include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "ipc/wait.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,7 +15,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#define LOOK_MS 1
+#define LOOK_MS  1
+#define WATCH_MS 1000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the keeper calls */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
@@ -37,6 +39,15 @@ static bool is_kept(const struct ferry_kept *kept)
 	while (each && each != kept)
 		each = each->next;
 	return each;
+}
+
+/* Under the lock. */
+static bool any_watched(void)
+{
+	for (const struct ferry_kept *kept = first; kept; kept = kept->next)
+		if (kept->watch)
+			return true;
+	return false;
 }
 
 /* What poll is to wait for: the event first. Under the lock. NULL: no memory; then it looks again in a while. */
@@ -89,6 +100,16 @@ static void call_look(struct ferry_kept *kept)
 	pthread_cond_broadcast(&called);
 }
 
+static void call_watch(struct ferry_kept *kept)
+{
+	calling = kept;
+	pthread_mutex_unlock(&lock);
+	kept->watch(kept);
+	pthread_mutex_lock(&lock);
+	calling = NULL;
+	pthread_cond_broadcast(&called);
+}
+
 /* Who has come since has a descriptor that may have been another's when it was waited for. */
 static struct ferry_kept *next_closed(const struct pollfd *set, nfds_t count)
 {
@@ -113,22 +134,37 @@ static bool attend(const struct pollfd *set, nfds_t count)
 	return looks;
 }
 
+/* Now and then: calls those that watch. */
+static void watch(uint64_t *watched_ns)
+{
+	uint64_t now = ferry_now_ns();
+	if (now - *watched_ns < WATCH_MS * 1000000ull)
+		return;
+	*watched_ns = now;
+	for (struct ferry_kept *kept = first; kept; kept = is_kept(kept) ? kept->next : NULL)
+		if (kept->watch)
+			call_watch(kept);
+}
+
 static void *keeper_main(void *argument)
 {
 	bool looks = false;
+	uint64_t watched_ns = 0;
 	(void)argument;
 	prctl(PR_SET_NAME, "ferry-keeper");
 	pthread_mutex_lock(&lock);
 	while (1) {
 		nfds_t count;
 		struct pollfd *set = poll_set(&count);
+		bool watches = any_watched();
 		pthread_mutex_unlock(&lock);
 		uint64_t events;
-		int ready = poll(set, count, looks || !set ? LOOK_MS : -1);
+		int ready = poll(set, count, looks || !set ? LOOK_MS : watches ? WATCH_MS : -1);
 		if (ready > 0 && set[0].revents && read(event, &events, sizeof events) < 0)
 			events = 0; /* somebody else's wake-up; it is looked at all the same */
 		pthread_mutex_lock(&lock);
 		looks = attend(set, count);
+		watch(&watched_ns);
 		free(set);
 	}
 	return NULL;

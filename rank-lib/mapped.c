@@ -67,13 +67,39 @@ static bool release_streams(struct ferry_kept *kept)
 	return true;
 }
 
+/* It takes submissions whether their streams have come to them or not: if it does not, it is stopped, or hangs. */
+static void watch_taking(struct ferry_kept *kept)
+{
+	struct ferry_watched *watched = (struct ferry_watched *)kept;
+	struct ferry_mapped *mapped = watched->mapped;
+	const struct ferry_ring *ring = mapped->submissions.ring;
+	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire), now = ferry_now_ns();
+	bool waits = taken != atomic_load_explicit(&ring->written, memory_order_relaxed) &&
+	             !ferry_rank_failed(mapped->rank);
+	if (!waits || taken != watched->taken || !watched->since) {
+		watched->taken = taken;
+		watched->since = now;
+		watched->told = false;
+		return;
+	}
+	if (watched->told || !mapped->stall_ns || now - watched->since < mapped->stall_ns)
+		return;
+	watched->told = true;
+	ferry_log(FERRY_LOG_WARN,
+	          "rank %d has waited %llu s for the router of domain %u (process %d) to take its calls",
+	          mapped->rank->self, (unsigned long long)((now - watched->since) / 1000000000), watched->domain,
+	          mapped->mover.pid);
+}
+
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->sockets[domain],
 		                                           .closed = on_router_lost,
-		                                           .look = release_streams},
+		                                           .look = release_streams,
+		                                           .watch = domain == mapped->rank->domain ? watch_taking
+		                                                                                   : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);

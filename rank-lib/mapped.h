@@ -20,6 +20,9 @@ struct ferry_watched {
 	struct ferry_mapped *mapped;
 	uint32_t domain;
 	bool added;
+	/* keeper, of the rank's own router: the bytes of the ring that it had taken since `since`; told: so was said */
+	uint64_t taken, since;
+	bool told;
 };
 
 struct ferry_mapped {
@@ -29,6 +32,7 @@ struct ferry_mapped {
 	struct ferry_word_table *words;
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
+	uint64_t stall_ns; /* a router that takes no submission for so long is told of; 0: never */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover mover;

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -199,6 +200,48 @@ static void three_hundred_calls_ahead_of_a_router_that_stands_still_return_at_on
 	assert_true(took < 2);
 	gang_close(&gang);
 	places_close(places, &gang);
+}
+
+/* It has not died, and its own threads cannot say that they are late. */
+static void a_router_that_stands_still_is_told_of_once(void **state)
+{
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	char path[] = "/tmp/ferry-mapped-XXXXXX", said[2048];
+	(void)state;
+	int file = mkstemp(path), before = dup(STDERR_FILENO);
+	assert_true(file >= 0 && before >= 0);
+	unlink(path);
+	setenv("FERRY_STALL_SECONDS", "1", 1);
+	gang_open(&gang, 2, devices, 1);
+	unsetenv("FERRY_STALL_SECONDS");
+	places_open(places, &gang, 1000);
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	kill(routers_pid(0), SIGSTOP);
+	assert_int_equal(waitpid(routers_pid(0), NULL, WUNTRACED), routers_pid(0));
+	dup2(file, STDERR_FILENO);
+	places_round(places, &gang);
+	doze(4500); /* stalls are looked for once a second */
+	dup2(before, STDERR_FILENO);
+	close(before);
+	kill(routers_pid(0), SIGCONT);
+	places_settle(places, &gang, 2);
+	gang_close(&gang);
+	places_close(places, &gang);
+	ssize_t length = pread(file, said, sizeof said - 1, 0);
+	close(file);
+	assert_true(length > 0);
+	said[length] = '\0';
+	for (int rank = 0; rank < 2; rank++) {
+		char line[96];
+		snprintf(line, sizeof line, "rank %d has waited ", rank);
+		const char *first = strstr(said, line), *more = first ? strstr(first + 1, line) : NULL;
+		snprintf(line, sizeof line, "for the router of domain 0 (process %d) to take its calls",
+		         (int)routers_pid(0));
+		if (!first || more || !strstr(first, line))
+			fail_msg("not said once of rank %d, but \"%s\"", rank, said);
+	}
 }
 
 /* ---- several communicators ---- */
@@ -467,6 +510,7 @@ int main(void)
 	        TEST(a_thousand_buffers_at_the_same_addresses_have_the_right_data),
 	        TEST(three_hundred_calls_ahead_of_a_held_stream_return_at_once),
 	        TEST(three_hundred_calls_ahead_of_a_router_that_stands_still_return_at_once),
+	        TEST(a_router_that_stands_still_is_told_of_once),
 	        TEST(communicators_share_gpus_and_routers),
 	        TEST(groups_of_hundreds_of_sends_and_receives_are_right),
 	        TEST(alltoallv_with_empty_and_large_parts_is_right),
