@@ -162,14 +162,14 @@ typedef enum { ferryScalarDevice = 0, ferryScalarHostImmediate = 1 } ferryScalar
 /** sum of scalar * input; each rank may give its own scalar, an element of `type`. */
 FERRY_API ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDataType_t type,
                                                   ferryScalarResidence_t residence, ferryComm_t comm);
-/** Frees a reduction that ferryRedOpCreatePreMulSum has given on comm. Calls under way keep what they need of it. */
+/** Frees a reduction that ferryRedOpCreatePreMulSum has given on comm. */
 FERRY_API ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm);
 
 /** @} */
 
 /**
  * @defgroup ferry_collectives Collectives
- * @details In what follows n is the number of ranks, and "send" and "recv" say how many elements sendbuff and recvbuff have.
+ * @details In what follows n is the number of ranks; "send" and "recv" say how many elements the two buffers have.
  * @{
  */
 /** send: count, recv: count elements. In place: sendbuff == recvbuff. */
@@ -231,7 +231,7 @@ FERRY_API ferryResult_t ferryGroupEnd(void);
 
 /**
  * @defgroup ferry_streams Streams of host devices
- * @details Streams, events and copies in the manner of CUDA's, for buffers in host memory. On GPUs these are CUDA's own.
+ * @details Streams, events and copies in the manner of CUDA's, for buffers in host memory. On GPUs they are CUDA's own.
  * @{
  */
 /** A stream of host device `ordinal`. */
