@@ -48,7 +48,7 @@ expect "check show synth" ferryprog ""
 expect "show." ferryprog sh
 expect "broadcast." ferryprog synth b
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
-expect "--output" ferry-plot --
+! command -v python3 >/dev/null || expect "--output" ferry-plot --
 # A file's name is bash's own to complete: nothing is offered in its place.
 expect "." ferry-plot rows.js
 expect "." ferryprog check fig
