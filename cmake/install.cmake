@@ -19,22 +19,22 @@ install(TARGETS ferry EXPORT FerryTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LI
   COMPONENT library NAMELINK_COMPONENT development)
 install(FILES rank-lib/include/ferry.h ipc/ferry_types.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 foreach(section 1 7)
-  install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} COMPONENT tools
+  install(DIRECTORY docs/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section}
     FILES_MATCHING PATTERN "*.${section}")
 endforeach()
 # The manual and what it points to lie as in the source tree, so that its links hold.
-install(FILES LICENSE README.md CONTRIBUTING.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT tools)
-install(FILES orchestrator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/orchestrator COMPONENT tools)
-install(FILES rank-lib/include/ferry.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/rank-lib/include COMPONENT tools)
+install(FILES LICENSE README.md CONTRIBUTING.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES orchestrator/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/orchestrator)
+install(FILES rank-lib/include/ferry.h DESTINATION ${CMAKE_INSTALL_DOCDIR}/rank-lib/include)
 install(DIRECTORY bench/examples/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/bench/examples COMPONENT development
   FILES_MATCHING PATTERN "*.c" PATTERN "*.ferry")
-install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs COMPONENT tools
+install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs
   FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN "*.json" PATTERN "*.ferry" PATTERN "*.pml"
   PATTERN "*.[17]")
 # bash-completion loads a file by the command's name.
 foreach(command ferryrun ferry-router ferry-stat ferryprog ferry-perf ferry-plot)
   install(FILES launch/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
-    RENAME ${command} COMPONENT tools)
+    RENAME ${command})
 endforeach()
 # Where `make docs` has run.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/build-docs/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} COMPONENT development
@@ -59,7 +59,7 @@ install(EXPORT FerryTargets NAMESPACE Ferry:: DESTINATION ${FERRY_PACKAGE_DIR} C
 # Last, as the last lines are those that are read.
 foreach(folder libdir bindir datadir docdir)
   string(TOUPPER ${folder} FOLDER)
-  install(CODE "set(${folder} \"${CMAKE_INSTALL_${FOLDER}}\")" COMPONENT tools)
+  install(CODE "set(${folder} \"${CMAKE_INSTALL_${FOLDER}}\")")
 endforeach()
-install(CODE "set(deb \"${FERRY_DEB}\")" COMPONENT tools)
-install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/after_install.cmake COMPONENT tools)
+install(CODE "set(deb \"${FERRY_DEB}\")")
+install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/after_install.cmake)
