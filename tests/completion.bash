@@ -44,7 +44,7 @@ expect "allreduce allgather sendrecv reduce limits" ferry-perf ""
 expect "allreduce allgather alltoall alltoallv." ferry-perf al
 expect "bf16." ferry-perf allreduce -d b
 expect "sum." ferry-perf allreduce -o s
-expect "check show synth" ferryprog ""
+expect "check show draw synth" ferryprog ""
 expect "show." ferryprog sh
 expect "broadcast." ferryprog synth b
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
