@@ -16,7 +16,7 @@ MAKEFLAGS += --no-print-directory
 
 help: ## this list
 	@echo "Ferry: collective communication through host memory. make TARGET:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## install the packages that are missing (apt; elsewhere it names them and stops)
 	@scripts/setup
