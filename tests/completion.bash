@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# A ctest script: what launch/completion.bash offers for what was typed. completion.bash FILE, with the commands on PATH.
+# A ctest script: what launch/completion.bash offers for what was typed.
+#   completion.bash FILE, with the commands on PATH
 set -uo pipefail
 # shellcheck source=/dev/null
 source "$1"
