@@ -4,18 +4,19 @@
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # Tests start processes of their own: as many at once as there are cores is plenty.
 TEST_JOBS ?= 2
-PREFIX ?= /usr/local
+# Where an ordinary user may write, too.
+PREFIX ?= $(if $(filter 0,$(shell id -u)),/usr/local,$(HOME)/.local)
 DESTDIR ?=
 FUZZ_SECONDS ?= 60
 RUN = build/bin/ferryrun -n 4 --domains 2 --
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check gpu gpu-report bundle install asan tsan debug fuzz models docs clean
+.PHONY: help setup build demo check gpu gpu-report bundle install deb asan tsan debug fuzz models docs clean
 
 help: ## this list
 	@echo "Ferry: collective communication through host memory. make TARGET:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## install the packages that are missing (apt; elsewhere it names them and stops)
 	@scripts/setup
@@ -64,8 +65,24 @@ models: ## check the models of the protocols in shared memory with spin
 	@scripts/setup models
 	@scripts/check-models
 
-install: build ## cmake --install to PREFIX (/usr/local), under DESTDIR if given
-	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+docs: ## man pages (section 3) and HTML of the API from ferry.h, in build-docs/
+	@scripts/setup docs
+	@scripts/api-reference build-docs
+
+install: ## library and commands alone, to PREFIX (/usr/local; of an ordinary user ~/.local), under DESTDIR if given
+	@scripts/setup install
+	@cmake --preset install --log-level=NOTICE
+	@cmake --build --preset install -j $(JOBS)
+	@DESTDIR="$(DESTDIR)" cmake --install build-install --prefix "$(PREFIX)"
+
+deb: ## Debian packages libferry0, libferry-dev and ferry-tools, in build-deb/
+	@scripts/setup deb
+	@cmake --preset deb --log-level=NOTICE
+	@cmake --build --preset deb -j $(JOBS)
+	@if command -v doxygen >/dev/null; then scripts/api-reference build-docs; \
+	else echo "no doxygen, so libferry-dev has no man pages of the API (make docs)"; fi
+	@cd build-deb && cpack
+	@ls build-deb/*.deb
 
 clean: ## remove build directories
-	rm -rf build build-debug build-asan build-tsan build-fuzz
+	rm -rf build build-debug build-asan build-tsan build-fuzz build-install build-deb build-docs

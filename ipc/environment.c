@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,28 @@ const struct ferry_variable ferry_variables[] = {
 	{"TORCHELASTIC_RESTART_COUNT", "",
 	 "torchrun: part of the job's identity, so that a restarted job does not meet its past."},
 	{NULL, NULL, NULL}};
+
+static bool is_among(const char *name, const char *const *names)
+{
+	while (*names && strcmp(name, *names))
+		names++;
+	return *names;
+}
+
+enum ferry_variable_section ferry_variable_section(const struct ferry_variable *variable)
+{
+	static const char *const first[] = {"FERRY_ROUTER", "FERRY_SOCKET_DIR", "FERRY_DEVICE",
+	                                    "FERRY_STAGING", "FERRY_LOG",        NULL},
+	                         *const ranks[] = {"FERRY_RANK", "FERRY_SIZE", "FERRY_LOCAL_RANK", "FERRY_LOCAL_SIZE",
+	                                           "FERRY_JOB_KEY", NULL},
+	                         *const systems[] = {"XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME", NULL};
+	if (is_among(variable->name, first))
+		return FERRY_VARIABLES_FIRST;
+	if (is_among(variable->name, ranks))
+		return FERRY_VARIABLES_LAUNCHER;
+	return !strncmp(variable->name, "FERRY_", 6) || is_among(variable->name, systems) ? FERRY_VARIABLES_OTHER
+	                                                                                  : FERRY_VARIABLES_LAUNCHER;
+}
 
 const char *ferry_env(const char *name)
 {

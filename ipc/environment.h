@@ -17,6 +17,15 @@ struct ferry_variable {
 /** The table; ends with a NULL name. */
 extern const struct ferry_variable ferry_variables[];
 
+/** What a reader looks for first, what there is besides, and what launchers set and nobody types. */
+enum ferry_variable_section {
+	FERRY_VARIABLES_FIRST,
+	FERRY_VARIABLES_OTHER,
+	FERRY_VARIABLES_LAUNCHER,
+	FERRY_VARIABLE_SECTIONS
+};
+enum ferry_variable_section ferry_variable_section(const struct ferry_variable *variable);
+
 /**
  * The variable's value, or NULL if unset or empty. A name that the table lacks is a bug: NULL, and an error is logged.
  */

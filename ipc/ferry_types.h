@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
+ * @file
  * The value types of Ferry's public interface: result codes, element types, reductions, limits.
  * Installed beside ferry.h, which includes it; every folder of Ferry uses these same definitions.
  */
@@ -13,8 +14,9 @@
 extern "C" {
 #endif
 
-/** Ranks one communicator can have, and domains (NUMA nodes with a router each) it can span. */
+/** Ranks that one communicator can have. */
 #define FERRY_MAX_RANKS 64
+/** Domains (NUMA nodes with a router each) that it can span. */
 #define FERRY_MAX_DOMAINS 8
 
 /** What a call reports. The first eight values are NCCL's. ferryGetLastError() has the message with the values. */

@@ -85,28 +85,40 @@ static void print_files(void)
 	        {"/dev/shm/ferry-*",
 	         "Shared memory of a job, named for the moment between its creation and its unlinking."},
 	        {"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
-	printf("\n# Files\n\n");
+	printf("\n## Files\n\n");
 	for (size_t i = 0; i < sizeof files / sizeof *files; i++)
 		print_item(files[i][0], files[i][1]);
 }
 
+static void print_variable(const struct ferry_variable *variable, bool markdown)
+{
+	const char *value = ferry_env(variable->name), *fallback = variable->fallback;
+	char first[128];
+	snprintf(first, sizeof first, *fallback ? "%s (default %s)" : "%s", variable->name, fallback);
+	if (markdown) {
+		print_item(first, variable->meaning);
+		return;
+	}
+	printf("%s%s%s%s\n    %s\n", variable->name, *fallback ? "  (default " : "", fallback, *fallback ? ")" : "",
+	       variable->meaning);
+	if (value)
+		printf("    now: %s\n", value);
+}
+
 static void print_environment(bool markdown)
 {
+	static const char *const titles[FERRY_VARIABLE_SECTIONS] = {"The five that matter", "The others",
+	                                                            "Set by launchers"};
 	if (markdown)
 		printf("# Environment variables\n\n"
-		       "Printed by `ferry-stat --env --markdown` from the table in ipc/environment.c.\n\n");
-	for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++) {
-		const char *value = ferry_env(variable->name);
-		char first[128];
-		snprintf(first, sizeof first, *variable->fallback ? "%s (default %s)" : "%s", variable->name,
-		         variable->fallback);
-		if (markdown)
-			print_item(first, variable->meaning);
-		else
-			printf("%s%s%s%s%s\n    %s\n", variable->name, *variable->fallback ? "  (default " : "",
-			       variable->fallback, *variable->fallback ? ")" : "", "", variable->meaning);
-		if (!markdown && value)
-			printf("    now: %s\n", value);
+		       "Printed by `ferry-stat --env --markdown` from the table in ipc/environment.c.\n");
+	for (unsigned section = 0; section < FERRY_VARIABLE_SECTIONS; section++) {
+		printf(markdown ? "\n## %s\n\n" : "%s:\n\n", titles[section]);
+		for (const struct ferry_variable *variable = ferry_variables; variable->name; variable++)
+			if (ferry_variable_section(variable) == section)
+				print_variable(variable, markdown);
+		if (!markdown && section + 1 < FERRY_VARIABLE_SECTIONS)
+			printf("\n");
 	}
 	if (markdown)
 		print_files();

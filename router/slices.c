@@ -25,8 +25,8 @@ static uint64_t bytes_in_slice(const struct ferry_plan *plan, const struct ferry
  * those are full; what is in the cache already is written in place and stays. Cores that reduce bring the windows there
  * by reading them. Windows that only pass data on, from copy engine to copy engine, need a core that reads: this lane,
  * a part of each slice that has arrived, another part each time the slot comes round (AllToAll of 256 MiB:
- * docs/performance.md). Not of a window that nobody reads: its slots wait for nobody, and the next slice may be on its
- * way already.
+ * docs/lab/data-that-passes-through.md). Not of a window that nobody reads: its slots wait for nobody, and the next
+ * slice may be on its way already.
  */
 static void keep_window(const struct ferry_call *call, const struct ferry_transfer *transfer, uint32_t slice)
 {

@@ -5,7 +5,7 @@ ferry_test(limits_bound FOLDER bench SOURCES ../bench/limits/bound.c LIBRARIES f
 ferry_test(perf_command FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
 target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
   FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
-  $<$<BOOL:${MPI_C_FOUND}>:FERRY_HAS_MPI>)
+  $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
 add_dependencies(perf_command ferry-perf ferryrun ferry-router)
 ferry_test(plot_command FOLDER bench LABELS api)
 target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/perf/ferry-plot"

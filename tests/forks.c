@@ -53,6 +53,7 @@ static int end_routers(void **state)
 			poll(NULL, 0, 10); /* it is no child, so there is nothing to wait on */
 		snprintf(lock, sizeof lock, "%s.lock", socket_paths[domain]);
 		unlink(lock);
+		unlink(socket_paths[domain]); /* the second SIGTERM ends a router at once: it stays then */
 	}
 	return rmdir(directory);
 }

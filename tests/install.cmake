@@ -24,11 +24,19 @@ endfunction()
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
+# Its last lines say what a shell has to know; staged, under DESTDIR, nobody has to know yet.
+expect("${output}" "export PATH=${WORK}/first/${BINDIR}\\\${PATH:.*\n  ferryrun [^\n]*\n$" "the end of cmake --install")
+set(ENV{DESTDIR} ${WORK}/staged)
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix /usr)
+if(output MATCHES "export PATH")
+  message(FATAL_ERROR "a staged tree is told of as if it were installed:\n${output}")
+endif()
+unset(ENV{DESTDIR})
 file(RENAME ${WORK}/first ${WORK}/prefix)
 set(prefix ${WORK}/prefix)
 foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDIR}/pkgconfig/ferry.pc
         ${LIBDIR}/cmake/Ferry/FerryConfig.cmake ${LIBDIR}/cmake/Ferry/FerryConfigVersion.cmake
-        ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7)
+        ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7 share/bash-completion/completions/ferryrun)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "${file} is not installed")
   endif()
@@ -74,6 +82,16 @@ if(SANITIZE)
   list(APPEND flags -fsanitize=${SANITIZE})
 endif()
 set(examples ${prefix}/share/doc/ferry/bench/examples)
+
+# The programs among the examples are right.
+file(GLOB programs ${examples}/*.ferry)
+list(LENGTH programs count)
+if(count LESS 3)
+  message(FATAL_ERROR "${count} programs are installed in ${examples}")
+endif()
+foreach(program ${programs})
+  run(${prefix}/${BINDIR}/ferryprog check ${program})
+endforeach()
 
 # By pkg-config.
 set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBDIR}/pkgconfig)

@@ -44,8 +44,8 @@ static void expect(const char *command, int code, const char *says)
 static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 {
 	(void)state;
-	static const char *const scripts[] = {"bundle",     "check-models", "fuzz",       "gpu-check",
-	                                      "gpu-report", "setup",        "tsan-prefix"};
+	static const char *const scripts[] = {"api-reference", "bundle", "check-models", "fuzz", "gpu-check",
+	                                      "gpu-report", "setup", "tsan-prefix"};
 	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
 		char command[64];
 		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
@@ -103,6 +103,24 @@ static void without_gpus_nothing_is_run_and_nothing_made(void **state)
 	expect("ls out", 2, "");
 }
 
+/* On a machine that has all but the packages of the tests: a pkg-config that knows no cmocka. */
+static void what_is_installed_needs_no_package_of_the_tests(void **state)
+{
+	(void)state;
+	char text[4096];
+	expect("mkdir bin && printf '#!/bin/sh\\ncase \"$*\" in *cmocka*) exit 1; esac\\nexec %s \"$@\"\\n' "
+	       "$(command -v pkg-config) >bin/pkg-config && chmod +x bin/pkg-config",
+	       0, "");
+	expect("PATH=$PWD/bin:$PATH $S/setup --list", 0, "libcmocka-dev\n");
+	for (const char *const *purpose = (const char *const[]){"install", "deb", "docs", NULL}; *purpose; purpose++) {
+		char command[64];
+		snprintf(command, sizeof command, "PATH=$PWD/bin:$PATH $S/setup --list %s", *purpose);
+		assert_int_equal(run(command, text, sizeof text), 0);
+		assert_null(strstr(text, "cmocka"));
+		assert_null(strstr(text, "mpich"));
+	}
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -126,6 +144,7 @@ int main(void)
 	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
 	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
 	        IN_A_FOLDER(without_gpus_nothing_is_run_and_nothing_made),
+	        IN_A_FOLDER(what_is_installed_needs_no_package_of_the_tests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
+ * @file
  * Ferry: collective communication through host memory, in NCCL's shape.
  *
  * A rank is one communicator handle. Calls are asynchronous and ordered by the stream they are given: they return at
@@ -18,10 +19,17 @@
 extern "C" {
 #endif
 
+/** @defgroup ferry_library The library
+ * @{ */
+/** The version of this header is MAJOR.MINOR.PATCH. */
 #define FERRY_MAJOR 0
+/** Until 1.0 a new MINOR may change the interface. */
 #define FERRY_MINOR 1
+/** A new PATCH never does. */
 #define FERRY_PATCH 0
+/** The version in one number, as ferryGetVersion() gives that of the library: 10000 MAJOR + 100 MINOR + PATCH. */
 #define FERRY_VERSION_CODE (FERRY_MAJOR * 10000 + FERRY_MINOR * 100 + FERRY_PATCH)
+/** @} */
 
 #if defined(__GNUC__)
 #define FERRY_API __attribute__((visibility("default")))
@@ -29,17 +37,21 @@ extern "C" {
 #define FERRY_API
 #endif
 
+/** A rank's place in a communicator; made by one of ferryCommInit..., freed by ferryCommDestroy or ferryCommAbort. */
 typedef struct ferryComm *ferryComm_t;
 /** A host stream, or a cudaStream_t cast to this type. NULL: the default stream of the communicator's device. */
 typedef struct ferryStream *ferryStream_t;
+/** An event of host devices. */
 typedef struct ferryEvent *ferryEvent_t;
 
+/** Bytes of a ferryUniqueId. */
+#define FERRY_UNIQUE_ID_BYTES 128
 /**
  * Names a new communicator: made by one rank, carried to the others by whatever they have (MPI_Bcast, a file, a
  * socket).
  */
-#define FERRY_UNIQUE_ID_BYTES 128
 typedef struct {
+	/** not to be looked into */
 	char internal[FERRY_UNIQUE_ID_BYTES];
 } ferryUniqueId;
 
@@ -69,10 +81,12 @@ typedef struct {
 	 */
 	const char *programs;
 } ferryConfig_t;
+/** What a ferryConfig_t begins as: everything by default. */
 #define FERRY_CONFIG_INITIALIZER {sizeof(ferryConfig_t), NULL, -1, -1, NULL, 0, NULL}
 
-/* ---- the library ---- */
-
+/** @addtogroup ferry_library
+ * @{ */
+/** The version of the library, as FERRY_VERSION_CODE is that of the header. */
 FERRY_API ferryResult_t ferryGetVersion(int *version);
 /** The fixed sentence for a result code. Never NULL. */
 FERRY_API const char *ferryGetErrorString(ferryResult_t result);
@@ -81,11 +95,15 @@ FERRY_API const char *ferryGetErrorString(ferryResult_t result);
  */
 FERRY_API const char *ferryGetLastError(ferryComm_t comm);
 
-/* ---- communicators ---- */
+/** @} */
 
+/** @defgroup ferry_communicators Communicators
+ * @{ */
+/** A new name for a communicator, different from all others'. One rank asks for it and hands it to the others. */
 FERRY_API ferryResult_t ferryGetUniqueId(ferryUniqueId *id);
 /** Collective over nranks callers. Blocks until all have come. Errors name what is missing. */
 FERRY_API ferryResult_t ferryCommInitRank(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank);
+/** The same with a configuration, which may not be NULL. */
 FERRY_API ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank,
                                                 const ferryConfig_t *config);
 /**
@@ -95,8 +113,9 @@ FERRY_API ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, f
 FERRY_API ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config);
 /** All ranks in this process, one per device; devices may be NULL (0 .. ndevices-1). */
 FERRY_API ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devices);
-/** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
+/** The color of a rank that ferryCommSplit is to give no communicator. */
 #define FERRY_SPLIT_NOCOLOR (-1)
+/** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
 FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm,
                                        const ferryConfig_t *config);
 /** Waits until every call made on comm has finished. */
@@ -107,12 +126,17 @@ FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
 FERRY_API ferryResult_t ferryCommAbort(ferryComm_t comm);
 /** ferrySuccess, or the error that ended the communicator. */
 FERRY_API ferryResult_t ferryCommGetAsyncError(ferryComm_t comm, ferryResult_t *error);
+/** How many ranks comm has. */
 FERRY_API ferryResult_t ferryCommCount(ferryComm_t comm, int *count);
+/** The caller's rank in comm, from 0. */
 FERRY_API ferryResult_t ferryCommUserRank(ferryComm_t comm, int *rank);
+/** The rank's domain, from 0, and how many domains the communicator spans. */
 FERRY_API ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndomains);
 
-/* ---- buffers ---- */
+/** @} */
 
+/** @defgroup ferry_buffers Buffers
+ * @{ */
 /**
  * Tells the communicator's router of a buffer before a call names it, and has it keep the buffer until it is
  * deregistered. Nobody has to: the first call with a buffer does it, in 0.2 to 9 ms, and the router forgets what no
@@ -129,16 +153,25 @@ FERRY_API ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, 
  */
 FERRY_API ferryResult_t ferryCommDeregister(ferryComm_t comm, void *handle);
 
-/* ---- reductions of one's own ---- */
+/** @} */
 
+/** @defgroup ferry_reductions Reductions of one's own
+ * @{ */
+/** Where a scalar lies: on the device, read when the stream reaches a call; or in host memory, read at once. */
 typedef enum { ferryScalarDevice = 0, ferryScalarHostImmediate = 1 } ferryScalarResidence_t;
 /** sum of scalar * input; each rank may give its own scalar, an element of `type`. */
 FERRY_API ferryResult_t ferryRedOpCreatePreMulSum(ferryRedOp_t *op, void *scalar, ferryDataType_t type,
                                                   ferryScalarResidence_t residence, ferryComm_t comm);
+/** Frees a reduction that ferryRedOpCreatePreMulSum has given on comm. */
 FERRY_API ferryResult_t ferryRedOpDestroy(ferryRedOp_t op, ferryComm_t comm);
 
-/* ---- collectives; n is the number of ranks ---- */
+/** @} */
 
+/**
+ * @defgroup ferry_collectives Collectives
+ * @details In what follows n is the number of ranks; "send" and "recv" say how many elements the two buffers have.
+ * @{
+ */
 /** send: count, recv: count elements. In place: sendbuff == recvbuff. */
 FERRY_API ferryResult_t ferryAllReduce(const void *sendbuff, void *recvbuff, size_t count, ferryDataType_t type,
                                        ferryRedOp_t op, ferryComm_t comm, ferryStream_t stream);
@@ -176,6 +209,7 @@ FERRY_API ferryResult_t ferryAllToAllv(const void *sendbuff, const size_t *sendc
  */
 FERRY_API ferryResult_t ferrySend(const void *sendbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
+/** The other end of ferrySend. */
 FERRY_API ferryResult_t ferryRecv(void *recvbuff, size_t count, ferryDataType_t type, int peer, ferryComm_t comm,
                                   ferryStream_t stream);
 /**
@@ -191,10 +225,15 @@ FERRY_API ferryResult_t ferryRunProgram(const char *program, const void *sendbuf
  * error.
  */
 FERRY_API ferryResult_t ferryGroupStart(void);
+/** Launches what the group has kept, if this is the outermost end. */
 FERRY_API ferryResult_t ferryGroupEnd(void);
+/** @} */
 
-/* ---- host devices: streams, events and copies in the manner of CUDA's ---- */
-
+/**
+ * @defgroup ferry_streams Streams of host devices
+ * @details Streams, events and copies in the manner of CUDA's, for buffers in host memory. On GPUs they are CUDA's own.
+ * @{
+ */
 /** A stream of host device `ordinal`. */
 FERRY_API ferryResult_t ferryStreamCreate(ferryStream_t *stream, int ordinal);
 /** Waits for the stream's work, then frees it. */
@@ -206,17 +245,25 @@ FERRY_API ferryResult_t ferryStreamDestroy(ferryStream_t stream);
 FERRY_API ferryResult_t ferryStreamSynchronize(ferryStream_t stream);
 /** ferrySuccess if all work is done, ferryInProgress if not. */
 FERRY_API ferryResult_t ferryStreamQuery(ferryStream_t stream);
+/** What is put into the stream from now on waits until the event has been reached. */
 FERRY_API ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event);
-/** Stream-ordered memcpy and host function. */
+/** Stream-ordered memcpy. */
 FERRY_API ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t bytes, ferryStream_t stream);
+/** Calls function(argument) when the stream reaches it, in a thread of Ferry's or of who synchronizes. */
 FERRY_API ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *), void *argument);
+/** A new event, not recorded yet. */
 FERRY_API ferryResult_t ferryEventCreate(ferryEvent_t *event);
+/** Frees an event. */
 FERRY_API ferryResult_t ferryEventDestroy(ferryEvent_t event);
+/** The event is reached when what is in the stream now is done. Recorded again, it stands for the last time. */
 FERRY_API ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream);
+/** Waits until the event has been reached. */
 FERRY_API ferryResult_t ferryEventSynchronize(ferryEvent_t event);
+/** ferrySuccess if the event has been reached, ferryInProgress if not. */
 FERRY_API ferryResult_t ferryEventQuery(ferryEvent_t event);
 /** Microseconds between the times the two events were reached. */
 FERRY_API ferryResult_t ferryEventElapsedTime(double *microseconds, ferryEvent_t start, ferryEvent_t end);
+/** @} */
 
 #ifdef __cplusplus
 }

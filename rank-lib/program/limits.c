@@ -15,7 +15,7 @@
 #define MOST_ISSUE_NS 1000000
 #define MOST_LINK 10000
 
-/* Four H200 on PCIe Gen5 x16: docs/performance.md. */
+/* Four H200 on PCIe Gen5 x16: docs/lab/README.md. */
 #define TYPICAL_ISSUE_NS 4000
 #define TYPICAL_LINK 50
 /* Until the end of a slice is seen and told, of which the file has no figure: that machine's best slices (4000) less

@@ -96,7 +96,7 @@ struct ferry_costs {
 	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
 	                      on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
-	bool measured;     /* on this machine; else those of the machine that docs/performance.md tells of */
+	bool measured;     /* on this machine; else those of the machine that docs/lab/README.md tells of */
 };
 
 /** The file's name. Error: ferryInvalidArgument if the environment has no place for one, or one too long. */

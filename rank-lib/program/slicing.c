@@ -18,7 +18,7 @@
 #define WINDOW_MOST 4
 
 /*
- * Where copy engines move the slices (docs/performance.md has the measurements), a slice of s bytes costs a lane
+ * Where copy engines move the slices (docs/lab has the measurements), a slice of s bytes costs a lane
  * `issue` for each of its t transfers, and the pipeline takes `stages` slices' time to fill and drain: of a chunk of L
  * bytes over a link of rate R (issue and R as `ferry-perf limits` measured them on this machine, else on another:
  * limits.h)

@@ -3,7 +3,7 @@
  * Copy queues: a stream, or several by turns. Behind each copy an event is recorded, which the lane queries: next to no
  * work for the host and none for the copy engine, which goes on to the next copy of the same stream at once. A word
  * that the stream writes behind the copy makes it wait until all is written; then a second stream fills the gap, but
- * two copies that go on together both end late, and the pipeline with them (docs/performance.md).
+ * two copies that go on together both end late, and the pipeline with them (docs/lab/lanes-and-workers.md).
  */
 #include "router/copy/cuda.h"
 

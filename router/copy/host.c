@@ -90,7 +90,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	/*
 	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache
 	 * before anybody reads it, so it goes past it, without first reading the lines that it overwrites
-	 * (docs/performance.md).
+	 * (docs/lab/cpu-buffers.md).
 	 */
 	bool past_cache = queue->direction == FERRY_DOWN && whole >= STREAM_LEAST;
 	ferry_copy(destination, source, bytes, past_cache ? FERRY_STORE_STREAM : FERRY_STORE_ORDINARY);

@@ -311,8 +311,8 @@ static void a_run_that_is_broken_off_leaves_the_rows_that_it_has_finished(void *
 		pid_t child = fork();
 		assert_true(child >= 0);
 		if (!child) {
-			freopen("/dev/null", "w", stdout);
-			freopen("/dev/null", "w", stderr);
+			if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))
+				_exit(126);
 			execl(FERRY_PERF, "ferry-perf", "allreduce", "-b", "1K", "-f", "2", "-n", "1000", "--ranks",
 			      "2", "--json", json_file, (char *)NULL);
 			_exit(127);

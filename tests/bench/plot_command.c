@@ -55,6 +55,42 @@ static void mpi_is_drawn_like_nccl(void **state)
 	assert_non_null(strstr(figure, "row 1: \"peer_time_us\" is 0"));
 }
 
+static void the_time_of_a_call_is_drawn_too_and_the_legend_names_ranks_and_machine(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	/* An array of rows says nothing of the machine; what ferry-perf writes around it does. */
+	assert_int_equal(draw("\"ranks\": 4, \"time_us\": 3, \"time_us_low_quartile\": 2, \"time_us_high_quartile\": 5",
+	                      figure, sizeof figure),
+	                 0);
+	assert_non_null(strstr(figure, ">time of a call (µs)<"));
+	assert_non_null(strstr(figure, ">4 ranks, machine not named<"));
+	char command[512];
+	snprintf(command, sizeof command,
+	         "cd %s && printf '{\"about\": {\"ranks\": 2, \"gpus\": 2, \"gpu\": \"G1\", \"command\": \"c --json "
+	         "x\"}, \"rows\": %%s}' \"$(cat rows.json)\" >two.json && %s rows.json two.json -o both >/dev/null && "
+	         "grep -q '>Ferry, two (2 ranks, 2 × G1)<' both.svg && %s two.json >/dev/null && "
+	         "grep -q '>2 ranks, 2 × G1<' two.svg && grep -q '>c<' two.svg && ls two.png two.pdf >/dev/null",
+	         directory, FERRY_PLOT, FERRY_PLOT);
+	assert_int_equal(system(command), 0);
+}
+
+static void what_another_run_has_measured_is_drawn_under_its_name(void **state)
+{
+	(void)state;
+	static char figure[1 << 20];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	assert_int_equal(draw("\"nccl\": {\"algbw\": 1, \"settings\": [{\"name\": \"X=1\", \"algbw\": 2, "
+	                      "\"another_run\": true}]}",
+	                      figure, sizeof figure),
+	                 0);
+	assert_non_null(strstr(figure, ">NCCL, X=1 (another run)<"));
+	assert_null(strstr(figure, "NCCL, each of"));
+}
+
 static void settings_that_nccl_does_not_support_are_left_out(void **state)
 {
 	(void)state;
@@ -123,6 +159,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(mpi_is_drawn_like_nccl),
+	        cmocka_unit_test(the_time_of_a_call_is_drawn_too_and_the_legend_names_ranks_and_machine),
+	        cmocka_unit_test(what_another_run_has_measured_is_drawn_under_its_name),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	        cmocka_unit_test(rows_of_the_reduction_kernel_are_called_what_they_are),

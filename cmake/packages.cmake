@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make deb`: three Debian packages by CPack, of the components that cmake/install.cmake names.
+option(FERRY_DEB "Lay out for Debian packages: a copyright file for each" OFF)
+set(FERRY_DEB_MAINTAINER "Ferry, built on this machine <root@localhost>" CACHE STRING "Who answers for the packages")
+if(NOT FERRY_DEB)
+  return()
+endif()
+string(REGEX REPLACE "\\..*" "" soname ${PROJECT_VERSION})
+set(package_library libferry${soname})
+set(package_development libferry-dev)
+set(package_tools ferry-tools)
+foreach(component library development tools)
+  install(FILES ${PROJECT_SOURCE_DIR}/LICENSE RENAME copyright
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${package_${component}} COMPONENT ${component})
+  string(TOUPPER ${component} COMPONENT)
+  set(CPACK_DEBIAN_${COMPONENT}_PACKAGE_NAME ${package_${component}})
+endforeach()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_COMPONENTS_ALL library development tools)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_PACKAGE_NAME ferry)
+set(CPACK_PACKAGE_CONTACT "${FERRY_DEB_MAINTAINER}")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_RELEASE 1)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+# Who needs which library is read from the files, libferry for the commands included.
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY =)
+set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
+set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS library)
+set(CPACK_COMPONENT_TOOLS_DEPENDS library)
+
+set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "NCCL's collectives, run through a server's host memory by a router process per
+NUMA node. A program starts its routers by itself where ferry-tools is there.")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "ferry.h, the pkg-config file, the CMake package Ferry, examples, and the
+reference of the API.")
+set(CPACK_COMPONENT_TOOLS_DESCRIPTION "ferry-router, ferryrun, which starts routers and ranks, ferry-stat, ferryprog,
+ferry-perf and ferry-plot, their pages and the manual.")
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_LIBRARY_PACKAGE_RECOMMENDS ferry-tools)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS pkg-config)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "mpich | openmpi-bin, python3-matplotlib, bash-completion")
+include(CPack)
