@@ -567,24 +567,33 @@ static void end_intake(struct ferry_ending *ending)
 {
 	struct ferry_intake *intake =
 	        (struct ferry_intake *)((char *)ending - offsetof(struct ferry_intake, ending));
+	struct ferry_job *job = intake->job;
+	uint32_t rank = intake->member.rank;
 	int client = intake->client;
-	bool answer = intake->answer;
-	intake_close(intake->job, intake);
+	bool answer = intake->answer, in_order = intake->in_order;
+	intake_close(job, intake);
+	if (in_order)
+		ferry_job_say_left(job, rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	close(client);
 }
 
-struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer)
+/* Before the job is ready, the attendant may be at making it, and nobody has submitted anything. */
+bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank)
 {
-	/* Before, the attendant may be at making it, and nobody has submitted anything. */
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
-	struct ferry_intake *intake = ready ? job->intakes[rank] : NULL;
-	if (!intake)
+	return atomic_load_explicit(&job->ready, memory_order_acquire) && job->intakes[rank];
+}
+
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order)
+{
+	if (!ferry_intake_is_open(job, rank))
 		return NULL;
+	struct ferry_intake *intake = job->intakes[rank];
 	job->intakes[rank] = NULL;
 	intake->client = client;
 	intake->answer = answer;
+	intake->in_order = in_order;
 	intake->ending = (struct ferry_ending){.end = end_intake};
 	return &intake->ending;
 }

@@ -5,23 +5,11 @@
 #include "ipc/rankset.h"
 #include "router/order.h"
 
-/*
- * Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has
- * ended its half. Where it has ended its half of a captured call, the D2H lane may begin the next run meanwhile.
- */
-static bool has_half(const struct ferry_seat *seat, const struct ferry_call *call)
-{
-	if (!call->name)
-		return call->ops->started(call);
-	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
-	return seq && seq != call->halves[seat->direction].ended;
-}
-
 /* NULL: the lane waits for streams alone. Calls behind this one may wait for it. */
 static const struct ferry_call *first_begun(const struct ferry_seat *seat)
 {
 	const struct ferry_call *call = seat->calls;
-	while (call && !has_half(seat, call))
+	while (call && !ferry_call_is_in_run(call, seat->direction))
 		call = call->halves[seat->direction].next;
 	return call;
 }

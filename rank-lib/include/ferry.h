@@ -120,7 +120,11 @@ FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, fer
                                        const ferryConfig_t *config);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
-/** Finalizes and frees. A rank that hosts an embedded router stays in this call until the other ranks have detached. */
+/**
+ * Finalizes and frees. Calls that this rank took part in complete on the others; one that it never made ends there, and
+ * with it their communicator, with ferryRemoteError. A rank that hosts an embedded router stays in this call until the
+ * other ranks have detached.
+ */
 FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
 /** Frees at once: calls under way here and on the other ranks end with ferryRemoteError. */
 FERRY_API ferryResult_t ferryCommAbort(ferryComm_t comm);
