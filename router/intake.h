@@ -22,6 +22,7 @@ struct ferry_intake {
 	int client;                    /* to be closed; -1: none */
 	bool answer, in_order;
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
+	uint64_t process;              /* constant: its number; that of no other process with words here */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */

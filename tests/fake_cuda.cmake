@@ -50,6 +50,7 @@ if(CUDA_INCLUDE_DIR)
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(cuda_export SOURCES ${device}/open.c ${device}/host.c ${device}/host_stream.c
+    ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
@@ -59,6 +60,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   ferry_test(exports SOURCES ../rank-lib/exports.c ${device}/open.c ${device}/host.c ${device}/host_stream.c
+    ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()

@@ -177,6 +177,44 @@ static void a_split_names_once_who_has_not_called_it(void **state)
 			ferryCommDestroy(made[rank][i]);
 }
 
+/* Each of two streams has both communicators' calls, in another order. */
+static void communicators_that_share_streams_in_another_order_are_told_of(void **state)
+{
+	char said[4096];
+	ferryComm_t comms[2][2];
+	ferryStream_t streams[2];
+	struct listener listener;
+	(void)state;
+	listen_open(&listener);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ferryCommInitAll(comms[i], 2, NULL), ferrySuccess);
+		assert_int_equal(ferryStreamCreate(&streams[i], i), ferrySuccess);
+	}
+	for (int i = 0; i < 4; i++) {
+		int rank = i % 2, which = i / 2 ? !rank : rank;
+		assert_int_equal(ferryAllReduce(inputs[rank], outputs[rank], 1, ferryFloat32, ferrySum,
+		                                comms[which][rank], streams[rank]),
+		                 ferrySuccess);
+	}
+	sleep_ms(3000);
+	for (int i = 0; i < 2; i++)
+		for (int rank = 0; rank < 2; rank++)
+			ferryCommAbort(comms[i][rank]);
+	for (int i = 0; i < 2; i++)
+		ferryStreamDestroy(streams[i]);
+	listen_close(&listener, said, sizeof said);
+	for (int rank = 0; rank < 2; rank++) {
+		char line[256];
+		snprintf(line, sizeof line,
+		         "rank %d has waited 2 s for rank %d to reach call 1 (allreduce); 1 call of other "
+		         "communicators of its process is not over, either: if they share a stream, do all ranks "
+		         "call in the same order?\n",
+		         rank, !rank);
+		if (!strstr(said, line))
+			fail_msg("not said: \"%s\" but \"%s\"", line, said);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -184,6 +222,7 @@ int main(void)
 	        cmocka_unit_test(late_ranks_are_named_also_where_calls_wait_behind),
 	        cmocka_unit_test(who_may_not_begin_names_those_that_have_not_finished),
 	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_its_lane),
+	        cmocka_unit_test(communicators_that_share_streams_in_another_order_are_told_of),
 	        cmocka_unit_test(a_split_names_once_who_has_not_called_it),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that leave one by one, each behind its last call, while others go on: ipc/leavers.h, router/absence.c. Rank r
- * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the middle of its last
- * call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it needs of that call,
- * and rank 0 does not.
+ * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the
+ * middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it
+ * needs of that call, and rank 0 does not.
  *
  * Nobody waits for ever: a call that cannot complete ends with the job. And the job does not end while a call that all
  * have made is under way on any rank. Banks are under way side by side, a bank's calls one after another. Slices are
