@@ -12,11 +12,11 @@
  * begin.
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .ready, .let_go, .finished, .failure: that router. A rank line: its rank alone, in the arena of its own
- * domain, or, where the router moves the rank's data, that router's lanes in its place. An export cell: the rank
- * `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank
- * runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`: anybody,
- * 0 to 1 only.
+ * .rank_domain, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
+ * its own domain, or, where the router moves the rank's data, that router's lanes in its place. An export cell: the
+ * rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the
+ * bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`:
+ * anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -35,7 +35,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 8u
+#define FERRY_ARENA_ABI 9u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -124,7 +124,9 @@ struct ferry_arena_header {
 	 * 1, with release
 	 */
 	_Atomic uint64_t let_go;
-	char pad0[56];
+	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */
+	_Atomic uint64_t left;
+	char pad0[48];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;

@@ -80,7 +80,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
 	{"FERRY_STALL_SECONDS", "10",
 	 "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call "
-	 "included; 0: never."},
+	 "included, and so does ferryCommSplit; 0: never."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
 	{"FERRY_RANK", "",
 	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "

@@ -123,10 +123,12 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 {
 	struct ferry_launch launch;
 	ferryResult_t result = ferry_launch_read(&launch);
-	if (!result && routers)
+	if (!result && routers) {
 		comm->routers = *routers;
-	else if (!result)
+		comm->routers.met = true;
+	} else if (!result) {
 		result = ferry_routers_choose(&comm->routers, config->router, comm->rank.key);
+	}
 	if (!result)
 		result = choose_device(comm, config, &launch);
 	if (!result)

@@ -1,17 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators that come out of another. */
+#include "ipc/leavers.h"
+#include "ipc/rankset.h"
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/comm_init.h"
 #include "rank-lib/config.h"
 
-static bool everyone_posted(struct ferry_rank *rank, uint64_t split)
+#include <stdio.h>
+
+/* Bit r: rank r has not posted. */
+static uint64_t missing(const struct ferry_rank *rank, uint64_t split)
 {
-	for (int other = 0; other < rank->nranks; other++)
-		if (atomic_load_explicit(&ferry_rank_line(&rank->shared, (uint32_t)other)->board[split % 2].seq,
+	uint64_t ranks = 0;
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++)
+		if (atomic_load_explicit(&ferry_rank_line(&rank->shared, other)->board[split % 2].seq,
 		                         memory_order_acquire) != split)
-			return false;
-	return true;
+			ranks |= 1ull << other;
+	return ranks;
+}
+
+/*
+ * Of those that have not posted, one has left, and will not: the communicator ends, as its boards are not in step any
+ * more. Not while those that posted before are still in calls with who has left.
+ */
+static void end_without(struct ferry_rank *rank, uint64_t split)
+{
+	char text[96];
+	uint64_t leavers = ferry_leavers(&rank->shared), absent = leavers & missing(rank, split);
+	if (!absent || !ferry_leavers_are_over(&rank->shared, leavers))
+		return;
+	snprintf(text, sizeof text, "rank %u has left the communicator: it takes no part in its split %llu",
+	         ferry_rankset_lowest(absent), (unsigned long long)split);
+	ferry_rank_fail(rank, ferryRemoteError, text);
+}
+
+/* Once. */
+static void report_stall(const struct ferry_rank *rank, uint64_t split, uint64_t since, uint64_t stall_ns,
+                         bool *reported)
+{
+	char text[FERRY_RANKSET_TEXT];
+	uint64_t waited = ferry_now_ns() - since;
+	if (*reported || !stall_ns || waited < stall_ns)
+		return;
+	*reported = true;
+	ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s in ferryCommSplit for %s to call it, too (split %llu)",
+	          rank->self, (unsigned long long)(waited / 1000000000),
+	          ferry_rankset_print(missing(rank, split), text), (unsigned long long)split);
+}
+
+/* Success if all have posted, also where the communicator has failed since: then some may have gone on. */
+static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
+{
+	struct ferry_rank *rank = &comm->rank;
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	uint64_t since = ferry_now_ns();
+	bool reported = false;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		end_without(rank, split);
+		bool failed = ferry_rank_failed(rank), posted = !missing(rank, split);
+		if (posted || failed) {
+			ferry_doorbell_cancel(bell);
+			return posted ? ferrySuccess
+			              : ferry_fail(rank->error, "ferryCommSplit: %s", rank->error_message);
+		}
+		ferry_doorbell_wait(bell, ticket, 100000);
+		ferry_comm_check_sockets(comm);
+		report_stall(rank, split, since, comm->direct.stall_ns, &reported);
+	}
 }
 
 /*
@@ -20,24 +77,13 @@ static bool everyone_posted(struct ferry_rank *rank, uint64_t split)
 static ferryResult_t exchange(struct ferryComm *comm, uint64_t split, int color, int key)
 {
 	struct ferry_rank *rank = &comm->rank;
-	struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
-	struct ferry_board *board = &line->board[split % 2];
+	struct ferry_board *board = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->board[split % 2];
 	atomic_store_explicit(&board->color, color, memory_order_relaxed);
 	atomic_store_explicit(&board->key, key, memory_order_relaxed);
 	atomic_store_explicit(&board->seq, split, memory_order_release);
 	for (int other = 0; other < rank->nranks; other++)
 		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
-	while (1) {
-		uint32_t ticket = ferry_doorbell_prepare(&line->app);
-		bool posted = everyone_posted(rank, split), failed = ferry_rank_failed(rank);
-		if (posted || failed) {
-			ferry_doorbell_cancel(&line->app);
-			return posted ? ferrySuccess
-			              : ferry_fail(rank->error, "ferryCommSplit: %s", rank->error_message);
-		}
-		ferry_doorbell_wait(&line->app, ticket, 100000);
-		ferry_comm_check_sockets(comm);
-	}
+	return wait_for_all(comm, split);
 }
 
 /* The new communicator is made without the lock: its ranks come when they come. */

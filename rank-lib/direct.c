@@ -41,6 +41,14 @@ static void member_check(struct ferry_member *member)
 	ferry_rank_check_sockets(direct_of(member)->rank);
 }
 
+static uint32_t member_beside(struct ferry_member *member)
+{
+	struct ferry_direct *direct = direct_of(member);
+	uint32_t all = atomic_load_explicit(&direct->device->inflight, memory_order_relaxed);
+	uint32_t own = atomic_load_explicit(&direct->inflight, memory_order_relaxed);
+	return all > own ? all - own : 0; /* the two are not counted at once */
+}
+
 static void count_in(struct ferry_direct *direct)
 {
 	atomic_fetch_add_explicit(&direct->inflight, 1, memory_order_relaxed);
@@ -67,6 +75,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .beside = member_beside,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
 

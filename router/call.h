@@ -113,6 +113,19 @@ static inline uint64_t ferry_call_number(const struct ferry_call *call)
 	return atomic_load_explicit(&call->seq, memory_order_relaxed);
 }
 
+/**
+ * Whether the lane is in a run of the call: the stream has reached it and, where rank 0 decides, it has its number. Its
+ * bank and transfers then stay as they are until this lane, too, has ended its half. Where it has ended its half of a
+ * captured call, the D2H lane may begin the next run meanwhile.
+ */
+static inline bool ferry_call_is_in_run(const struct ferry_call *call, enum ferry_direction direction)
+{
+	if (!call->name)
+		return call->ops->started(call);
+	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
+	return seq && seq != call->halves[direction].ended;
+}
+
 /** A lane lets go of it. */
 static inline void ferry_call_drop(struct ferry_call *call)
 {

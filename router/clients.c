@@ -59,7 +59,8 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			ferry_job_fail(job, ferryRemoteError, text);
 		}
 		/* Its connection closes after that: it may still be there, and then takes that for our end. */
-		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor, false);
+		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor,
+		                                                  false, client->detached);
 		if (ending) {
 			client->descriptor = -1;
 			ferry_reaper_give(&clients->jobs->reaper, ending);

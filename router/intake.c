@@ -62,6 +62,22 @@ static void member_check(struct ferry_member *member)
 	(void)member; /* the connection thread sees who dies */
 }
 
+/* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
+static uint32_t member_beside(struct ferry_member *member)
+{
+	const struct ferry_intake *mine = intake_of(member);
+	struct ferry_lanes *lanes = member->lanes;
+	uint32_t calls = 0;
+	pthread_mutex_lock(&lanes->lock);
+	for (struct ferry_member *other = lanes->members; other; other = other->next) {
+		const struct ferry_intake *theirs = intake_of(other);
+		if (theirs != mine && theirs->process == mine->process)
+			calls += atomic_load_explicit(&theirs->calls, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&lanes->lock);
+	return calls;
+}
+
 static void member_begun(struct ferry_member *member)
 {
 	(void)member;
@@ -464,13 +480,14 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .beside = member_beside,
                                                    .take = take,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
 
 /* ---- open, close ---- */
 
-static ferryResult_t map_words(int descriptor, struct ferry_word **words)
+static ferryResult_t map_words(int descriptor, struct ferry_word **words, uint64_t *process)
 {
 	struct stat status;
 	int seals = fcntl(descriptor, F_GET_SEALS);
@@ -485,6 +502,7 @@ static ferryResult_t map_words(int descriptor, struct ferry_word **words)
 	if (memory == MAP_FAILED)
 		return ferry_fail(ferrySystemError, "mmap of a rank's words: %s", strerror(errno));
 	*words = memory;
+	*process = (uint64_t)status.st_ino; /* all of them are in one file system */
 	return ferrySuccess;
 }
 
@@ -494,7 +512,7 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	if (!intake)
 		return ferry_fail(ferrySystemError, "no memory for a rank");
 	memset(intake, 0, sizeof *intake);
-	ferryResult_t result = map_words(job->words_descriptor[rank], &intake->words);
+	ferryResult_t result = map_words(job->words_descriptor[rank], &intake->words, &intake->process);
 	if (result) {
 		free(intake);
 		return result;
@@ -567,24 +585,33 @@ static void end_intake(struct ferry_ending *ending)
 {
 	struct ferry_intake *intake =
 	        (struct ferry_intake *)((char *)ending - offsetof(struct ferry_intake, ending));
+	struct ferry_job *job = intake->job;
+	uint32_t rank = intake->member.rank;
 	int client = intake->client;
-	bool answer = intake->answer;
-	intake_close(intake->job, intake);
+	bool answer = intake->answer, in_order = intake->in_order;
+	intake_close(job, intake);
+	if (in_order)
+		ferry_job_say_left(job, rank);
 	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	close(client);
 }
 
-struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer)
+/* Before the job is ready, the attendant may be at making it, and nobody has submitted anything. */
+bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank)
 {
-	/* Before, the attendant may be at making it, and nobody has submitted anything. */
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
-	struct ferry_intake *intake = ready ? job->intakes[rank] : NULL;
-	if (!intake)
+	return atomic_load_explicit(&job->ready, memory_order_acquire) && job->intakes[rank];
+}
+
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order)
+{
+	if (!ferry_intake_is_open(job, rank))
 		return NULL;
+	struct ferry_intake *intake = job->intakes[rank];
 	job->intakes[rank] = NULL;
 	intake->client = client;
 	intake->answer = answer;
+	intake->in_order = in_order;
 	intake->ending = (struct ferry_ending){.end = end_intake};
 	return &intake->ending;
 }

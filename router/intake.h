@@ -18,10 +18,11 @@ struct ferry_intake {
 	struct ferry_job *job;
 	struct ferry_imports *imports;
 	struct ferry_ring *ring;
-	struct ferry_ending ending;    /* with the two below: connection thread, when the rank leaves; the reaper */
+	struct ferry_ending ending;    /* with the three below: connection thread, when the rank leaves; the reaper */
 	int client;                    /* to be closed; -1: none */
-	bool answer;
+	bool answer, in_order;
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
+	uint64_t process;              /* constant: its number; that of no other process with words here */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */
@@ -40,13 +41,16 @@ struct ferry_intake {
  */
 ferryResult_t ferry_intakes_open(struct ferry_job *job);
 
+/** Whether this router moves the data of the rank, which has not left, nor gone. Connection thread. */
+bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank);
+
 /**
  * The rank leaves, or has gone: what the reaper is to end. When it does, nothing of the rank's submissions is taken any
- * more, and no copy for it is under way; its arena says so (let_go), and only then `client` is closed, and answered
- * before if `answer`. Connection thread, at any time. NULL, and nothing happens: for a rank whose data others move, for
- * one that has left, and before the job is ready.
+ * more, and no copy for it is under way; its arena says so (let_go), and that the rank has left if that is `in_order`;
+ * only then `client` is closed, and answered before if `answer`. Connection thread, at any time. NULL, and nothing
+ * happens: for a rank whose data others move, for one that has left, and before the job is ready.
  */
-struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer);
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order);
 
 /** The job is over: returns when no copy of it is under way. The reaper's thread. */
 void ferry_intakes_close(struct ferry_job *job);

@@ -63,6 +63,32 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 }
 
+/*
+ * Those that wait for something in the arenas. The attendant may be mapping the other domains' arenas: until that is
+ * done, ranks that wait there look for themselves.
+ */
+static void ring_ranks(const struct ferry_job *job)
+{
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		const struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
+		if (job->shared.rank_domain[rank] != job->domain && !ready)
+			continue;
+		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
+		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);
+		ferry_doorbell_ring(&arena->rank_lines[rank].app);
+	}
+}
+
+void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (job->shared.rank_domain[rank] != job->domain)
+		return;
+	atomic_fetch_or_explicit(&header->left, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
@@ -74,19 +100,7 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_futex_wake(&header->attached, -1, true);
 	ferry_futex_wake(&header->ready, -1, true);
-	/*
-	 * The attendant may be mapping the other domains' arenas: until that is done, ranks that wait there look for
-	 * themselves.
-	 */
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
-	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
-		if (job->shared.rank_domain[rank] != job->domain && !ready)
-			continue;
-		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
-		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);
-		ferry_doorbell_ring(&arena->rank_lines[rank].app);
-	}
+	ring_ranks(job);
 }
 
 ferryResult_t ferry_job_failure(struct ferry_job *job)

@@ -118,6 +118,12 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 /** Ends the job for all its ranks with this code and message, unless it has failed before. Any thread of the router. */
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
+/**
+ * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/leavers.h),
+ * once. Connection thread, or the reaper.
+ */
+void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
+
 /** The job is dead: ferryRemoteError with the reason, for a rank that cannot hear it through the arena yet. */
 ferryResult_t ferry_job_failure(struct ferry_job *job);
 

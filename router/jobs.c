@@ -70,7 +70,8 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
                               struct ferry_job **joined)
 {
 	struct ferry_job *job = ferry_jobs_find(jobs, message->key);
-	if (!job && atomic_load(&jobs->draining))
+	uint32_t draining = atomic_load(&jobs->draining);
+	if (!job && (draining == FERRY_DRAINING || (draining == FERRY_RETIRING && !jobs->workers.jobs)))
 		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
 		                  jobs->domain);
 	if (!job) {

@@ -3,7 +3,7 @@
  * The jobs of a router: who finds, makes and ends them, with what staging, and the workers that serve them. The list
  * itself is the workers', who go round it.
  *
- * All is the connection thread's (router/router.c), but `draining`, which anybody sets, 0 to 1; what comes before
+ * All is the connection thread's (router/router.c), but `draining`, which anybody raises; what comes before
  * `staging_used` is written once, before that thread starts.
  */
 #ifndef FERRY_ROUTER_JOBS_H
@@ -13,6 +13,12 @@
 #include "router/mapper.h"
 #include "router/reaper.h"
 #include "router/workers.h"
+
+enum ferry_draining {
+	FERRY_SERVING,
+	FERRY_RETIRING, /* new jobs as long as there is one: ranks of it may make them out of it */
+	FERRY_DRAINING  /* no new jobs */
+};
 
 struct ferry_jobs {
 	struct ferry_workers workers;
@@ -26,7 +32,7 @@ struct ferry_jobs {
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	uint64_t staging_used;
-	_Atomic uint32_t draining; /* 1: no new job */
+	_Atomic uint32_t draining; /* enum ferry_draining */
 };
 
 /** The job of that key, or NULL. */

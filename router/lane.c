@@ -2,6 +2,7 @@
 #include "router/lane.h"
 
 #include "ipc/error.h"
+#include "router/absence.h"
 #include "router/order.h"
 #include "router/slices.h"
 
@@ -67,21 +68,12 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 	return false;
 }
 
-/* H2D lane: whether the stream has reached the call and, where rank 0 decides, the call has its number. */
-static bool may_descend(const struct ferry_call *call)
-{
-	if (!call->name)
-		return call->ops->started(call);
-	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
-	return seq && seq != call->halves[FERRY_DOWN].ended;
-}
-
 /* *ended: this lane's half of the call is over. */
 static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call, bool *ended)
 {
 	bool progress = false, up = seat->direction == FERRY_UP;
 	*ended = false;
-	if (!(up ? advance(lane, call, &progress) : may_descend(call)))
+	if (!(up ? advance(lane, call, &progress) : ferry_call_is_in_run(call, FERRY_DOWN)))
 		return progress;
 	progress |= ferry_slices_move(&lane->copies, seat, call, lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
 	if (!call->halves[seat->direction].left)
@@ -216,7 +208,7 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 		if (*link == call)
 			link = &call->halves[seat->direction].next;
 	}
-	return progress;
+	return progress || (!failed && ferry_absence_end(seat));
 }
 
 void ferry_lane_drop_calls(struct ferry_seat *seat)

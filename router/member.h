@@ -23,6 +23,8 @@ struct ferry_member_ops {
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
+	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
+	uint32_t (*beside)(struct ferry_member *member);
 	/**
 	 * D2H lane, in each round: hands calls that the rank has submitted to the lanes; true if there were any. NULL:
 	 * nobody submits so.

@@ -2,6 +2,7 @@
 #include "router/pair.h"
 
 #include "ipc/error.h"
+#include "ipc/leavers.h"
 
 #include <math.h>
 
@@ -58,6 +59,17 @@ static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer 
 	return false;
 }
 
+bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer)
+{
+	if (transfer->finished == transfer->nslices)
+		return false;
+	if (seat->direction == FERRY_UP)
+		return true;
+	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	return transfer->current && transfer->base + transfer->nslices >
+	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
+}
+
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                       struct ferry_transfer *transfer)
 {
@@ -66,6 +78,9 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, stru
 		return false;
 	if (!transfer->current) {
 		if (seat->message[transfer->peer] != transfer->message)
+			return false;
+		/* What nobody will take is not sent into the window, as if it had arrived (router/absence.h). */
+		if (seat->direction == FERRY_UP && ferry_leavers(seat->member->shared) >> transfer->peer & 1)
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];

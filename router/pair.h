@@ -21,6 +21,12 @@ uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length);
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                       struct ferry_transfer *transfer);
 
+/**
+ * Whether a send that has begun, or is to begin, waits for its receiver, or a receive whose turn it is for slices that
+ * the sender has not published.
+ */
+bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer);
+
 /** A slice of a send or receive has been copied. */
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);
 

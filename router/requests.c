@@ -99,23 +99,25 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 }
 
 /*
- * Who has the answer may free what this router has copied. *handed: the reaper answers. Without a descriptor for that
- * the rank is not answered well, closes its connection, and waits for what is done then.
+ * Who has the answer may free what this router has copied. *handed: the reaper answers, and tells the others. Without a
+ * descriptor for that the rank is not answered well, closes its connection, and waits for what is done then.
  */
 static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client, bool *handed)
 {
+	struct ferry_job *job = client->job;
 	client->detached = true;
-	if (!client->job)
+	if (!job)
 		return ferrySuccess;
-	client->job->detached |= 1ull << client->rank;
+	job->detached |= 1ull << client->rank;
+	if (!ferry_intake_is_open(job, client->rank)) {
+		ferry_job_say_left(job, client->rank);
+		return ferrySuccess;
+	}
 	int copy = fcntl(client->descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (copy < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer DETACH with: %s", strerror(errno));
-	struct ferry_ending *ending = ferry_intake_leave(client->job, client->rank, copy, true);
-	if ((*handed = ending))
-		ferry_reaper_give(&jobs->reaper, ending);
-	else
-		close(copy);
+	*handed = true;
+	ferry_reaper_give(&jobs->reaper, ferry_intake_leave(job, client->rank, copy, true, true));
 	return ferrySuccess;
 }
 

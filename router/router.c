@@ -212,7 +212,13 @@ no_socket:
 
 void ferry_router_drain(struct ferry_router *router)
 {
-	atomic_store(&router->jobs.draining, 1);
+	atomic_store(&router->jobs.draining, FERRY_DRAINING);
+	ferry_clients_wake(&router->clients);
+}
+
+void ferry_router_retire(struct ferry_router *router)
+{
+	atomic_store(&router->jobs.draining, FERRY_RETIRING);
 	ferry_clients_wake(&router->clients);
 }
 

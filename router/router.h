@@ -32,7 +32,13 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 /** From now on new attaches are refused; existing jobs go on. Async-signal-safe (SIGTERM handlers call it). */
 void ferry_router_drain(struct ferry_router *router);
 
-/** Returns when draining and the last job has detached, or idle too long. */
+/**
+ * The same, but as long as there is a job new ones are taken: ranks that are in one may be about to make another out of
+ * it (ferryCommSplit). Not beside ferry_router_drain.
+ */
+void ferry_router_retire(struct ferry_router *router);
+
+/** Returns when draining or retiring and the last job has detached, or idle too long. */
 void ferry_router_wait(struct ferry_router *router);
 
 /** Fails the jobs that are left (their ranks get ferryRemoteError), joins the threads, removes the socket, frees. */

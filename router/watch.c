@@ -5,23 +5,11 @@
 #include "ipc/rankset.h"
 #include "router/order.h"
 
-/*
- * Whether the lane is in a run of the call: its bank and transfers then stay as they are until this lane, too, has
- * ended its half. Where it has ended its half of a captured call, the D2H lane may begin the next run meanwhile.
- */
-static bool has_half(const struct ferry_seat *seat, const struct ferry_call *call)
-{
-	if (!call->name)
-		return call->ops->started(call);
-	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
-	return seq && seq != call->halves[seat->direction].ended;
-}
-
 /* NULL: the lane waits for streams alone. Calls behind this one may wait for it. */
 static const struct ferry_call *first_begun(const struct ferry_seat *seat)
 {
 	const struct ferry_call *call = seat->calls;
-	while (call && !has_half(seat, call))
+	while (call && !ferry_call_is_in_run(call, seat->direction))
 		call = call->halves[seat->direction].next;
 	return call;
 }
@@ -62,6 +50,22 @@ void ferry_watch_other(struct ferry_watch *watch, const struct ferry_copies *oth
 }
 
 /*
+ * Where communicators share a stream, on GPUs the default one of all threads, two ranks that call with them in another
+ * order wait for each other.
+ */
+static const char *describe_beside(struct ferry_member *member, char *text, size_t bytes)
+{
+	uint32_t calls = member->ops->beside(member);
+	if (!calls)
+		return "";
+	snprintf(text, bytes,
+	         "; %u call%s of other communicators of its process %s not over, either: if they share a stream, do "
+	         "all ranks call in the same order?",
+	         calls, calls == 1 ? "" : "s", calls == 1 ? "is" : "are");
+	return text;
+}
+
+/*
  * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or
  * none. Where this rank is one of them, about those that have not finished a call before, without which it may not
  * begin.
@@ -70,12 +74,13 @@ static void report_missing(const struct ferry_seat *seat, const struct ferry_cal
                            uint64_t waited)
 {
 	const struct ferry_member *member = seat->member;
-	char text[FERRY_RANKSET_TEXT];
+	char text[FERRY_RANKSET_TEXT], beside[160];
 	unsigned long long seconds = waited / 1000000000, seq = ferry_call_number(call), before;
 	const char *name = ferry_collective_name(call->shape & 0xff);
 	if (!(missing >> member->rank & 1))
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to reach call %llu (%s)", member->rank,
-		          seconds, ferry_rankset_print(missing, text), seq, name);
+		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to reach call %llu (%s)%s", member->rank,
+		          seconds, ferry_rankset_print(missing, text), seq, name,
+		          describe_beside(seat->member, beside, sizeof beside));
 	else if ((before = ferry_order_blocked_by(member, call, &missing)) != 0)
 		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)",
 		          member->rank, seconds, missing ? ferry_rankset_print(missing, text) : "the routers", before,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COUNT 30011
 
@@ -431,6 +432,54 @@ static void premulsum_reads_a_device_scalar_when_its_stream_reaches_the_call(voi
 	places_close(places, &gang);
 }
 
+/*
+ * CUDA has one default stream for all threads, so two communicators that are called in it in another order on each rank
+ * wait for each other. What whoever moves the data has written to stderr.
+ */
+static void communicators_in_the_default_stream_in_another_order_are_told_of(void **state)
+{
+	static const char words[] = "1 call of other communicators of its process is not over";
+	struct gang gangs[2];
+	struct place places[MOST_PLACES];
+	char path[] = "/tmp/ferry-streams-XXXXXX", said[4096] = "";
+	int file = mkstemp(path), before = dup(STDERR_FILENO);
+	(void)state;
+	assert_true(file >= 0 && before >= 0);
+	unlink(path);
+	setenv("FERRY_STALL_SECONDS", "1", 1);
+	dup2(file, STDERR_FILENO);
+	for (int i = 0; i < 2; i++)
+		gang_open(&gangs[i], 2, devices, 1);
+	places_open(places, &gangs[0], 1);
+	for (int i = 0; i < 4; i++) {
+		struct place *place = &places[i % 2];
+		place_enter(place);
+		OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), 1, ferryUint32, ferrySum,
+		                  gangs[(i + i / 2) % 2].comms[i % 2], NULL));
+	}
+	for (int waited = 0; waited < 5000 && !strstr(said, words); waited += 10) {
+		doze(10);
+		if (pread(file, said, sizeof said - 1, 0) < 0)
+			break;
+	}
+	for (int i = 0; i < 2; i++) {
+		for (int rank = 0; rank < 2; rank++)
+			OK(ferryCommAbort(gangs[i].comms[rank]));
+		domains_close();
+	}
+	dup2(before, STDERR_FILENO);
+	close(before);
+	close(file);
+	unsetenv("FERRY_STALL_SECONDS");
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[rank]);
+		CU(cuStreamSynchronize(NULL));
+	}
+	places_close(places, &gangs[0]);
+	if (!strstr(said, words))
+		fail_msg("not said: \"%s\" but \"%s\"", words, said);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -440,6 +489,7 @@ int main(void)
 	        cmocka_unit_test_teardown(ranks_of_three_threads_may_share_a_device, no_misuse),
 	        cmocka_unit_test_teardown(two_communicators_on_two_streams_at_once, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_is_destroyed_beside_calls_of_another, no_misuse),
+	        cmocka_unit_test_teardown(communicators_in_the_default_stream_in_another_order_are_told_of, no_misuse),
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
 	        cmocka_unit_test_teardown(lanes_look_for_the_next_call_for_a_while, no_misuse),

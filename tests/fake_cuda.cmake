@@ -30,8 +30,14 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(ends LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
   add_test(NAME ends_on_host COMMAND ends)
   set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
+  ferry_test(leaving LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
+  add_test(NAME leaving_on_host COMMAND leaving)
+  set_tests_properties(leaving_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
+  add_test(NAME leaving_on_host_routers COMMAND leaving)
+  set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
+    ENVIRONMENT "FERRY_TEST_HOST=1;FERRY_TEST_MAPPED=1")
   # And with router processes, which move the data.
-  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs ends)
+  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs ends leaving)
     add_test(NAME ${suite}_mapped COMMAND ${suite})
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -44,6 +50,7 @@ if(CUDA_INCLUDE_DIR)
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(cuda_export SOURCES ${device}/open.c ${device}/host.c ${device}/host_stream.c
+    ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
@@ -53,6 +60,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   ferry_test(exports SOURCES ../rank-lib/exports.c ${device}/open.c ${device}/host.c ${device}/host_stream.c
+    ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()

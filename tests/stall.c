@@ -27,6 +27,31 @@ static void sleep_ms(long ms)
 	nanosleep(&time, NULL);
 }
 
+/* What is written to stderr meanwhile. */
+struct listener {
+	int file, before;
+};
+
+static void listen_open(struct listener *listener)
+{
+	char path[] = "/tmp/ferry-stall-XXXXXX";
+	listener->file = mkstemp(path);
+	listener->before = dup(STDERR_FILENO);
+	assert_true(listener->file >= 0 && listener->before >= 0);
+	unlink(path);
+	dup2(listener->file, STDERR_FILENO);
+}
+
+static void listen_close(struct listener *listener, char *said, size_t room)
+{
+	dup2(listener->before, STDERR_FILENO);
+	close(listener->before);
+	ssize_t length = pread(listener->file, said, room - 1, 0);
+	close(listener->file);
+	assert_true(length >= 0);
+	said[length] = '\0';
+}
+
 /*
  * AllReduces of 256 KiB, each rank's on so many streams one after another, of ranks that all but the first come so much
  * later; what was written to stderr meanwhile.
@@ -35,11 +60,8 @@ static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms,
 {
 	ferryComm_t comms[RANKS];
 	ferryStream_t streams[RANKS][3] = {{NULL}};
-	char path[] = "/tmp/ferry-stall-XXXXXX";
-	int file = mkstemp(path), before = dup(STDERR_FILENO);
-	assert_true(file >= 0 && before >= 0);
-	unlink(path);
-	dup2(file, STDERR_FILENO);
+	struct listener listener;
+	listen_open(&listener);
 	ferryResult_t result = ferryCommInitAll(comms, nranks, NULL);
 	for (int rank = 0; rank < nranks && !result; rank++) {
 		if (rank == 1)
@@ -55,13 +77,8 @@ static void call_with_delay(int nranks, int ncalls, int nstreams, long delay_ms,
 			result = ferryStreamDestroy(streams[rank][i]);
 	for (int rank = 0; rank < nranks; rank++)
 		ferryCommDestroy(comms[rank]);
-	dup2(before, STDERR_FILENO);
-	close(before);
-	ssize_t length = pread(file, said, room - 1, 0);
-	close(file);
+	listen_close(&listener, said, room);
 	assert_int_equal(result, ferrySuccess);
-	assert_true(length >= 0);
-	said[length] = '\0';
 }
 
 /*
@@ -127,6 +144,77 @@ static void a_copy_that_takes_long_is_reported_once_by_its_lane(void **state)
 	}
 }
 
+static void *split(void *argument)
+{
+	ferryComm_t *made = argument;
+	return ferryCommSplit(made[0], 0, 0, &made[1], NULL) ? argument : NULL;
+}
+
+static void a_split_names_once_who_has_not_called_it(void **state)
+{
+	char said[4096];
+	ferryComm_t comms[2], made[2][2];
+	pthread_t threads[2];
+	struct listener listener;
+	void *failed[2];
+	(void)state;
+	assert_int_equal(ferryCommInitAll(comms, 2, NULL), ferrySuccess);
+	listen_open(&listener);
+	for (int rank = 0; rank < 2; rank++) {
+		made[rank][0] = comms[rank];
+		assert_int_equal(pthread_create(&threads[rank], NULL, split, made[rank]), 0);
+		sleep_ms(rank ? 0 : 3500);
+	}
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(pthread_join(threads[rank], &failed[rank]), 0);
+	listen_close(&listener, said, sizeof said);
+	assert_true(!failed[0] && !failed[1]);
+	char *line = strstr(said, "rank 0 has waited 2 s in ferryCommSplit for rank 1 to call it, too (split 1)\n");
+	if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
+		fail_msg("not this alone, but \"%s\"", said);
+	for (int rank = 0; rank < 2; rank++)
+		for (int i = 0; i < 2; i++)
+			ferryCommDestroy(made[rank][i]);
+}
+
+/* Each of two streams has both communicators' calls, in another order. */
+static void communicators_that_share_streams_in_another_order_are_told_of(void **state)
+{
+	char said[4096];
+	ferryComm_t comms[2][2];
+	ferryStream_t streams[2];
+	struct listener listener;
+	(void)state;
+	listen_open(&listener);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(ferryCommInitAll(comms[i], 2, NULL), ferrySuccess);
+		assert_int_equal(ferryStreamCreate(&streams[i], i), ferrySuccess);
+	}
+	for (int i = 0; i < 4; i++) {
+		int rank = i % 2, which = i / 2 ? !rank : rank;
+		assert_int_equal(ferryAllReduce(inputs[rank], outputs[rank], 1, ferryFloat32, ferrySum,
+		                                comms[which][rank], streams[rank]),
+		                 ferrySuccess);
+	}
+	sleep_ms(3000);
+	for (int i = 0; i < 2; i++)
+		for (int rank = 0; rank < 2; rank++)
+			ferryCommAbort(comms[i][rank]);
+	for (int i = 0; i < 2; i++)
+		ferryStreamDestroy(streams[i]);
+	listen_close(&listener, said, sizeof said);
+	for (int rank = 0; rank < 2; rank++) {
+		char line[256];
+		snprintf(line, sizeof line,
+		         "rank %d has waited 2 s for rank %d to reach call 1 (allreduce); 1 call of other "
+		         "communicators of its process is not over, either: if they share a stream, do all ranks "
+		         "call in the same order?\n",
+		         rank, !rank);
+		if (!strstr(said, line))
+			fail_msg("not said: \"%s\" but \"%s\"", line, said);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -134,6 +222,8 @@ int main(void)
 	        cmocka_unit_test(late_ranks_are_named_also_where_calls_wait_behind),
 	        cmocka_unit_test(who_may_not_begin_names_those_that_have_not_finished),
 	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_its_lane),
+	        cmocka_unit_test(communicators_that_share_streams_in_another_order_are_told_of),
+	        cmocka_unit_test(a_split_names_once_who_has_not_called_it),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DEVICE", "host", 1);

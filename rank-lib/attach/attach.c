@@ -18,7 +18,10 @@ static void disconnect(int *connection)
 	close(closed);
 }
 
-/* Asks again where an idle router has left between our connecting and its looking: another one is started then. */
+/*
+ * Asks again where an idle router has left between our connecting and its looking: another one is started then. Not
+ * where a rank hosts it: that has ended, and with it the job.
+ */
 static ferryResult_t ask_router(struct ferry_rank *rank, const struct ferry_routers *routers,
                                 const struct ferry_layout *layout, uint32_t domain,
                                 struct ferry_attach_message *message, const int *words,
@@ -32,7 +35,7 @@ static ferryResult_t ask_router(struct ferry_rank *rank, const struct ferry_rout
 		if (!result)
 			return ferrySuccess;
 		disconnect(&rank->sockets[domain]);
-		if (result != ferryRemoteError || routers->mode == FERRY_ROUTER_REQUIRED)
+		if (result != ferryRemoteError || routers->mode != FERRY_ROUTER_AUTO)
 			break;
 	}
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);

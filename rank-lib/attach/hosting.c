@@ -80,7 +80,7 @@ void ferry_hosting_leave(const char *directory, const char *prefix, bool abort)
 	}
 	pthread_mutex_unlock(&hosted_lock);
 	for (struct hosted *entry = mine; entry; entry = entry->next)
-		ferry_router_drain(entry->router);
+		ferry_router_retire(entry->router);
 	while (mine) {
 		struct hosted *entry = mine;
 		mine = entry->next;

@@ -15,8 +15,8 @@
 ferryResult_t ferry_hosting_join(const char *prefix);
 
 /**
- * One less. The last one ends those that this process hosts: once the other ranks have detached, or at once with
- * `abort`.
+ * One less. The last one ends those that this process hosts: once the other ranks have detached, also from
+ * communicators that they make out of theirs meanwhile, or at once with `abort`.
  */
 void ferry_hosting_leave(const char *directory, const char *prefix, bool abort);
 

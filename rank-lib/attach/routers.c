@@ -37,6 +37,10 @@ static ferryResult_t start_router(const struct ferry_routers *routers, const str
                                   uint32_t domain, const char *path)
 {
 	char command[4096];
+	/* hosting it here one would wait for the others alone */
+	if (routers->mode == FERRY_ROUTER_EMBEDDED && routers->met)
+		return ferry_fail(ferryRemoteError,
+		                  "the rank that hosted the router of domain %u has aborted, died or left", domain);
 	if (routers->mode == FERRY_ROUTER_EMBEDDED) {
 		ferryResult_t result = ferry_hosting_start(layout, domain, routers->directory, routers->prefix, path);
 		return result == ferryInvalidUsage ? ferrySuccess : result; /* another rank was first */

@@ -6,6 +6,8 @@
 #include "ipc/ferry_types.h"
 #include "ipc/layout.h"
 
+#include <stdbool.h>
+
 enum ferry_router_mode {
 	FERRY_ROUTER_AUTO,     /* those that answer; others are started */
 	FERRY_ROUTER_REQUIRED, /* those that answer */
@@ -16,6 +18,9 @@ enum ferry_router_mode {
 struct ferry_routers {
 	enum ferry_router_mode mode;
 	char directory[64], prefix[48]; /* of their sockets */
+	/* they were there, for the communicator that this one comes out of: one that is hosted and answers no more has
+	 * gone with its host */
+	bool met;
 };
 
 /**
@@ -24,7 +29,10 @@ struct ferry_routers {
  */
 ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mode, const uint8_t *key);
 
-/** Connects to that domain's router, starting it if need be. */
+/**
+ * Connects to that domain's router, starting it if need be. Errors: what starting it says; ferryRemoteError for a
+ * hosted one that was met and is gone; those of ferry_attach_connect.
+ */
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                     uint32_t domain, int *connection);
 

@@ -2,6 +2,7 @@
 #include "rank-lib/device/host.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/default_stream.h"
 #include "rank-lib/device/host_stream.h"
 
 #include <pthread.h>
@@ -13,14 +14,14 @@ static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ferryResult_t enqueue_ticket(struct ferry_device *device, ferryStream_t stream, struct ferry_ticket *ticket)
 {
-	return ferry_host_enqueue(stream ? stream : ((struct ferry_host_device *)device)->stream, ticket);
+	ferryResult_t result = stream ? ferrySuccess : ferry_default_stream(device->ordinal, &stream);
+	return result ? result : ferry_host_enqueue(stream, ticket);
 }
 
 static ferryResult_t check_stream(struct ferry_device *device, ferryStream_t stream, struct ferry_stream_state *state)
 {
-	(void)device;
 	*state = (struct ferry_stream_state){0};
-	return stream ? ferry_host_check_stream(stream) : ferrySuccess;
+	return stream ? ferry_host_check_stream(stream) : ferry_default_stream(device->ordinal, &stream);
 }
 
 static ferryResult_t check_buffer(struct ferry_device *device, const void *buffer, size_t bytes, const char *what)
@@ -56,25 +57,22 @@ static const struct ferry_device_ops host_ops = {.kind = "host",
 void ferry_host_before_fork(void)
 {
 	pthread_mutex_lock(&devices_lock);
-	ferry_host_streams_before_fork();
+	ferry_default_streams_before_fork();
 }
 
 void ferry_host_after_fork(bool in_child)
 {
 	if (in_child)
 		memset(devices, 0, sizeof devices);
-	ferry_host_streams_after_fork(in_child);
+	ferry_default_streams_after_fork(in_child);
 	pthread_mutex_unlock(&devices_lock);
 }
 
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 {
 	ferryResult_t result = ferrySuccess;
-	ferryStream_t stream;
 	if (ordinal < 0 || ordinal >= FERRY_HOST_DEVICES)
 		return ferry_fail(ferryInvalidArgument, "host device %d: 0 to %d", ordinal, FERRY_HOST_DEVICES - 1);
-	if ((result = ferry_host_default_stream(ordinal, &stream)))
-		return result;
 	pthread_mutex_lock(&devices_lock);
 	struct ferry_host_device *device = devices[ordinal];
 	if (!device) {
@@ -90,7 +88,6 @@ ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)
 		device->base.ops = &host_ops;
 		device->base.copier = &device->copier.base;
 		device->base.ordinal = ordinal;
-		device->stream = stream;
 		devices[ordinal] = device;
 	}
 	if (device) {

@@ -12,7 +12,6 @@ struct ferry_host_device {
 	struct ferry_device base;
 	uint32_t users; /* under the table's lock */
 	struct ferry_host_copier copier;
-	ferryStream_t stream; /* the default stream */
 };
 
 /** As ferry_device_open. The ordinal is from 0 to FERRY_HOST_DEVICES - 1. */

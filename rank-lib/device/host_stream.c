@@ -23,6 +23,7 @@ enum operation_kind { RUN_FUNCTION, RUN_COPY, RUN_CALL, RECORD_EVENT, WAIT_EVENT
 /* What one ferryEventRecord stands for; shared by the event, the stream that reaches it and those that wait for it. */
 struct record {
 	_Atomic uint32_t holders;
+	const struct ferryStream *stream; /* constant: where it was recorded; not to be looked into */
 	_Atomic uint32_t reached; /* futex word; written by the recording stream's runner, release, after time_ns */
 	uint64_t time_ns;
 };
@@ -48,7 +49,6 @@ struct ferryStream {
 	uint64_t appended, retired;  /* operations since the stream was made */
 	uint32_t waiters;            /* threads in synchronize that wait for somebody else's running */
 	bool busy, wanted, stop, has_thread;
-	bool is_default;             /* constant */
 	pthread_t thread;
 	ferryResult_t error;         /* of the first call that failed since the last synchronize */
 	char message[512];
@@ -61,13 +61,13 @@ struct ferryEvent {
 	struct record *record;       /* of the last ferryEventRecord; NULL: never recorded */
 };
 
-static ferryStream_t defaults[FERRY_HOST_DEVICES];
-/*
- * How far each default stream was filled when this thread last put something into it: what ferryStreamSynchronize(NULL)
- * waits for.
- */
-static _Thread_local uint64_t used_to[FERRY_HOST_DEVICES];
-static pthread_mutex_t defaults_lock = PTHREAD_MUTEX_INITIALIZER;
+/* A host function that this thread is in, of that stream; where one synchronizes with another stream, several. */
+struct running {
+	const struct ferryStream *stream;
+	const struct running *outer;
+};
+
+static _Thread_local const struct running *running;
 /* between the process that loaded the library and this one; written where a child has one thread yet */
 static uint32_t forks;
 
@@ -107,11 +107,35 @@ static void keep_error(struct ferryStream *stream, struct ferry_ticket *ticket)
 	snprintf(stream->message, sizeof stream->message, "a call in this stream failed: %.400s", ticket->message);
 }
 
-static void run(struct operation *operation)
+static void run_function(const struct ferryStream *stream, const struct operation *operation)
+{
+	struct running frame = {.stream = stream, .outer = running};
+	running = &frame;
+	operation->call_back.function(operation->call_back.argument);
+	running = frame.outer;
+}
+
+/* Whether this thread is in a host function of the stream: what is behind that comes when the function has returned. */
+static bool is_inside(const struct ferryStream *stream)
+{
+	const struct running *frame = running;
+	while (frame && frame->stream != stream)
+		frame = frame->outer;
+	return frame;
+}
+
+static ferryResult_t say_inside(const char *function, const char *what, const void *which)
+{
+	return ferry_fail(ferryInvalidUsage,
+	                  "%s inside a host function of the same stream: %s %p waits for the function to return",
+	                  function, what, which);
+}
+
+static void run(const struct ferryStream *stream, struct operation *operation)
 {
 	switch (operation->kind) {
 	case RUN_FUNCTION:
-		operation->call_back.function(operation->call_back.argument);
+		run_function(stream, operation);
 		break;
 	case RUN_COPY:
 		memmove(operation->copy.destination, operation->copy.source, operation->copy.bytes);
@@ -156,7 +180,7 @@ static void drain(struct ferryStream *stream, uint64_t target)
 		struct operation *operation = stream->head;
 		stream->busy = true;
 		pthread_mutex_unlock(&stream->lock);
-		run(operation);
+		run(stream, operation);
 		pthread_mutex_lock(&stream->lock);
 		stream->busy = false;
 		retire(stream, operation);
@@ -199,8 +223,6 @@ static void append(struct ferryStream *stream, struct operation *operation)
 	*stream->end = operation;
 	stream->end = &operation->next;
 	stream->appended++;
-	if (stream->is_default)
-		used_to[stream->ordinal] = stream->appended;
 }
 
 /* Under lock. Drops finished calls at the head, so that a stream whose work is over counts as idle. */
@@ -293,40 +315,39 @@ ferryResult_t ferryStreamCreate(ferryStream_t *made, int ordinal)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream)
-{
-	ferryResult_t result = ferrySuccess;
-	pthread_mutex_lock(&defaults_lock);
-	if (!defaults[ordinal] && !(result = ferryStreamCreate(&defaults[ordinal], ordinal)))
-		defaults[ordinal]->is_default = true;
-	*stream = defaults[ordinal];
-	pthread_mutex_unlock(&defaults_lock);
-	return result;
-}
-
-void ferry_host_streams_before_fork(void)
-{
-	pthread_mutex_lock(&defaults_lock);
-}
-
-void ferry_host_streams_after_fork(bool in_child)
-{
-	if (in_child) {
-		forks++;
-		memset(defaults, 0, sizeof defaults);
-		memset(used_to, 0, sizeof used_to); /* of the thread that forked, the only one */
-	}
-	pthread_mutex_unlock(&defaults_lock);
-}
-
-/*
- * Waits for the first `target` operations, not for what others append meanwhile: that may depend on the caller's next
- * call.
- */
-static ferryResult_t synchronize(struct ferryStream *stream, uint64_t target)
+void ferry_host_leave_stream(ferryStream_t stream)
 {
 	pthread_mutex_lock(&stream->lock);
-	target = target < stream->appended ? target : stream->appended;
+	retire_finished(stream);
+	if (stream->head && want_thread(stream))
+		ferry_forget_message(); /* whoever has it next runs what is left */
+	pthread_mutex_unlock(&stream->lock);
+}
+
+bool ferry_host_take_stream(ferryStream_t stream)
+{
+	pthread_mutex_lock(&stream->lock);
+	retire_finished(stream);
+	bool idle = !stream->head;
+	if (idle)
+		stream->error = ferrySuccess;
+	pthread_mutex_unlock(&stream->lock);
+	return idle;
+}
+
+void ferry_host_streams_forked(void)
+{
+	forks++;
+	running = NULL;
+}
+
+/* Waits for what is there now, not for what others append meanwhile: that may depend on the caller's next call. */
+ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function)
+{
+	if (is_inside(stream))
+		return say_inside(function, "stream", stream);
+	pthread_mutex_lock(&stream->lock);
+	uint64_t target = stream->appended;
 	while (stream->retired < target) {
 		if (!stream->busy) {
 			drain(stream, target);
@@ -348,30 +369,14 @@ static ferryResult_t synchronize(struct ferryStream *stream, uint64_t target)
 	return result;
 }
 
-ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
-{
-	ferryResult_t result = ferrySuccess;
-	if (stream)
-		return (result = check_stream(stream)) ? result : synchronize(stream, UINT64_MAX);
-	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
-		if (!used_to[i])
-			continue;
-		ferryStream_t one;
-		ferryResult_t this_one = ferry_host_default_stream(i, &one);
-		if (!this_one)
-			this_one = synchronize(one, used_to[i]);
-		result = result ? result : this_one;
-		used_to[i] = 0;
-	}
-	return result;
-}
-
 ferryResult_t ferryStreamDestroy(ferryStream_t stream)
 {
 	ferryResult_t result = check_stream(stream);
 	if (result)
 		return result;
-	result = synchronize(stream, UINT64_MAX);
+	if (is_inside(stream))
+		return say_inside("ferryStreamDestroy", "stream", stream);
+	result = ferry_host_synchronize(stream, "ferryStreamDestroy");
 	pthread_mutex_lock(&stream->lock);
 	stream->stop = true;
 	pthread_cond_broadcast(&stream->changed);
@@ -494,6 +499,7 @@ ferryResult_t ferryEventRecord(ferryEvent_t event, ferryStream_t stream)
 		return ferry_fail(ferrySystemError, "no memory for an event record");
 	}
 	atomic_store(&record->holders, 2);
+	record->stream = stream;
 	operation->record = record;
 	pthread_mutex_lock(&event->lock);
 	struct record *before = event->record;
@@ -526,10 +532,12 @@ ferryResult_t ferryEventSynchronize(ferryEvent_t event)
 	if (result)
 		return result;
 	struct record *record = record_of(event);
-	if (record)
+	if (record && !record_reached(record) && is_inside(record->stream))
+		result = say_inside("ferryEventSynchronize", "event", event);
+	else if (record)
 		record_wait(record);
 	record_drop(record);
-	return ferrySuccess;
+	return result;
 }
 
 ferryResult_t ferryEventQuery(ferryEvent_t event)

@@ -11,17 +11,25 @@
 
 #define FERRY_HOST_DEVICES 256
 
-/** The default stream of device `ordinal`; made on first use, kept until the process ends. */
-ferryResult_t ferry_host_default_stream(int ordinal, ferryStream_t *stream);
-
 /** Puts the ticket into the stream, which holds it until it has passed it. */
 ferryResult_t ferry_host_enqueue(ferryStream_t stream, struct ferry_ticket *ticket);
 
 /** ferrySuccess for a stream of this process. */
 ferryResult_t ferry_host_check_stream(ferryStream_t stream);
 
-/** Around a fork, as in host.h, for streams alone. */
-void ferry_host_streams_before_fork(void);
-void ferry_host_streams_after_fork(bool in_child);
+/**
+ * ferryStreamSynchronize of a stream that has been checked, under the name of the function that does so. Errors: of the
+ * calls waited for; ferryInvalidUsage inside a host function of that stream.
+ */
+ferryResult_t ferry_host_synchronize(ferryStream_t stream, const char *function);
+
+/** The thread that has used it ends: what is left in it moves without. */
+void ferry_host_leave_stream(ferryStream_t stream);
+
+/** Whether it is idle, and may be another thread's, which hears of no errors from before. */
+bool ferry_host_take_stream(ferryStream_t stream);
+
+/** In a child, after a fork: the streams and events that it has are its parent's. */
+void ferry_host_streams_forked(void);
 
 #endif

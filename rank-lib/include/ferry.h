@@ -39,7 +39,11 @@ extern "C" {
 
 /** A rank's place in a communicator; made by one of ferryCommInit..., freed by ferryCommDestroy or ferryCommAbort. */
 typedef struct ferryComm *ferryComm_t;
-/** A host stream, or a cudaStream_t cast to this type. NULL: the default stream of the communicator's device. */
+/**
+ * A host stream, or a cudaStream_t cast to this type. NULL: on host devices the calling thread's own default stream of
+ * the communicator's device; on GPUs CUDA's legacy default stream, which all threads share: there communicators must be
+ * called in the same order on all ranks.
+ */
 typedef struct ferryStream *ferryStream_t;
 /** An event of host devices. */
 typedef struct ferryEvent *ferryEvent_t;
@@ -120,7 +124,11 @@ FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, fer
                                        const ferryConfig_t *config);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
-/** Finalizes and frees. A rank that hosts an embedded router stays in this call until the other ranks have detached. */
+/**
+ * Finalizes and frees. Calls that this rank took part in complete on the others; one that it never made ends there, and
+ * with it their communicator, with ferryRemoteError. A rank that hosts an embedded router stays in this call until the
+ * other ranks have detached.
+ */
 FERRY_API ferryResult_t ferryCommDestroy(ferryComm_t comm);
 /** Frees at once: calls under way here and on the other ranks end with ferryRemoteError. */
 FERRY_API ferryResult_t ferryCommAbort(ferryComm_t comm);
@@ -240,7 +248,9 @@ FERRY_API ferryResult_t ferryStreamCreate(ferryStream_t *stream, int ordinal);
 FERRY_API ferryResult_t ferryStreamDestroy(ferryStream_t stream);
 /**
  * Waits for what is in the stream now. NULL: for what the calling thread has put into default streams (of any host
- * device). Returns the first error of the calls waited for.
+ * device). Returns the first error of the calls waited for. ferryInvalidUsage inside a host
+ * function of that stream, which would wait for itself; the same goes for ferryStreamDestroy, and for
+ * ferryEventSynchronize of what comes behind it.
  */
 FERRY_API ferryResult_t ferryStreamSynchronize(ferryStream_t stream);
 /** ferrySuccess if all work is done, ferryInProgress if not. */

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that leave one by one, each behind its last call, while others go on: ipc/leavers.h, router/absence.c. Rank r
+ * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the
+ * middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it
+ * needs of that call, and rank 0 does not.
+ *
+ * Nobody waits for ever: a call that cannot complete ends with the job. And the job does not end while a call that all
+ * have made is under way on any rank. Banks are under way side by side, a bank's calls one after another. Slices are
+ * left out: a rank finishes a call some time after all have submitted it.
+ *
+ * Each of these breaks it, as scripts/check-models shows:
+ *   -DEARLY_BIT    a rank's bit is set before its lanes have stored their last
+ *   -DNO_PATIENCE  the job is ended though ranks are in calls that who has left took part in
+ *   -DNO_LOOK      nobody looks who has left
+ *   -DFOR_ANY      calls that any, not each, of those who have left has finished are waited for
+ */
+#define RANKS 3
+#define CALLS 2
+#define BANKS 2
+
+byte makes[RANKS];
+bool drops;                    /* rank 2 its last call */
+byte submitted[RANKS * BANKS]; /* last call of the rank in the bank */
+byte finished[RANKS * BANKS];
+byte through[RANKS];           /* banks of the rank that have no calls left */
+bool gone[RANKS];
+bool failed;
+
+#define BANK(rank, call) ((rank) * BANKS + (call) % BANKS)
+#define SUBMITTED(c) (submitted[BANK(0, c)] >= c && submitted[BANK(1, c)] >= c && submitted[BANK(2, c)] >= c)
+#define OVER(c) (finished[BANK(0, c)] >= c && finished[BANK(1, c)] >= c && finished[BANK(2, c)] >= c)
+#define DROPPED(c) (drops && c == makes[2])
+#define COMPLETES(c) (makes[0] >= c && makes[1] >= c && makes[2] >= c && !DROPPED(c))
+#define MAY_FINISH(rank, c) (SUBMITTED(c) && !(DROPPED(c) && rank != 1))
+
+/* ferry_leavers, and for who has left, `l` as bits: ferry_leavers_are_over. */
+#define LEAVERS (gone[0] + 2 * gone[1] + 4 * gone[2])
+#define HAS(l, rank) (((l) >> (rank)) & 1)
+#define LATER(x, y, bank) (finished[BANK(x, bank)] >= finished[BANK(y, bank)])
+#ifdef FOR_ANY
+#define PAST(l, x, bank) ((!HAS(l, 0) || LATER(x, 0, bank)) && (!HAS(l, 1) || LATER(x, 1, bank)) && \
+                          (!HAS(l, 2) || LATER(x, 2, bank)))
+#else
+#define PAST(l, x, bank) ((HAS(l, 0) && LATER(x, 0, bank)) || (HAS(l, 1) && LATER(x, 1, bank)) || \
+                          (HAS(l, 2) && LATER(x, 2, bank)))
+#endif
+#define PAST_ALL(l, x) (HAS(l, x) || (PAST(l, x, 0) && PAST(l, x, 1)))
+#ifdef NO_PATIENCE
+#define ARE_OVER(l) true
+#else
+#define ARE_OVER(l) (PAST_ALL(l, 0) && PAST_ALL(l, 1) && PAST_ALL(l, 2))
+#endif
+
+/* Ranks, as bits, that have not finished call c. */
+#define LACKS(c) ((finished[BANK(0, c)] < c) + 2 * (finished[BANK(1, c)] < c) + 4 * (finished[BANK(2, c)] < c))
+
+/* ferry_absence_end, at call c. */
+inline look(c)
+{
+	seen = LEAVERS;
+	atomic {
+		failed = failed || ((seen & LACKS(c)) && ARE_OVER(seen));
+		seen = 0
+	}
+}
+
+inline finish(rank, c)
+{
+#ifdef EARLY_BIT
+	/* the rank's thread goes ahead of its lanes */
+	gone[rank] = gone[rank] || (c == makes[rank] && through[rank] == BANKS - 1);
+#endif
+	finished[BANK(rank, c)] = c
+}
+
+proctype bank(byte me; byte c)
+{
+	byte seen;
+	bool looked; /* at a time of its own choice; after that, when a look would tell */
+	do
+	:: c > makes[me] -> break
+	:: else ->
+		atomic {
+			if
+			:: c <= BANKS || OVER(c - BANKS)
+			:: failed -> break
+			fi;
+			submitted[BANK(me, c)] = c
+		}
+		do
+		:: MAY_FINISH(me, c) && !failed -> finish(me, c); break
+		:: me == 2 && DROPPED(c) && SUBMITTED(c) -> break
+		:: failed -> break
+#ifndef NO_LOOK
+		:: !looked -> looked = true; look(c)
+		:: (LEAVERS & LACKS(c)) && ARE_OVER(LEAVERS) && !failed -> look(c)
+#endif
+		od;
+		if
+		:: finished[BANK(me, c)] < c -> assert(!COMPLETES(c)); break
+		:: else
+		fi;
+		looked = false;
+		c = c + BANKS
+	od;
+	/* the last: its router says that it has left; not where the job has failed */
+	atomic {
+		through[me]++;
+		if
+		:: through[me] == BANKS && !failed -> gone[me] = true
+		:: else
+		fi
+	}
+}
+
+init
+{
+	byte calls;
+	atomic {
+		makes[0] = CALLS;
+		select(calls : 1 .. CALLS);
+		makes[1] = calls;
+		select(calls : 1 .. CALLS);
+		makes[2] = calls;
+		if
+		:: drops = true
+		:: drops = false
+		fi;
+		run bank(0, 1);
+		run bank(0, 2);
+		run bank(1, 1);
+		run bank(1, 2);
+		run bank(2, 1);
+		run bank(2, 2)
+	}
+}

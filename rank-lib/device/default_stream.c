@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/device/default_stream.h"
+
+#include "ipc/error.h"
+#include "rank-lib/device/host_stream.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One that no thread has. */
+struct kept {
+	ferryStream_t stream;
+	struct kept *next;
+};
+
+static _Thread_local ferryStream_t mine[FERRY_HOST_DEVICES];
+static struct kept *free_ones[FERRY_HOST_DEVICES]; /* under free_lock */
+static pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t at_end; /* set in threads that have a default stream */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool has_key;
+
+/* Without memory for it nobody uses the stream again; what is left in it moves all the same. */
+static void keep(int ordinal, ferryStream_t stream)
+{
+	struct kept *kept = malloc(sizeof *kept);
+	if (!kept)
+		return;
+	kept->stream = stream;
+	pthread_mutex_lock(&free_lock);
+	kept->next = free_ones[ordinal];
+	free_ones[ordinal] = kept;
+	pthread_mutex_unlock(&free_lock);
+}
+
+/* Of a thread that ends. */
+static void give_back(void *unused)
+{
+	(void)unused;
+	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
+		if (!mine[i])
+			continue;
+		ferry_host_leave_stream(mine[i]);
+		keep(i, mine[i]);
+		mine[i] = NULL;
+	}
+}
+
+static void make_key(void)
+{
+	has_key = !pthread_key_create(&at_end, give_back);
+}
+
+/* NULL: none is idle. */
+static ferryStream_t take(int ordinal)
+{
+	ferryStream_t stream = NULL;
+	pthread_mutex_lock(&free_lock);
+	for (struct kept **link = &free_ones[ordinal]; *link; link = &(*link)->next) {
+		struct kept *kept = *link;
+		if (!ferry_host_take_stream(kept->stream))
+			continue;
+		stream = kept->stream;
+		*link = kept->next;
+		free(kept);
+		break;
+	}
+	pthread_mutex_unlock(&free_lock);
+	return stream;
+}
+
+ferryResult_t ferry_default_stream(int ordinal, ferryStream_t *stream)
+{
+	if (!mine[ordinal] && !(mine[ordinal] = take(ordinal))) {
+		ferryResult_t result = ferryStreamCreate(&mine[ordinal], ordinal);
+		if (result)
+			return result;
+	}
+	pthread_once(&once, make_key);
+	if (has_key && !pthread_getspecific(at_end))
+		pthread_setspecific(at_end, mine);
+	*stream = mine[ordinal];
+	return ferrySuccess;
+}
+
+ferryResult_t ferryStreamSynchronize(ferryStream_t stream)
+{
+	static const char name[] = "ferryStreamSynchronize";
+	ferryResult_t result = ferrySuccess;
+	if (stream)
+		return (result = ferry_host_check_stream(stream)) ? result : ferry_host_synchronize(stream, name);
+	for (int i = 0; i < FERRY_HOST_DEVICES; i++) {
+		ferryResult_t one = mine[i] ? ferry_host_synchronize(mine[i], name) : ferrySuccess;
+		result = result ? result : one;
+	}
+	return result;
+}
+
+void ferry_default_streams_before_fork(void)
+{
+	pthread_mutex_lock(&free_lock);
+}
+
+void ferry_default_streams_after_fork(bool in_child)
+{
+	if (in_child) {
+		ferry_host_streams_forked();
+		memset(free_ones, 0, sizeof free_ones);
+		memset(mine, 0, sizeof mine); /* of the thread that forked, the only one */
+	}
+	pthread_mutex_unlock(&free_lock);
+}

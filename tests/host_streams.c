@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams of host devices where threads share them, and where a host function waits for its own. */
+#include "tests/api_ranks.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#define SOON_MS 3000
+
+static bool comes(_Atomic int *flag)
+{
+	for (int waited = 0; !atomic_load(flag) && waited < SOON_MS; waited++)
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+	return atomic_load(flag);
+}
+
+/* ---- default streams ---- */
+
+/* A thread with a communicator of its own: it makes one rank's call, lets the other thread do so, then the other's. */
+struct caller {
+	ferryComm_t comms[2];
+	int first;
+	pthread_barrier_t *both;
+	float input[2], output[2];
+	_Atomic int done;
+	ferryResult_t result;
+	pthread_t thread;
+};
+
+static ferryResult_t reduce(struct caller *caller, int rank)
+{
+	return ferryAllReduce(&caller->input[rank], &caller->output[rank], 1, ferryFloat32, ferrySum,
+	                      caller->comms[rank], NULL);
+}
+
+static void *call(void *argument)
+{
+	struct caller *caller = argument;
+	caller->result = reduce(caller, caller->first);
+	pthread_barrier_wait(caller->both);
+	if (!caller->result)
+		caller->result = reduce(caller, !caller->first);
+	if (!caller->result)
+		caller->result = ferryStreamSynchronize(NULL);
+	atomic_store(&caller->done, 1);
+	return NULL;
+}
+
+/* Ranks of one communicator are on the devices of the other: in one order for all threads each waits for the other. */
+static void two_threads_call_with_a_communicator_each_on_default_streams(void **state)
+{
+	struct caller callers[2];
+	pthread_barrier_t both;
+	(void)state;
+	setenv("FERRY_DOMAINS", "1", 1);
+	for (int round = 0; round < 4; round++) {
+		pthread_barrier_init(&both, NULL, 2);
+		for (int i = 0; i < 2; i++) {
+			callers[i] = (struct caller){.first = i, .both = &both, .input = {1, 2}};
+			OK(ferryCommInitAll(callers[i].comms, 2, NULL));
+		}
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(pthread_create(&callers[i].thread, NULL, call, &callers[i]), 0);
+		for (int i = 0; i < 2; i++) {
+			assert_true(comes(&callers[i].done));
+			pthread_join(callers[i].thread, NULL);
+			assert_int_equal(callers[i].result, ferrySuccess);
+			for (int rank = 0; rank < 2; rank++) {
+				assert_true(callers[i].output[rank] == 3);
+				OK(ferryCommDestroy(callers[i].comms[rank]));
+			}
+		}
+		pthread_barrier_destroy(&both);
+	}
+}
+
+static void *call_and_end(void *argument)
+{
+	struct caller *caller = argument;
+	for (int i = 0; i < 3 && !caller->result; i++)
+		caller->result = reduce(caller, caller->first);
+	return NULL;
+}
+
+/* Three calls are in its default stream, of which the first has begun. */
+static void calls_of_a_thread_that_has_ended_go_on(void **state)
+{
+	struct caller callers[2];
+	ferryComm_t comms[2];
+	(void)state;
+	OK(ferryCommInitAll(comms, 2, NULL));
+	for (int i = 0; i < 2; i++) {
+		callers[i] = (struct caller){.first = i, .input = {1, 2}, .comms = {comms[0], comms[1]}};
+		assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_end, &callers[i]), 0);
+		pthread_join(callers[i].thread, NULL);
+		assert_int_equal(callers[i].result, ferrySuccess);
+	}
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryCommFinalize(comms[rank]));
+	for (int rank = 0; rank < 2; rank++) {
+		assert_true(callers[rank].output[rank] == 3);
+		OK(ferryCommDestroy(comms[rank]));
+	}
+}
+
+/* ---- host functions ---- */
+
+struct inside {
+	ferryStream_t stream, other;
+	ferryEvent_t event;
+	_Atomic int recorded, done;
+	ferryResult_t results[5];
+	char messages[5][160];
+};
+
+static void note(struct inside *inside, int which, ferryResult_t result)
+{
+	inside->results[which] = result;
+	snprintf(inside->messages[which], sizeof inside->messages[which], "%s", ferryGetLastError(NULL));
+}
+
+static void wait_inside(void *argument)
+{
+	struct inside *inside = argument;
+	note(inside, 0, ferryStreamSynchronize(inside->stream));
+	note(inside, 1, ferryStreamDestroy(inside->stream));
+	comes(&inside->recorded);
+	note(inside, 2, ferryEventSynchronize(inside->event));
+	note(inside, 3, ferryStreamSynchronize(inside->other));
+	note(inside, 4, ferryStreamSynchronize(NULL));
+	atomic_store(&inside->done, 1);
+}
+
+static void host_functions_are_refused_what_waits_for_themselves(void **state)
+{
+	struct inside inside = {.recorded = 0};
+	(void)state;
+	OK(ferryStreamCreate(&inside.stream, 0));
+	OK(ferryStreamCreate(&inside.other, 0));
+	OK(ferryEventCreate(&inside.event));
+	OK(ferryLaunchHostFunc(inside.stream, wait_inside, &inside));
+	OK(ferryEventRecord(inside.event, inside.stream));
+	atomic_store(&inside.recorded, 1);
+	assert_true(comes(&inside.done));
+	for (int i = 0; i < 3; i++)
+		if (inside.results[i] != ferryInvalidUsage ||
+		    !strstr(inside.messages[i], "inside a host function of the same stream"))
+			fail_msg("%d: %s: \"%s\"", i, ferryGetErrorString(inside.results[i]), inside.messages[i]);
+	assert_int_equal(inside.results[3], ferrySuccess);
+	assert_int_equal(inside.results[4], ferrySuccess);
+	OK(ferryStreamSynchronize(inside.stream));
+	OK(ferryEventSynchronize(inside.event));
+	OK(ferryEventDestroy(inside.event));
+	OK(ferryStreamDestroy(inside.stream));
+	OK(ferryStreamDestroy(inside.other));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(host_functions_are_refused_what_waits_for_themselves),
+	        cmocka_unit_test(two_threads_call_with_a_communicator_each_on_default_streams),
+	        cmocka_unit_test(calls_of_a_thread_that_has_ended_go_on),
+	};
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DEVICE", "host", 1);
+	setenv("FERRY_STAGING", "1M", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

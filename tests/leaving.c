@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank leaves a communicator and the others go on: what it took part in completes, whoever is late, and a call that
+ * it never made ends with its name. On GPUs with lanes of the ranks' own; with FERRY_TEST_MAPPED routers are processes,
+ * and move the data; with FERRY_TEST_HOST ranks are on host devices.
+ */
+#include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/routers.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT (96 << 10)  /* elements */
+#define MORE_THAN_FIT 6   /* messages: a pair's window has four slots */
+#define STREAMS 2
+#define SOON_MS 3000     /* far beyond what a wake-up takes, far below what anybody gives up after */
+
+static const int devices[] = {0, 1, 2};
+static bool on_host;
+
+struct seat {
+	ferryComm_t comm;
+	int device;
+	void *input, *output;           /* as calls take them */
+	uint32_t *inputs, *outputs;     /* as the test does */
+	ferryStream_t streams[STREAMS];
+};
+
+struct table {
+	struct gang gang;
+	struct seat seats[3];
+};
+
+static void enter(const struct seat *seat)
+{
+	struct place place = {.device = seat->device};
+	if (!on_host)
+		place_enter(&place);
+}
+
+static void *memory_new(uint32_t **reached)
+{
+	if (on_host)
+		return *reached = calloc(COUNT, sizeof(uint32_t));
+	CUdeviceptr memory;
+	CU(cuMemAlloc(&memory, COUNT * sizeof(uint32_t)));
+	*reached = fake_cuda_reach(memory);
+	memset(*reached, 0, COUNT * sizeof(uint32_t));
+	return pointer_of(memory);
+}
+
+static void memory_free(void *memory)
+{
+	if (on_host)
+		free(memory);
+	else
+		CU(cuMemFree((CUdeviceptr)(uintptr_t)memory));
+}
+
+static void seat_open(struct seat *seat, ferryComm_t comm, int rank)
+{
+	*seat = (struct seat){.comm = comm, .device = devices[rank]};
+	enter(seat);
+	assert_non_null(seat->input = memory_new(&seat->inputs));
+	assert_non_null(seat->output = memory_new(&seat->outputs));
+	for (int i = 0; i < STREAMS; i++)
+		if (on_host)
+			OK(ferryStreamCreate(&seat->streams[i], rank));
+		else
+			CU(cuStreamCreate((CUstream *)&seat->streams[i], CU_STREAM_NON_BLOCKING));
+	for (uint32_t i = 0; i < COUNT; i++)
+		seat->inputs[i] = i + (uint32_t)rank;
+}
+
+static void seat_close(struct seat *seat)
+{
+	enter(seat);
+	for (int i = 0; i < STREAMS; i++)
+		if (on_host)
+			ferryStreamDestroy(seat->streams[i]); /* with the error of what was cut off */
+		else
+			CU(cuStreamDestroy((CUstream)seat->streams[i]));
+	memory_free(seat->input);
+	memory_free(seat->output);
+}
+
+static void table_open(struct table *table, int nranks, int domains)
+{
+	gang_open(&table->gang, nranks, devices, domains);
+	for (int rank = 0; rank < nranks; rank++)
+		seat_open(&table->seats[rank], table->gang.comms[rank], rank);
+}
+
+static void leave(struct table *table, int rank)
+{
+	enter(&table->seats[rank]);
+	OK(ferryCommDestroy(table->seats[rank].comm));
+	table->seats[rank].comm = NULL;
+}
+
+/* Those that are still there end theirs, which have failed or not. */
+static void table_close(struct table *table)
+{
+	for (int rank = 0; rank < table->gang.nranks; rank++)
+		if (table->seats[rank].comm) {
+			enter(&table->seats[rank]);
+			ferryCommDestroy(table->seats[rank].comm);
+		}
+	for (int rank = 0; rank < table->gang.nranks; rank++)
+		seat_close(&table->seats[rank]);
+	domains_close();
+}
+
+/* ---- calls ---- */
+
+static ferryResult_t reduce(const struct seat *seat, int stream)
+{
+	enter(seat);
+	return ferryAllReduce(seat->input, seat->output, COUNT, ferryUint32, ferrySum, seat->comm,
+	                      seat->streams[stream]);
+}
+
+/* Another rank's call may have ended the communicator already. */
+static void reduce_in_vain(const struct seat *seat, int stream)
+{
+	ferryResult_t result = reduce(seat, stream);
+	if (result && (result != ferryRemoteError || !strstr(ferryGetLastError(NULL), "has left the communicator")))
+		fail_msg("%s: %s", ferryGetErrorString(result), ferryGetLastError(NULL));
+}
+
+static bool is_idle(const struct seat *seat, int stream)
+{
+	enter(seat);
+	return on_host ? ferryStreamQuery(seat->streams[stream]) != ferryInProgress
+	               : cuStreamQuery((CUstream)seat->streams[stream]) != CUDA_ERROR_NOT_READY;
+}
+
+static void settle(const struct seat *seat, int stream)
+{
+	for (int waited = 0; !is_idle(seat, stream); waited++) {
+		if (waited > SOON_MS)
+			fail_msg("stream %d of device %d has not come to its end in %d ms", stream, seat->device,
+			         SOON_MS);
+		doze(1);
+	}
+}
+
+static void succeeded(const struct seat *seat, int stream)
+{
+	ferryResult_t error;
+	settle(seat, stream);
+	if (on_host)
+		OK(ferryStreamQuery(seat->streams[stream]));
+	OK(ferryCommGetAsyncError(seat->comm, &error));
+	if (error)
+		fail_msg("%s", ferryGetLastError(seat->comm));
+}
+
+/* The rank's stream goes on, and its communicator tells who has left. */
+static void told(const struct seat *seat, int stream, int leaver)
+{
+	ferryResult_t error;
+	char words[64];
+	snprintf(words, sizeof words, "rank %d has left the communicator", leaver);
+	settle(seat, stream);
+	OK(ferryCommGetAsyncError(seat->comm, &error));
+	if (error != ferryRemoteError || !strstr(ferryGetLastError(seat->comm), words))
+		fail_msg("%s: \"%s\"; expected \"%s\"", ferryGetErrorString(error), ferryGetLastError(seat->comm),
+		         words);
+}
+
+static void sums_are_right(const struct table *table, int rank)
+{
+	uint32_t ranks = (uint32_t)table->gang.nranks;
+	for (uint32_t i = 0; i < COUNT; i++)
+		if (table->seats[rank].outputs[i] != ranks * i + ranks * (ranks - 1) / 2)
+			fail_msg("rank %d: element %u is %u", rank, i, table->seats[rank].outputs[i]);
+}
+
+static void round_of_all(struct table *table)
+{
+	for (int rank = 0; rank < table->gang.nranks; rank++)
+		OK(reduce(&table->seats[rank], 0));
+}
+
+/* ---- calls that were never made ---- */
+
+static void calls_without(int nranks, int domains, int leaver, bool before)
+{
+	struct table table;
+	table_open(&table, nranks, domains);
+	round_of_all(&table);
+	for (int rank = 0; rank < nranks; rank++)
+		succeeded(&table.seats[rank], 0);
+	if (!before)
+		leave(&table, leaver);
+	for (int rank = 0; rank < nranks; rank++)
+		if (rank != leaver)
+			reduce_in_vain(&table.seats[rank], 0);
+	if (before) {
+		doze(20);
+		leave(&table, leaver);
+	}
+	for (int rank = 0; rank < nranks; rank++)
+		if (rank != leaver)
+			told(&table.seats[rank], 0, leaver);
+	table_close(&table);
+}
+
+static void a_collective_ends_where_a_rank_has_left(void **state)
+{
+	(void)state;
+	for (int domains = 1; domains <= 2; domains++)
+		for (int leaver = 0; leaver < 3; leaver++)
+			calls_without(3, domains, leaver, false);
+}
+
+static void a_collective_under_way_ends_when_a_rank_leaves(void **state)
+{
+	(void)state;
+	for (int domains = 1; domains <= 2; domains++)
+		for (int leaver = 0; leaver < 3; leaver++)
+			calls_without(3, domains, leaver, true);
+}
+
+static void send_one(const struct seat *seat)
+{
+	enter(seat);
+	OK(ferrySend(seat->input, 1, ferryUint32, 1, seat->comm, seat->streams[0]));
+}
+
+/* One that would fit into the window is no different from one that waits for room in it: nobody will take it out. */
+static void a_send_ends_where_its_receiver_has_left(void **state)
+{
+	(void)state;
+	for (int before = 0; before < 2; before++) {
+		struct table table;
+		table_open(&table, 2, 2);
+		for (int i = 0; before && i < MORE_THAN_FIT; i++)
+			send_one(&table.seats[0]);
+		doze(20 * before);
+		leave(&table, 1);
+		if (!before)
+			send_one(&table.seats[0]);
+		told(&table.seats[0], 0, 1);
+		table_close(&table);
+	}
+}
+
+static void a_receive_ends_where_its_sender_has_left(void **state)
+{
+	(void)state;
+	for (int before = 0; before < 2; before++) {
+		struct table table;
+		struct seat *seat = &table.seats[1];
+		table_open(&table, 2, 1);
+		if (!before)
+			leave(&table, 0);
+		enter(seat);
+		OK(ferryRecv(seat->output, 1, ferryUint32, 0, seat->comm, seat->streams[0]));
+		if (before) {
+			doze(20);
+			leave(&table, 0);
+		}
+		told(seat, 0, 0);
+		table_close(&table);
+	}
+}
+
+/* The second of two messages: the first one was sent. */
+static void a_message_that_was_sent_arrives_and_the_next_one_ends(void **state)
+{
+	struct table table;
+	(void)state;
+	table_open(&table, 2, 1);
+	enter(&table.seats[1]);
+	OK(ferrySend(table.seats[1].input, 1, ferryUint32, 0, table.seats[1].comm, table.seats[1].streams[0]));
+	settle(&table.seats[1], 0);
+	leave(&table, 1);
+	struct seat *seat = &table.seats[0];
+	enter(seat);
+	OK(ferryRecv(seat->output, 1, ferryUint32, 1, seat->comm, seat->streams[0]));
+	succeeded(seat, 0);
+	assert_int_equal(seat->outputs[0], 1);
+	OK(ferryRecv(seat->output, 1, ferryUint32, 1, seat->comm, seat->streams[0]));
+	told(seat, 0, 1);
+	table_close(&table);
+}
+
+struct splitter {
+	struct seat *seat;
+	ferryResult_t result;
+	char message[256];
+	pthread_t thread;
+};
+
+static void *split(void *argument)
+{
+	struct splitter *splitter = argument;
+	ferryComm_t made;
+	enter(splitter->seat);
+	splitter->result = ferryCommSplit(splitter->seat->comm, 0, 0, &made, NULL);
+	snprintf(splitter->message, sizeof splitter->message, "%s", ferryGetLastError(NULL));
+	return NULL;
+}
+
+static void a_split_ends_where_a_rank_has_left(void **state)
+{
+	(void)state;
+	for (int before = 0; before < 2; before++) {
+		struct table table;
+		table_open(&table, 2, 2);
+		struct splitter splitter = {.seat = &table.seats[0]};
+		if (!before)
+			leave(&table, 1);
+		assert_int_equal(pthread_create(&splitter.thread, NULL, split, &splitter), 0);
+		if (before) {
+			doze(20);
+			leave(&table, 1);
+		}
+		assert_int_equal(pthread_join(splitter.thread, NULL), 0);
+		if (splitter.result != ferryRemoteError ||
+		    !strstr(splitter.message, "rank 1 has left the communicator"))
+			fail_msg("%s: \"%s\"", ferryGetErrorString(splitter.result), splitter.message);
+		table_close(&table);
+	}
+}
+
+/* Rank 0, which numbers calls from the first captured one on, is one of those that leave. */
+static void a_replay_ends_where_a_rank_has_left(void **state)
+{
+	(void)state;
+	if (on_host)
+		skip();
+	for (int leaver = 0; leaver < 2; leaver++) {
+		struct table table;
+		CUgraphExec graphs[2];
+		table_open(&table, 2, 1);
+		for (int rank = 0; rank < 2; rank++) {
+			CUgraph graph;
+			CUstream stream = (CUstream)table.seats[rank].streams[0];
+			enter(&table.seats[rank]);
+			CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+			OK(reduce(&table.seats[rank], 0));
+			CU(cuStreamEndCapture(stream, &graph));
+			CU(cuGraphInstantiateWithFlags(&graphs[rank], graph, 0));
+			CU(cuGraphDestroy(graph));
+			CU(cuGraphLaunch(graphs[rank], stream));
+		}
+		for (int rank = 0; rank < 2; rank++)
+			succeeded(&table.seats[rank], 0);
+		enter(&table.seats[leaver]);
+		CU(cuGraphExecDestroy(graphs[leaver]));
+		leave(&table, leaver);
+		struct seat *other = &table.seats[!leaver];
+		enter(other);
+		CU(cuGraphLaunch(graphs[!leaver], (CUstream)other->streams[0]));
+		told(other, 0, leaver);
+		CU(cuGraphExecDestroy(graphs[!leaver]));
+		table_close(&table);
+	}
+}
+
+/* ---- calls that were made ---- */
+
+static void who_leaves_behind_its_last_call_holds_nobody_up(void **state)
+{
+	(void)state;
+	for (int round = 0; round < 6; round++) {
+		struct table table;
+		int leaver = round % 3;
+		table_open(&table, 3, 1 + round % 2);
+		round_of_all(&table);
+		leave(&table, leaver);
+		for (int rank = 0; rank < 3; rank++)
+			if (rank != leaver) {
+				succeeded(&table.seats[rank], 0);
+				sums_are_right(&table, rank);
+			}
+		table_close(&table);
+	}
+}
+
+/*
+ * The root is done with a broadcast when its part is in the window, and leaves; the others still take it out, slowly,
+ * and one of them has made a call without the root already.
+ */
+static void a_call_that_a_rank_made_before_it_left_completes_beside_one_that_it_did_not_make(void **state)
+{
+	struct table table;
+	(void)state;
+	if (!on_host)
+		skip(); /* their links have no speed */
+	setenv("FERRY_HOST_LINK", "d2h=10,h2d=0.001", 1); /* 393216 bytes: 400 ms */
+	setenv("FERRY_SLICE", "65536", 1);
+	setenv("FERRY_WINDOW", "6", 1); /* all of it */
+	table_open(&table, 3, 1);
+	for (int rank = 0; rank < 3; rank++)
+		OK(ferryBroadcast(table.seats[rank].input, table.seats[rank].output, COUNT, ferryUint32, 1,
+		                  table.seats[rank].comm, table.seats[rank].streams[0]));
+	leave(&table, 1);
+	assert_false(is_idle(&table.seats[2], 0));
+	OK(reduce(&table.seats[0], 1));
+	for (int rank = 0; rank < 3; rank += 2) {
+		settle(&table.seats[rank], 0);
+		OK(ferryStreamQuery(table.seats[rank].streams[0]));
+		for (uint32_t i = 0; i < COUNT; i++)
+			assert_int_equal(table.seats[rank].outputs[i], i + 1);
+	}
+	told(&table.seats[0], 1, 1);
+	table_close(&table);
+	unsetenv("FERRY_HOST_LINK");
+	unsetenv("FERRY_SLICE");
+	unsetenv("FERRY_WINDOW");
+}
+
+static void who_stays_may_still_send_and_receive(void **state)
+{
+	struct table table;
+	(void)state;
+	table_open(&table, 3, 2);
+	leave(&table, 0);
+	struct seat *one = &table.seats[1], *other = &table.seats[2];
+	enter(one);
+	OK(ferrySend(one->input, COUNT, ferryUint32, 2, one->comm, one->streams[0]));
+	enter(other);
+	OK(ferryRecv(other->output, COUNT, ferryUint32, 1, other->comm, other->streams[0]));
+	succeeded(one, 0);
+	succeeded(other, 0);
+	for (uint32_t i = 0; i < COUNT; i++)
+		assert_int_equal(other->outputs[i], i + 1);
+	table_close(&table);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(a_collective_ends_where_a_rank_has_left),
+	        TEST(a_collective_under_way_ends_when_a_rank_leaves),
+	        TEST(a_send_ends_where_its_receiver_has_left),
+	        TEST(a_receive_ends_where_its_sender_has_left),
+	        TEST(a_message_that_was_sent_arrives_and_the_next_one_ends),
+	        TEST(a_split_ends_where_a_rank_has_left),
+	        TEST(a_replay_ends_where_a_rank_has_left),
+	        TEST(who_leaves_behind_its_last_call_holds_nobody_up),
+	        TEST(a_call_that_a_rank_made_before_it_left_completes_beside_one_that_it_did_not_make),
+	        TEST(who_stays_may_still_send_and_receive),
+	};
+	setenv("FERRY_STAGING", "4M", 1);
+	fake_is_the_driver();
+	on_host = getenv("FERRY_TEST_HOST");
+	if (on_host)
+		setenv("FERRY_DEVICE", "host", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
