@@ -51,6 +51,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G. Unset: half of the domain's last-level cache, "
 	 "two thirds of it for GPUs. Windows for messages between two ranks come on top, half as much at most, but at "
 	 "least 512 bytes for each slot."},
+	{"FERRY_SHM", "memfd",
+	 "What routers make the memory of jobs of. memfd: sealed, takes memory as it is used, needs no room in "
+	 "/dev/shm. posix: shared memory in /dev/shm, all of it at once; also where the system has no memfd."},
 	{"FERRY_SLICE", "", "Bytes per slice, a multiple of 64, at most 1G. Unset: chosen per plan."},
 	{"FERRY_WINDOW", "", "Slots per chunk version, 1 to 1024. Unset: chosen per plan."},
 	{"FERRY_WORKERS", "",

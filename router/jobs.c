@@ -38,7 +38,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	                                  .nranks = message->nranks,
 	                                  .staging = message->staging ? message->staging : staging_default(jobs),
 	                                  .node = jobs->layout.domains[jobs->domain].node,
-	                                  .lock = jobs->lock_staging};
+	                                  .kind = jobs->kind};
 	if (jobs->staging_limit && jobs->staging_used + shape.staging > jobs->staging_limit)
 		return ferry_fail(ferryRefused,
 		                  "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u (lower "
@@ -47,13 +47,15 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 		                  (unsigned long long)(jobs->staging_limit - jobs->staging_used),
 		                  (unsigned long long)jobs->staging_limit, jobs->domain);
 	struct ferry_job *job;
-	ferryResult_t result = ferry_job_new(message->key, &shape, jobs->workers.limit, &job);
+	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
+	if (!result)
+		result = ferry_job_new(message->key, &shape, jobs->workers.limit, &job);
 	if (result)
 		return result;
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
-	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix);
+	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix, jobs->lock_staging);
 	if (result) {
 		ferry_job_free(job);
 		return result;

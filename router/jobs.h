@@ -23,13 +23,14 @@ enum ferry_draining {
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
-	struct ferry_reaper reaper; /* runs from the first rank on whose data this router may move */
+	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */
 	uint64_t staging_limit;               /* 0: none */
 	enum ferry_store store, cached_store; /* as in ferry_job */
+	enum ferry_shared_kind kind;          /* of arenas' memory */
 	bool lock_staging;
 	uint64_t staging_used;
 	_Atomic uint32_t draining; /* enum ferry_draining */

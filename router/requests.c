@@ -29,7 +29,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		return ferry_job_failure(job);
 	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (mapped && !(result = ferry_reaper_start(&jobs->reaper)))
+	if (mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */

@@ -98,6 +98,8 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	if (!result)
 		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, FERRY_STAGING_LEAST,
 		                         &staging);
+	if (!result)
+		result = ferry_shared_kind_read(&router->jobs.kind);
 	if (!result && priority)
 		result = ferry_priority_read(priority, "FERRY_NICE", options->nice);
 	if (!result)

@@ -144,6 +144,15 @@ static ferryResult_t learn_domains(struct ferry_rank *rank)
 	return ferrySuccess;
 }
 
+/* Where the job has failed meanwhile, that is why the router does not make it ready: all ranks tell the same. */
+static ferryResult_t ask_ready(struct ferry_rank *rank, uint32_t domain)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
+	ferryResult_t result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
+	ferryResult_t failure = result ? read_failure(&rank->shared.arenas[domain].header->failure) : ferrySuccess;
+	return failure ? failure : result;
+}
+
 /*
  * Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers
  * plans and exports.
@@ -158,10 +167,8 @@ static ferryResult_t meet(struct ferry_rank *rank)
 		                       (uint32_t)rank->nranks, deadline);
 	if (!result)
 		result = learn_domains(rank);
-	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++) {
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
-		result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
-	}
+	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++)
+		result = ask_ready(rank, domain);
 	deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
 		result = wait_for_word(rank, domain, &rank->shared.arenas[domain].header->ready, 1, deadline);
