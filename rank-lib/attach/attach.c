@@ -50,6 +50,7 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	                                       .nranks = (uint32_t)rank->nranks,
 	                                       .domain = rank->domain,
 	                                       .ndomains = rank->ndomains,
+	                                       .flags = wishes->insists ? 0 : FERRY_ATTACH_WISHED,
 	                                       .staging = wishes->staging};
 	struct ferry_arena *arena = &rank->shared.arenas[domain];
 	struct ferry_attach_reply reply = {0};
@@ -57,13 +58,13 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	memcpy(message.key, rank->key, sizeof message.key);
 	if (domain == rank->domain && wishes->mapped) {
 		memcpy(message.gpu, wishes->gpu, sizeof message.gpu);
-		message.flags = FERRY_ATTACH_MAPPED;
+		message.flags |= FERRY_ATTACH_MAPPED;
 		message.descriptors = 1;
 	}
 	ferryResult_t result = ask_router(rank, routers, layout, domain, &message, &wishes->words, &reply, &descriptor);
 	if (result)
 		return result;
-	if (message.flags && !(reply.flags & FERRY_ATTACH_MAPPED))
+	if (message.descriptors && !(reply.flags & FERRY_ATTACH_MAPPED))
 		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", rank->self, (int)sizeof reply.message,
 		          reply.message);
 	*mapped |= (reply.flags & FERRY_ATTACH_MAPPED) != 0;
@@ -144,15 +145,6 @@ static ferryResult_t learn_domains(struct ferry_rank *rank)
 	return ferrySuccess;
 }
 
-/* Where the job has failed meanwhile, that is why the router does not make it ready: all ranks tell the same. */
-static ferryResult_t ask_ready(struct ferry_rank *rank, uint32_t domain)
-{
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
-	ferryResult_t result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
-	ferryResult_t failure = result ? read_failure(&rank->shared.arenas[domain].header->failure) : ferrySuccess;
-	return failure ? failure : result;
-}
-
 /*
  * Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers
  * plans and exports.
@@ -167,8 +159,10 @@ static ferryResult_t meet(struct ferry_rank *rank)
 		                       (uint32_t)rank->nranks, deadline);
 	if (!result)
 		result = learn_domains(rank);
-	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++)
-		result = ask_ready(rank, domain);
+	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++) {
+		struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
+		result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
+	}
 	deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
 		result = wait_for_word(rank, domain, &rank->shared.arenas[domain].header->ready, 1, deadline);
