@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/arena.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/error.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <numa.h>
 #include <numaif.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +16,8 @@
 #define COUNTERS_BYTES ((uint64_t)FERRY_MOST_COUNTERS * sizeof(struct ferry_counter)) /* of a bank: whole pages */
 #define PAIR_SLOT_MOST (4u << 20)
 #define PAIR_SLOT_LEAST 512u
+#define PAIR_SLOT_ALONE (256u << 10) /* of a rank that has little staging and sends to itself, at least */
+#define LOCK_PIECE (4ull << 20)      /* locked at a time: meanwhile no thread maps anything */
 
 static uint64_t up_to(uint64_t value, uint64_t multiple)
 {
@@ -40,7 +39,8 @@ static uint32_t pair_slot_bytes_for(const struct ferry_arena_shape *shape)
 {
 	uint64_t pairs = (uint64_t)shape->nranks * shape->nranks;
 	uint64_t slot = shape->staging / 2 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
-	return slot < PAIR_SLOT_LEAST ? PAIR_SLOT_LEAST : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
+	uint32_t least = shape->nranks == 1 ? PAIR_SLOT_ALONE : PAIR_SLOT_LEAST;
+	return slot < least ? least : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
 }
 
 /* What comes behind the pairs' windows, by how long those are. */
@@ -76,6 +76,13 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	place_counters(header);
 }
 
+uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape)
+{
+	struct ferry_arena_header header;
+	header_for(shape, &header);
+	return header.counters_at - header.staging_at;
+}
+
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape)
 {
 	struct ferry_arena_header header;
@@ -98,39 +105,12 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	}
 	arena->pair_windows = bytes + header->pair_windows_at;
 	arena->bytes = header->bytes;
-	arena->copied_bytes = header->counters_at;
 	arena->staging_bytes = header->staging;
 	arena->ncounters = header->counters;
 	arena->nranks = header->nranks;
 	arena->ndomains = header->ndomains;
 	arena->domain = header->domain;
 	arena->pair_slot_bytes = header->pair_slot_bytes;
-}
-
-static ferryResult_t open_unlinked(int *descriptor)
-{
-	for (int attempt = 0; attempt < 16; attempt++) {
-		uint64_t random;
-		char name[40];
-		if (getrandom(&random, sizeof random, 0) != sizeof random)
-			return ferry_fail(ferrySystemError, "getrandom: %s", strerror(errno));
-		snprintf(name, sizeof name, "/ferry-%016llx", (unsigned long long)random);
-		*descriptor = shm_open(name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
-		if (*descriptor >= 0) {
-			shm_unlink(name);
-			*descriptor = ferry_descriptor_above(*descriptor);
-			return *descriptor >= 0 ? ferrySuccess
-			                        : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s",
-			                                     strerror(errno), ferry_descriptors_hint(errno));
-		}
-		if (errno != EEXIST)
-			return ferry_fail(ferrySystemError, "making shared memory /dev/shm%s: %s%s", name,
-			                  strerror(errno),
-			                  errno == ENOENT || errno == EACCES || errno == EROFS
-			                          ? " (is /dev/shm there, and this user allowed to write to it?)"
-			                          : ferry_descriptors_hint(errno));
-	}
-	return ferry_fail(ferrySystemError, "shm_open: 16 random names were all taken");
 }
 
 static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
@@ -141,10 +121,7 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 	numa_bitmask_setbit(mask, (unsigned)node);
 	long refused = mbind(base, bytes, MPOL_BIND, mask->maskp, mask->size + 1, 0);
 	numa_bitmask_free(mask);
-	/*
-	 * A container may forbid mbind: the memory then lies where the router first touches it, which is its own
-	 * domain.
-	 */
+	/* A container may forbid mbind: memory then lies where it is first touched, mostly by the domain's ranks. */
 	if (refused && errno != EPERM && errno != ENOSYS)
 		return ferry_fail(ferrySystemError, "mbind of %llu bytes to NUMA node %d: %s",
 		                  (unsigned long long)bytes, node, strerror(errno));
@@ -154,14 +131,10 @@ static ferryResult_t bind_to_node(void *base, uint64_t bytes, int node)
 static ferryResult_t back_counters(int descriptor, uint64_t counters_at, uint32_t counters)
 {
 	uint64_t bytes = up_to((uint64_t)counters * sizeof(struct ferry_counter), PAGE);
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		int refused = posix_fallocate(descriptor, (off_t)(counters_at + bank * COUNTERS_BYTES), (off_t)bytes);
-		if (refused)
-			return ferry_fail(ferrySystemError,
-			                  "no room in shared memory for %u counters of a program (%llu bytes): %s",
-			                  counters, (unsigned long long)(FERRY_BANKS * bytes), strerror(refused));
-	}
-	return ferrySuccess;
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t bank = 0; bank < FERRY_BANKS && !result; bank++)
+		result = ferry_shared_allocate(descriptor, counters_at + bank * COUNTERS_BYTES, bytes, NULL);
+	return result ? ferry_fail_context(result, "%u counters", counters) : ferrySuccess;
 }
 
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters)
@@ -171,24 +144,13 @@ ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_
 	if (counters > FERRY_MOST_COUNTERS)
 		return ferry_fail(ferryProgramError, "%u instructions in domain %u; at most %u", counters,
 		                  arena->domain, FERRY_MOST_COUNTERS);
-	return back_counters(arena->descriptor, arena->copied_bytes, counters);
-}
-
-static ferryResult_t lock_staging(const struct ferry_arena *arena)
-{
-	struct rlimit limit = {0, 0};
-	uint64_t bytes = FERRY_BANKS * arena->staging_bytes;
-	if (!bytes || !mlock(arena->staging[0], bytes))
+	if (!ferry_shared_may_lack(arena->descriptor))
 		return ferrySuccess;
-	int error = errno;
-	getrlimit(RLIMIT_MEMLOCK, &limit);
-	return ferry_fail(
-	        ferrySystemError,
-	        "mlock of %llu bytes of staging: %s (memlock limit %llu bytes; raise ulimit -l or lower FERRY_STAGING)",
-	        (unsigned long long)bytes, strerror(error), (unsigned long long)limit.rlim_cur);
+	return back_counters(arena->descriptor, (uint64_t)((char *)arena->counters[0] - (char *)arena->header),
+	                     counters);
 }
 
-ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena)
+static ferryResult_t check_shape(const struct ferry_arena_shape *shape)
 {
 	if (shape->nranks < 1 || shape->nranks > FERRY_MAX_RANKS || shape->ndomains < 1 ||
 	    shape->ndomains > FERRY_MAX_DOMAINS || shape->domain >= shape->ndomains)
@@ -197,52 +159,87 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	if (shape->staging < FERRY_STAGING_LEAST || shape->staging > FERRY_STAGING_MOST)
 		return ferry_fail(ferryInvalidArgument, "staging of %llu bytes: at least %u, at most 1 TiB",
 		                  (unsigned long long)shape->staging, FERRY_STAGING_LEAST);
+	return ferrySuccess;
+}
 
+/*
+ * What is in front of the staging is there from the beginning, and the counters of Ferry's own plans: that is little,
+ * and is written soon.
+ */
+static ferryResult_t fill_in(const struct ferry_arena_shape *shape, const struct ferry_arena_header *header,
+                             void *base, int descriptor)
+{
+	ferryResult_t result = bind_to_node(base, header->bytes, shape->node);
+	bool lacks = ferry_shared_may_lack(descriptor);
+	if (!result && lacks)
+		result = ferry_shared_allocate(descriptor, 0, header->staging_at, NULL);
+	if (!result && lacks)
+		result = back_counters(descriptor, header->counters_at, header->counters);
+	if (result)
+		return ferry_fail_context(result, "an arena of %llu bytes", (unsigned long long)header->bytes);
+	memcpy(base, header, sizeof *header);
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena)
+{
 	struct ferry_arena_header header;
-	header_for(shape, &header);
 	memset(arena, 0, sizeof *arena);
-	ferryResult_t result = open_unlinked(&arena->descriptor);
+	arena->descriptor = -1;
+	ferryResult_t result = check_shape(shape);
 	if (result)
 		return result;
-	void *base = MAP_FAILED;
-	if (ftruncate(arena->descriptor, (off_t)header.bytes)) {
-		result = ferry_fail(ferrySystemError, "an arena of %llu bytes: %s", (unsigned long long)header.bytes,
-		                    strerror(errno));
-		goto failed;
-	}
-	base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor, 0);
-	if (base == MAP_FAILED) {
+	header_for(shape, &header);
+	if ((result = ferry_shared_make(shape->kind, header.bytes, &arena->descriptor)))
+		return ferry_fail_context(result, "an arena of %llu bytes", (unsigned long long)header.bytes);
+	void *base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor, 0);
+	if (base == MAP_FAILED)
 		result = ferry_fail(ferrySystemError, "mmap of %llu bytes: %s", (unsigned long long)header.bytes,
 		                    strerror(errno));
-		goto failed;
-	}
-	if ((result = bind_to_node(base, header.bytes, shape->node)))
-		goto failed;
-	/* Allocating now turns "no space in /dev/shm" into an error here instead of a SIGBUS in somebody's copy. */
-	int refused = posix_fallocate(arena->descriptor, 0, (off_t)header.counters_at);
-	if (refused) {
-		result = ferry_fail(ferrySystemError,
-		                    "no room in /dev/shm for an arena of %llu bytes (staging %llu): %s; enlarge it or "
-		                    "lower FERRY_STAGING",
-		                    (unsigned long long)header.counters_at, (unsigned long long)shape->staging,
-		                    strerror(refused));
-		goto failed;
-	}
-	if ((result = back_counters(arena->descriptor, header.counters_at, header.counters)))
-		goto failed;
-	memcpy(base, &header, sizeof header);
-	view(arena, base, &header);
-	if (shape->lock && (result = lock_staging(arena)))
-		goto failed;
-	/* before Linux 5.14: first use does it */
-	madvise(arena->staging[0], FERRY_BANKS * arena->staging_bytes, MADV_POPULATE_WRITE);
-	return ferrySuccess;
-failed:
-	if (base != MAP_FAILED)
+	else if ((result = fill_in(shape, &header, base, arena->descriptor)))
 		munmap(base, header.bytes);
-	close(arena->descriptor);
-	arena->descriptor = -1;
-	return result;
+	if (result) {
+		close(arena->descriptor);
+		arena->descriptor = -1;
+		return result;
+	}
+	view(arena, base, &header);
+	arena->sealed = ferry_shared_sealed(arena->descriptor);
+	return ferrySuccess;
+}
+
+static ferryResult_t lock_staging(const struct ferry_arena *arena, const _Atomic uint32_t *given_up)
+{
+	uint64_t bytes = FERRY_BANKS * arena->staging_bytes;
+	for (uint64_t done = 0; done < bytes; done += LOCK_PIECE) {
+		struct rlimit limit = {0, 0};
+		if (given_up && atomic_load_explicit(given_up, memory_order_relaxed))
+			return ferry_fail(ferrySystemError, "nobody needs the memory any more");
+		if (!mlock(arena->staging[0] + done, bytes - done < LOCK_PIECE ? bytes - done : LOCK_PIECE))
+			continue;
+		int error = errno;
+		getrlimit(RLIMIT_MEMLOCK, &limit);
+		return ferry_fail(ferrySystemError,
+		                  "mlock of %llu bytes of staging: %s (memlock limit %llu bytes; raise ulimit -l or "
+		                  "lower FERRY_STAGING)",
+		                  (unsigned long long)bytes, strerror(error), (unsigned long long)limit.rlim_cur);
+	}
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, const _Atomic uint32_t *given_up)
+{
+	uint64_t bytes, windows_at = (uint64_t)(arena->staging[0] - (char *)arena->header);
+	ferryResult_t result = ferrySuccess;
+	ferry_arena_windows(arena, &bytes);
+	/* Allocating now turns "no room" into an error here instead of a SIGBUS in somebody's copy. */
+	if (ferry_shared_may_lack(arena->descriptor))
+		result = ferry_shared_allocate(arena->descriptor, windows_at, bytes, given_up);
+	if (result)
+		return ferry_fail_context(result, "an arena of %llu bytes (staging %llu; FERRY_STAGING sets it)",
+		                          (unsigned long long)arena->bytes,
+		                          (unsigned long long)(FERRY_BANKS * arena->staging_bytes));
+	return lock ? lock_staging(arena, given_up) : ferrySuccess;
 }
 
 ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
@@ -270,8 +267,11 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 		                    header.magic, header.abi, FERRY_ARENA_MAGIC, FERRY_ARENA_ABI);
 		goto failed;
 	}
-	struct ferry_arena_shape shape =
-	        {header.domain, header.ndomains, header.nranks, FERRY_BANKS * header.staging, -1, false};
+	struct ferry_arena_shape shape = {.domain = header.domain,
+	                                  .ndomains = header.ndomains,
+	                                  .nranks = header.nranks,
+	                                  .staging = FERRY_BANKS * header.staging,
+	                                  .node = -1};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
 	    header.staging % PAGE || header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
 	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes,
@@ -291,6 +291,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 		goto failed;
 	}
 	view(arena, base, &header);
+	arena->sealed = ferry_shared_sealed(descriptor);
 	return ferrySuccess;
 failed:
 	if (base != MAP_FAILED)

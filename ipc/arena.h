@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The arena: one job's shared memory in one domain. A router creates it, every rank of the job and every other router
- * of the job map it. POSIX shared memory, unlinked before anybody else hears of it, handed over as a file descriptor.
+ * of the job map it. Shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page of
+ * its windows that nobody touches costs nothing, unless it is POSIX shared memory, locked, or registered with a GPU.
  *
  * Layout: header | rank lines | export cells | rings | pair lines | staging[bank] | pair windows | counters[bank]. All
  * offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses an offset out of
  * shared memory afterwards.
  *
- * There is room for the counters of any program, and memory behind those of Ferry's own programs. The rest of it is a
- * hole in the file until a plan needs it (ferry_arena_back_counters). What copy engines reach ends where the counters
- * begin.
+ * There is room for the counters of any program. Where a page may be missing when it is touched, there is memory behind
+ * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
  * .rank_domain, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
@@ -31,6 +31,7 @@
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
+#include "ipc/shared_memory.h"
 #include "ipc/submission.h"
 #include "ipc/wait.h"
 
@@ -146,30 +147,40 @@ struct ferry_arena {
 	char *staging[FERRY_BANKS];
 	char *pair_windows;
 	uint64_t bytes, staging_bytes;
-	uint64_t copied_bytes; /* from the start: what copy engines may reach, all with memory behind it */
 	uint32_t ncounters, nranks, ndomains, domain, pair_slot_bytes;
 	int descriptor; /* of the shared memory; -1 once closed */
+	bool sealed;    /* nobody can cut it short */
 };
 
 struct ferry_arena_shape {
 	uint32_t domain, ndomains, nranks;
 	uint64_t staging; /* bytes for all windows of collectives together */
 	int node;         /* NUMA node to bind to; -1: none */
-	bool lock;        /* mlock the staging, or fail */
+	enum ferry_shared_kind kind;
 };
 
 /**
- * Creates, binds, allocates and fills in an arena; nothing of it is left in the name space. Errors: ferrySystemError
- * with the sizes (no space in /dev/shm, memlock limit too low), ferryInvalidArgument.
+ * Creates, binds and fills in an arena; nothing of it is left in the name space. Takes no time, however large it is.
+ * Errors: ferrySystemError with the sizes, ferryInvalidArgument.
  */
 ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct ferry_arena *arena);
+
+/**
+ * Before anybody uses its windows: has their memory where a page might be missing when it is touched; `lock`: has the
+ * staging in memory in any case (mlock). That may take seconds. Ends early once *given_up is not 0, if that is not
+ * NULL. Errors: ferrySystemError with the sizes (no room in /dev/shm, memlock limit too low).
+ */
+ferryResult_t ferry_arena_allocate(const struct ferry_arena *arena, bool lock, const _Atomic uint32_t *given_up);
 
 /** Maps an arena received as a descriptor (which it then owns), checking magic, ABI, sizes and every offset. */
 ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena);
 
 void ferry_arena_unmap(struct ferry_arena *arena);
 
-/** The bytes of address space that ferry_arena_create would take. */
+/** The bytes of such an arena's windows: nearly all that it may come to cost. */
+uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape);
+
+/** The bytes of address space that such an arena takes. */
 uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
 
 /**
@@ -178,6 +189,13 @@ uint64_t ferry_arena_bytes(const struct ferry_arena_shape *shape);
  * Errors: ferrySystemError with the bytes that are missing; ferryProgramError beyond FERRY_MOST_COUNTERS.
  */
 ferryResult_t ferry_arena_back_counters(const struct ferry_arena *arena, uint32_t counters);
+
+/** All windows: what copy engines read and write, and so all that is registered with a GPU. Whole pages. */
+static inline void *ferry_arena_windows(const struct ferry_arena *arena, uint64_t *bytes)
+{
+	*bytes = (uint64_t)((char *)arena->counters[0] - arena->staging[0]);
+	return arena->staging[0];
+}
 
 static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t source, uint32_t destination)
 {

@@ -83,7 +83,8 @@ static void print_files(void)
 	         "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
 	        {"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
 	        {"/dev/shm/ferry-*",
-	         "Shared memory of a job, named for the moment between its creation and its unlinking."},
+	         "Shared memory of a job with FERRY_SHM=posix, named for the moment between its creation and its "
+	         "unlinking."},
 	        {"*.ferry", "Programs in the directories of FERRY_PROGRAM_PATH, read in the order of their names."}};
 	printf("\n## Files\n\n");
 	for (size_t i = 0; i < sizeof files / sizeof *files; i++)

@@ -112,6 +112,7 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
 	if (staging)
 		wishes->staging = staging;
+	wishes->insists = staging;
 	options->slice = (uint32_t)slice;
 	options->window = (uint32_t)window;
 	comm->direct.stall_ns = comm->mapped.stall_ns = (uint64_t)stall * 1000000000u;

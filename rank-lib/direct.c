@@ -95,8 +95,9 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	if (!result && direct->device->ops->register_words)
 		result = ferry_words_open(direct->device, &descriptor);
 	for (uint32_t domain = 0; !result && domain < direct->rank->ndomains; domain++) {
-		struct ferry_arena *arena = &direct->rank->shared.arenas[domain];
-		result = copier->ops->register_memory(copier, arena->header, arena->copied_bytes);
+		uint64_t bytes;
+		void *windows = ferry_arena_windows(&direct->rank->shared.arenas[domain], &bytes);
+		result = copier->ops->register_memory(copier, windows, bytes);
 		direct->registered[domain] = !result;
 	}
 	if (result)
@@ -151,9 +152,12 @@ void ferry_direct_close(struct ferry_direct *direct)
 	if (ferry_rank_failed(direct->rank)) /* what follows would wait for streams that nobody lets go on */
 		ferry_word_table_abandon(direct->words);
 	wait_for_other_calls(direct->device);
-	for (uint32_t domain = 0; domain < direct->rank->ndomains; domain++)
+	for (uint32_t domain = 0; domain < direct->rank->ndomains; domain++) {
+		const struct ferry_arena *arena = &direct->rank->shared.arenas[domain];
+		uint64_t bytes;
 		if (direct->registered[domain])
-			copier->ops->unregister_memory(copier, direct->rank->shared.arenas[domain].header);
+			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
+	}
 }
 
 void ferry_direct_wait(struct ferry_direct *direct)

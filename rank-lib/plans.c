@@ -28,7 +28,9 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
 	ferryResult_t result = ferrySuccess;
 	if (!program) {
-		result = ferry_program_synthesize(key->collective, plans->topology, key->root, &synthesized);
+		bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
+		result = (copies ? ferry_program_copy : ferry_program_synthesize)(key->collective, plans->topology,
+		                                                                  key->root, &synthesized);
 		program = synthesized;
 	}
 	if (!result)

@@ -18,6 +18,7 @@
 struct ferry_attendant {
 	struct ferry_workers *workers;
 	const char *directory, *prefix; /* of the routers' sockets */
+	bool lock;                      /* the staging */
 	pthread_t thread;
 	int client;                     /* who has asked for the job to be made ready */
 	/* 0 to 1 by the connection thread, with release; to 2 by the attendant, when it has answered */
@@ -83,6 +84,15 @@ static void answer_ready(struct ferry_job *job)
 	close(job->attendant->client);
 }
 
+/* Ranks and other routers map the arena meanwhile. None touches its windows before the job is ready. */
+static void allocate(struct ferry_job *job)
+{
+	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	ferryResult_t result = ferry_arena_allocate(arena, job->attendant->lock, &job->dead);
+	if (result && !atomic_load_explicit(&job->dead, memory_order_acquire))
+		ferry_job_fail(job, result, ferry_last_message());
+}
+
 /* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
 static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 {
@@ -103,6 +113,7 @@ static void *attendant_main(void *argument)
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
+	allocate(job);
 	while (1) {
 		ferry_priority_take(workers->priority, &priority_asked);
 		uint32_t seen = ferry_doorbell_prepare(bell);
@@ -130,7 +141,7 @@ static void *attendant_main(void *argument)
 }
 
 ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
-                                    const char *prefix)
+                                    const char *prefix, bool lock)
 {
 	struct ferry_attendant *attendant = calloc(1, sizeof *attendant);
 	if (!attendant)
@@ -138,6 +149,7 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 	attendant->workers = workers;
 	attendant->directory = directory;
 	attendant->prefix = prefix;
+	attendant->lock = lock;
 	job->attendant = attendant;
 	int refused = pthread_create(&attendant->thread, NULL, attendant_main, job);
 	if (!refused)

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A job's attendant: the thread that sleeps on the job's doorbell, works when it rings, and once maps the other
- * domains' arenas, for which it may have to wait, as the connection thread may not.
+ * A job's attendant: the thread that sleeps on the job's doorbell, works when it rings, and before that allocates the
+ * job's arena and maps the other domains', which takes its time, and the connection thread has none.
  */
 #ifndef FERRY_ROUTER_ATTENDANT_H
 #define FERRY_ROUTER_ATTENDANT_H
 
 #include "router/workers.h"
 
-/** Makes job->attendant. The texts stay as long as the job. Error: ferrySystemError. */
+/**
+ * Makes job->attendant, which has the arena allocated first thing (ferry_arena_allocate; lock: locked, too), or fails
+ * the job. The texts stay as long as the job. Error: ferrySystemError.
+ */
 ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
-                                    const char *prefix);
+                                    const char *prefix, bool lock);
 
 /** job->dead is set: returns when the attendant has ended, and is gone. */
 void ferry_attendant_join(struct ferry_job *job);

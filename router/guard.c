@@ -42,6 +42,8 @@ ferryResult_t ferry_guard_install(void)
 
 void ferry_guard_add(const struct ferry_arena *arena)
 {
+	if (arena->sealed)
+		return;
 	for (int i = 0; i < MOST_ARENAS; i++) {
 		uintptr_t free_slot = 0;
 		if (!atomic_compare_exchange_strong(&arenas[i].base, &free_slot, 1))

@@ -539,8 +539,9 @@ static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gp
 	job->registrar = gpu;
 	ferry_gpu_hold(gpu);
 	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
-		struct ferry_arena *arena = &job->shared.arenas[domain];
-		ferryResult_t result = copier->ops->register_memory(copier, arena->header, arena->copied_bytes);
+		uint64_t bytes;
+		void *windows = ferry_arena_windows(&job->shared.arenas[domain], &bytes);
+		ferryResult_t result = copier->ops->register_memory(copier, windows, bytes);
 		if (result)
 			return result;
 		job->registered[domain] = true;
@@ -626,8 +627,11 @@ void ferry_intakes_close(struct ferry_job *job)
 	if (!job->registrar)
 		return;
 	struct ferry_copier *copier = ferry_gpu_copier(job->registrar);
-	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++)
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		const struct ferry_arena *arena = &job->shared.arenas[domain];
+		uint64_t bytes;
 		if (job->registered[domain])
-			copier->ops->unregister_memory(copier, job->shared.arenas[domain].header);
+			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
+	}
 	ferry_gpu_drop(job->registrar);
 }

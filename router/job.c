@@ -108,7 +108,9 @@ ferryResult_t ferry_job_failure(struct ferry_job *job)
 	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
 	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
 		return ferry_fail(ferryRemoteError, "the job has failed");
-	return ferry_fail(ferryRemoteError, "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	uint32_t code = failure->code; /* any rank may have written there since */
+	return ferry_fail(code && code < ferryNumResults ? (ferryResult_t)code : ferryRemoteError,
+	                  "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
 }
 
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)

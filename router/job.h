@@ -71,6 +71,7 @@ struct ferry_job {
 	struct ferry_attendant *attendant;      /* its own; connection thread */
 	struct ferry_job *next;
 	struct ferry_ending ending;             /* connection thread, then the reaper */
+	uint64_t freeing;                       /* bytes that its arena holds as it ends; the same */
 };
 
 /**
@@ -124,7 +125,10 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
 
-/** The job is dead: ferryRemoteError with the reason, for a rank that cannot hear it through the arena yet. */
+/**
+ * The job is dead: the code and the reason that its arena tells, or ferryRemoteError, for a rank that cannot hear it
+ * from there yet.
+ */
 ferryResult_t ferry_job_failure(struct ferry_job *job);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/jobs.h"
 
-#include "ipc/environment.h"
 #include "ipc/error.h"
 #include "router/attendant.h"
 #include "router/intake.h"
@@ -11,8 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define DEFAULT_STAGING (16u << 20) /* where the machine does not tell its cache sizes */
-
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
 {
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
@@ -21,13 +18,38 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
 	return NULL;
 }
 
-static uint64_t staging_default(const struct ferry_jobs *jobs)
+/* Bytes of arenas: that cost memory already, and that may yet. */
+static void count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised)
 {
-	uint64_t cache = jobs->layout.domains[jobs->domain].cache_bytes, value = 0;
-	uint64_t fallback = cache ? cache / 2 : DEFAULT_STAGING;
-	if (ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, fallback, &value))
-		return fallback;
-	return value;
+	*held = *promised = 0;
+	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
+		const struct ferry_arena *arena = &job->shared.arenas[jobs->domain];
+		uint64_t bytes = ferry_shared_held(arena->descriptor), windows;
+		ferry_arena_windows(arena, &windows);
+		*held += bytes;
+		*promised += windows > bytes ? windows - bytes : 0;
+	}
+}
+
+static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena_shape *shape, const uint8_t *key,
+                               struct ferry_job **created)
+{
+	struct ferry_job *job;
+	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
+	if (!result)
+		result = ferry_job_new(key, shape, jobs->workers.limit, &job);
+	if (result)
+		return result;
+	job->store = jobs->store;
+	job->cached_store = jobs->cached_store;
+	job->gpu_lanes = &jobs->gpu_lanes;
+	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix, jobs->lock_staging);
+	if (result) {
+		ferry_job_free(job);
+		return result;
+	}
+	*created = job;
+	return ferrySuccess;
 }
 
 static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
@@ -36,33 +58,20 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	struct ferry_arena_shape shape = {.domain = jobs->domain,
 	                                  .ndomains = message->ndomains,
 	                                  .nranks = message->nranks,
-	                                  .staging = message->staging ? message->staging : staging_default(jobs),
-	                                  .node = jobs->layout.domains[jobs->domain].node,
-	                                  .lock = jobs->lock_staging};
-	if (jobs->staging_limit && jobs->staging_used + shape.staging > jobs->staging_limit)
-		return ferry_fail(ferryRefused,
-		                  "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u (lower "
-		                  "FERRY_STAGING, or raise the router's --staging-limit)",
-		                  (unsigned long long)shape.staging,
-		                  (unsigned long long)(jobs->staging_limit - jobs->staging_used),
-		                  (unsigned long long)jobs->staging_limit, jobs->domain);
-	struct ferry_job *job;
-	ferryResult_t result = ferry_job_new(message->key, &shape, jobs->workers.limit, &job);
+	                                  .node = jobs->layout.domains[jobs->domain].node};
+	uint64_t held, promised;
+	count_memory(jobs, &held, &promised);
+	ferryResult_t result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
+	                                        promised, &shape);
 	if (result)
 		return result;
-	job->store = jobs->store;
-	job->cached_store = jobs->cached_store;
-	job->gpu_lanes = &jobs->gpu_lanes;
-	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix);
-	if (result) {
-		ferry_job_free(job);
+	if ((result = job_start(jobs, &shape, message->key, created))) {
+		ferry_quota_give_back(&jobs->quota, shape.staging);
 		return result;
 	}
-	jobs->staging_used += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
-	ferry_workers_add_job(&jobs->workers, job);
+	ferry_workers_add_job(&jobs->workers, *created);
 	ferry_log(FERRY_LOG_INFO, "domain %u: new job of %u ranks in %u domains, staging %llu bytes", jobs->domain,
 	          shape.nranks, shape.ndomains, (unsigned long long)shape.staging);
-	*created = job;
 	return ferrySuccess;
 }
 
@@ -97,7 +106,9 @@ static void end_job(struct ferry_ending *ending)
 	ferry_workers_remove_job(&jobs->workers, job);
 	ferry_intakes_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
+	uint64_t bytes = job->freeing;
 	ferry_job_free(job);
+	atomic_fetch_sub(&jobs->quota.freeing, bytes);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", jobs->domain);
 }
 
@@ -109,7 +120,10 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_workers_unlist_job(&jobs->workers, job);
-	jobs->staging_used -= FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
+	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	ferry_quota_give_back(&jobs->quota, FERRY_BANKS * arena->staging_bytes);
+	job->freeing = ferry_shared_held(arena->descriptor);
+	atomic_fetch_add(&jobs->quota.freeing, job->freeing);
 	job->ending = (struct ferry_ending){.end = end_job, .context = jobs};
 	ferry_reaper_give(&jobs->reaper, &job->ending);
 }
@@ -129,6 +143,8 @@ void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
 	unsigned njobs = 0, failed = 0, ranks = 0;
 	char nice[8];
 	unsigned long long slices = 0, moved = 0, calls = 0, working = 0;
+	uint64_t held, promised;
+	count_memory(jobs, &held, &promised);
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
 		njobs++;
 		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
@@ -141,9 +157,10 @@ void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
 	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
 	snprintf(text, bytes,
 	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%llu "
-	         "slices=%llu bytes=%llu calls_ms=%.3f working_ms=%.3f",
+	         "staging_limit=%llu memory=%llu slices=%llu bytes=%llu calls_ms=%.3f working_ms=%.3f",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
 	         jobs->workers.limit, nice, njobs, failed, ranks,
 	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed),
-	         (unsigned long long)jobs->staging_used, slices, moved, (double)calls / 1e6, (double)working / 1e6);
+	         (unsigned long long)jobs->quota.used, (unsigned long long)jobs->quota.limit,
+	         (unsigned long long)held, slices, moved, (double)calls / 1e6, (double)working / 1e6);
 }

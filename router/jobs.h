@@ -4,13 +4,14 @@
  * itself is the workers', who go round it.
  *
  * All is the connection thread's (router/router.c), but `draining`, which anybody raises; what comes before
- * `staging_used` is written once, before that thread starts.
+ * `quota` is written once, before that thread starts.
  */
 #ifndef FERRY_ROUTER_JOBS_H
 #define FERRY_ROUTER_JOBS_H
 
 #include "router/gpu_lanes.h"
 #include "router/mapper.h"
+#include "router/quota.h"
 #include "router/reaper.h"
 #include "router/workers.h"
 
@@ -23,15 +24,14 @@ enum ferry_draining {
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
-	struct ferry_reaper reaper; /* runs from the first rank on whose data this router may move */
+	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */
-	uint64_t staging_limit;               /* 0: none */
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
-	uint64_t staging_used;
+	struct ferry_quota quota;
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
 
@@ -39,8 +39,9 @@ struct ferry_jobs {
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key);
 
 /**
- * The job that a rank's attach message names: found, or made. Errors: ferryRefused while draining, over the limit of
- * staging, with what is left of it, or where the job has another shape; ferrySystemError.
+ * The job that a rank's attach message names: found, or made; its attendant then allocates its arena, and fails it
+ * where there is no room. Errors: ferryRefused while draining, over the limit of staging or the memory that is left,
+ * with the numbers, or where the job has another shape; ferrySystemError.
  */
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                               struct ferry_job **job);

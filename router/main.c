@@ -54,8 +54,9 @@ static const struct argp_option options[] = {
 	 "Nice value of the threads that move data, -20 to 19, or rt: real-time, or gpu: -10 once it moves data of "
 	 "GPUs (default: FERRY_NICE, else " FERRY_PRIORITY_DEFAULT "); what is refused is left as it is", 0},
 	{"staging-limit", KEY_STAGING_LIMIT, "BYTES", 0,
-	 "Staging for all jobs together, K, M and G understood (default: no limit); windows for messages between two "
-	 "ranks come on top, up to half as much", 0},
+	 "Staging for all jobs together, K, M and G understood (default: half of the memory that this domain may "
+	 "have, of the machine's, the NUMA node's and the control group's); windows for messages between two ranks "
+	 "come on top, up to half as much", 0},
 	{"idle-exit", KEY_IDLE_EXIT, "SECONDS", 0, "Exit after so long without a job (default: never)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Layout override, as FERRY_LAYOUT", 0},
 	{"no-pin", KEY_NO_PIN, NULL, 0, "Leave the threads unpinned", 0},

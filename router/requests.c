@@ -25,11 +25,15 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		                  "rank %u of this job has attached already (jobs started side by side need a "
 		                  "FERRY_JOB_KEY each)",
 		                  message->rank);
-	if (atomic_load(&job->dead))
-		return ferry_job_failure(job);
+	if (atomic_load(&job->dead)) {
+		result = ferry_job_failure(job);
+		if (!job->attached) /* it was made for this rank, and there was no memory for it */
+			ferry_jobs_destroy(jobs, job);
+		return result;
+	}
 	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (mapped && !(result = ferry_reaper_start(&jobs->reaper)))
+	if (mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */

@@ -86,7 +86,6 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 {
 	const char *store = ferry_env("FERRY_STORE"), *lock = ferry_env("FERRY_LOCK");
 	struct ferry_priority *priority = options->nice ? &router->priority : NULL;
-	uint64_t staging;
 	ferryResult_t result = ferry_env_integer("FERRY_WORKERS", 1, FERRY_MAX_RANKS,
 	                                         workers_default(options->layout, options->domain), workers);
 	/* Where there are cores to spare, a worker that looks again for a while saves its waker a system call per
@@ -96,8 +95,8 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 		                           options->layout->domains[options->domain].ncpus >= SPIN_CPUS ? SPIN_US : 0,
 		                           spin);
 	if (!result)
-		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, FERRY_STAGING_LEAST,
-		                         &staging);
+		result = ferry_quota_open(&router->jobs.quota, options->layout, options->domain,
+		                          options->staging_limit);
 	if (!result && priority)
 		result = ferry_priority_read(priority, "FERRY_NICE", options->nice);
 	if (!result)
@@ -146,7 +145,6 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 		return NULL;
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
-	router->jobs.staging_limit = options->staging_limit;
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper);
 	ferry_reaper_init(&router->jobs.reaper);

@@ -19,7 +19,7 @@ struct ferry_router_options {
 	const char *directory;             /* of the sockets; NULL: ferry_socket_directory() */
 	const char *prefix;                /* the socket is <directory>/<prefix>-<domain>.sock; NULL: "router" */
 	uint32_t workers;                  /* 0: FERRY_WORKERS, else one per two CPUs of the domain, at least 1 */
-	uint64_t staging_limit;            /* bytes for all jobs together; 0: no limit */
+	uint64_t staging_limit;            /* bytes for all jobs together; 0: half of the memory for them */
 	/* of lanes and workers, as ferry_priority_read takes it; NULL: they stay as they are. For the daemon */
 	const char *nice;
 	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */

@@ -154,7 +154,7 @@ static int refused_init(ferryResult_t code, const char *first, const char *secon
 
 static int without_room(void)
 {
-	/* A file size limit stands for a full /dev/shm: both refuse the allocation. */
+	/* A file size limit stands for a lack of memory: both refuse the allocation. */
 	struct rlimit limit = {1 << 20, 1 << 20};
 	signal(SIGXFSZ, SIG_IGN);
 	setrlimit(RLIMIT_FSIZE, &limit);
@@ -169,6 +169,7 @@ static int without_memlock(void)
 	if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
 		return 2;
 	setenv("FERRY_LOCK", "require", 1);
+	setenv("FERRY_STAGING", "1M", 1);
 	return refused_init(ferrySystemError, "mlock", "65536");
 }
 

@@ -13,12 +13,18 @@
 #include "ipc/error.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,15 +94,19 @@ static void counters_have_memory_once_a_plan_needs_them(void **state)
 {
 	(void)state;
 	struct ferry_arena first, second;
-	assert_int_equal(ferry_arena_create(&small, &first), ferrySuccess);
+	struct ferry_arena_shape shape = small;
+	shape.kind = FERRY_SHARED_POSIX;
+	assert_int_equal(ferry_arena_create(&shape, &first), ferrySuccess);
+	assert_int_equal(ferry_arena_allocate(&first, false, NULL), ferrySuccess);
 	assert_int_equal(ferry_arena_map(dup(first.descriptor), &second), ferrySuccess);
+	long long copied = (char *)first.counters[0] - (char *)first.header;
 	long long before = blocks_of(&first), most = FERRY_MOST_COUNTERS * (long long)sizeof(struct ferry_counter);
-	assert_in_range(before * 512, first.copied_bytes, first.copied_bytes + most / 16);
+	assert_in_range(before * 512, copied, copied + most / 16);
 	assert_int_equal(ferry_arena_back_counters(&second, first.ncounters), ferrySuccess);
 	assert_int_equal(blocks_of(&first), before);
 	first.counters[1][first.ncounters - 1].value = 7;
 	assert_int_equal(ferry_arena_back_counters(&second, FERRY_MOST_COUNTERS), ferrySuccess);
-	assert_in_range(blocks_of(&first) * 512, first.copied_bytes + FERRY_BANKS * most, first.bytes);
+	assert_in_range(blocks_of(&first) * 512, copied + FERRY_BANKS * most, first.bytes);
 	assert_int_equal(first.counters[1][first.ncounters - 1].value, 7); /* what was there is as it was */
 	second.counters[0][FERRY_MOST_COUNTERS - 1].value = 8;
 	second.counters[1][FERRY_MOST_COUNTERS - 1].value = 9;
@@ -134,7 +144,7 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 				            end);
 				assert_true(mapped.staging[1] + mapped.staging_bytes <= mapped.pair_windows);
 				assert_int_equal(mapped.pair_slot_bytes % 64, 0);
-				assert_true((char *)mapped.counters[0] >= (char *)mapped.header + mapped.copied_bytes &&
+				assert_true((char *)mapped.counters[0] >= mapped.pair_windows &&
 				            (char *)(mapped.counters[1] + FERRY_MOST_COUNTERS) <= end);
 				ferry_arena_unmap(&mapped);
 			}
@@ -219,12 +229,12 @@ static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
 	if (!child) {
 		struct ferry_arena arena;
 		struct rlimit limit = {65536, 65536};
-		struct ferry_arena_shape shape = small;
-		shape.lock = true;
 		setrlimit(RLIMIT_MEMLOCK, &limit);
 		if (geteuid() == 0 && seteuid(65534)) /* root may lock what it likes */
 			_exit(2);
-		ferryResult_t result = ferry_arena_create(&shape, &arena);
+		ferryResult_t result = ferry_arena_create(&small, &arena);
+		if (!result)
+			result = ferry_arena_allocate(&arena, true, NULL);
 		_exit(result == ferrySystemError && strstr(ferry_last_message(), "65536") &&
 		                      strstr(ferry_last_message(), "mlock")
 		              ? 0
@@ -232,6 +242,106 @@ static void a_low_memlock_limit_is_an_error_with_both_sizes(void **state)
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
+}
+
+/* Whoever has a descriptor, as every rank does: then no router that maps it is in for a SIGBUS. */
+static void nobody_makes_an_arena_shorter_or_longer(void **state)
+{
+	(void)state;
+	struct ferry_arena arena, mapped;
+	assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
+	assert_int_equal(ferry_arena_map(dup(arena.descriptor), &mapped), ferrySuccess);
+	assert_true(arena.sealed && mapped.sealed);
+	assert_int_equal(ftruncate(mapped.descriptor, 0), -1);
+	assert_int_equal(errno, EPERM);
+	assert_int_equal(ftruncate(mapped.descriptor, (off_t)arena.bytes + 4096), -1);
+	assert_int_equal(fcntl(mapped.descriptor, F_ADD_SEALS, F_SEAL_WRITE), -1);
+	ferry_arena_unmap(&mapped);
+	ferry_arena_unmap(&arena);
+}
+
+static void windows_that_nobody_touches_cost_nothing(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_arena_shape shape = small;
+	shape.staging = 1ull << 30;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	if (ferry_shared_may_lack(arena.descriptor)) {
+		ferry_arena_unmap(&arena);
+		skip(); /* the kernel counts what it promises */
+	}
+	assert_int_equal(ferry_arena_allocate(&arena, false, NULL), ferrySuccess);
+	assert_in_range(ferry_shared_held(arena.descriptor), 1, 64 << 10);
+	memset(arena.staging[0], 1, 1 << 20);
+	assert_in_range(ferry_shared_held(arena.descriptor), 1 << 20, 4 << 20); /* a large page perhaps */
+	ferry_arena_unmap(&arena);
+}
+
+static void posix_shared_memory_is_there_before_it_is_used(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_arena_shape shape = small;
+	_Atomic uint32_t given_up = 1;
+	shape.kind = FERRY_SHARED_POSIX;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	uint64_t control = (uint64_t)(arena.staging[0] - (char *)arena.header), windows;
+	ferry_arena_windows(&arena, &windows);
+	control += FERRY_BANKS * arena.ncounters * sizeof(struct ferry_counter);
+	assert_false(arena.sealed);
+	assert_in_range(ferry_shared_held(arena.descriptor), control, control + windows - 1);
+	assert_int_equal(ferry_arena_allocate(&arena, false, &given_up), ferrySystemError);
+	assert_in_range(ferry_shared_held(arena.descriptor), control, control + windows - 1);
+	assert_int_equal(ferry_arena_allocate(&arena, false, NULL), ferrySuccess);
+	assert_in_range(ferry_shared_held(arena.descriptor), control + windows, control + windows + (2 << 20));
+	ferry_arena_unmap(&arena);
+}
+
+/* As an old kernel would, or a container's filter of system calls. */
+static bool forbid_memfd(void)
+{
+	struct sock_filter rules[] = {
+	        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+	        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+	        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+	struct sock_fprog program = {sizeof rules / sizeof *rules, rules};
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
+}
+
+static void without_memfd_there_is_posix_shared_memory(void **state)
+{
+	(void)state;
+	int status;
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		struct ferry_arena arena;
+		if (!forbid_memfd())
+			_exit(2);
+		_exit(ferry_arena_create(&small, &arena) || arena.sealed ||
+		      ferry_arena_allocate(&arena, false, NULL) || names_in_shm());
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+		skip();
+	assert_int_equal(status, 0);
+}
+
+static void settings_of_shared_memory_are_read(void **state)
+{
+	(void)state;
+	enum ferry_shared_kind kind;
+	setenv("FERRY_SHM", "posix", 1);
+	assert_int_equal(ferry_shared_kind_read(&kind), ferrySuccess);
+	assert_int_equal(kind, FERRY_SHARED_POSIX);
+	setenv("FERRY_SHM", "sysv", 1);
+	assert_int_equal(ferry_shared_kind_read(&kind), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "sysv"));
+	unsetenv("FERRY_SHM");
+	assert_int_equal(ferry_shared_kind_read(&kind), ferrySuccess);
+	assert_int_equal(kind, FERRY_SHARED_MEMFD);
 }
 
 static void a_counter_of_another_call_reads_as_nothing(void **state)
@@ -269,6 +379,11 @@ int main(void)
 		cmocka_unit_test(impossible_shapes_are_refused),
 		cmocka_unit_test(no_room_in_shared_memory_is_an_error_with_the_size),
 		cmocka_unit_test(a_low_memlock_limit_is_an_error_with_both_sizes),
+		cmocka_unit_test(nobody_makes_an_arena_shorter_or_longer),
+		cmocka_unit_test(windows_that_nobody_touches_cost_nothing),
+		cmocka_unit_test(posix_shared_memory_is_there_before_it_is_used),
+		cmocka_unit_test(without_memfd_there_is_posix_shared_memory),
+		cmocka_unit_test(settings_of_shared_memory_are_read),
 		cmocka_unit_test(a_counter_of_another_call_reads_as_nothing),
 		cmocka_unit_test(keeping_a_message_in_cache_reads_no_more_than_the_message),
 	};

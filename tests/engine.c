@@ -265,6 +265,15 @@ static void each_of_many_jobs_is_served_while_the_others_rest(void **state)
 		close_job(&jobs[j]);
 }
 
+/* Whose arenas have no seals. */
+static int start_posix_router(void **state)
+{
+	setenv("FERRY_SHM", "posix", 1);
+	int failed = start_router(state);
+	unsetenv("FERRY_SHM");
+	return failed;
+}
+
 static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **state)
 {
 	(void)state;
@@ -583,7 +592,8 @@ int main(void)
 		TEST(the_router_sums_every_slice_of_call_after_call),
 		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
 		TEST(each_of_many_jobs_is_served_while_the_others_rest),
-		TEST(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone),
+		cmocka_unit_test_setup_teardown(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone,
+		                                start_posix_router, stop_router),
 		TEST(ranks_that_disagree_fail_their_job_by_name),
 		TEST(a_descriptor_that_names_no_known_plan_fails_its_job_alone),
 		TEST(a_corrupted_plan_is_refused_and_the_job_lives_on),

@@ -23,8 +23,9 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       !message->payload &&
 		       (message->kind == FERRY_ATTACH_PEER
 		                ? !message->flags && !message->descriptors
-		                : message->rank < message->nranks && message->flags <= FERRY_ATTACH_MAPPED &&
-		                          message->descriptors == message->flags);
+		                : message->rank < message->nranks &&
+		                          message->flags <= (FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED) &&
+		                          message->descriptors == (message->flags & FERRY_ATTACH_MAPPED));
 	case FERRY_ATTACH_EXPORT:
 		return message->payload >= FERRY_EXPORTED_LEAST && message->payload <= sizeof(struct ferry_exported) &&
 		       message->descriptors <= FERRY_ATTACH_MOST_DESCRIPTORS && !message->flags;

@@ -212,7 +212,30 @@ static void what_a_rank_owns_already_needs_no_statement(void **state)
 	        "program sendrecv ranks 2 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nrank 1\nH2D host[0] -> "
 	        "gpu[0] deps: "
 	        "host[0]>=1\n");
-	assert_rejected("program allreduce ranks 1 domains 1 chunks 1\n", "rank 0's output chunk 0 is never written");
+	assert_right("program allreduce ranks 1 domains 1 chunks 2\n"); /* the sum over one rank */
+	assert_right("program reducescatter ranks 1 domains 1 chunks 1\n");
+	assert_rejected(TWO, "rank 0's output chunk 0 is never written");
+}
+
+/* It is right for any other sum, so the checker, which knows no factor, lets it pass. */
+static void what_no_reduce_has_scaled_is_no_premulsum(void **state)
+{
+	(void)state;
+	static const char *const programs[] = {
+	        "program allreduce ranks 1 domains 1 chunks 1\n",
+	        "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[0] -> host[0]\nH2D host[0] -> gpu[0]\n"};
+	for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+		struct ferry_compile_options options = {.count = 4, .type = ferryFloat32, .redop = ferryNumOps};
+		struct ferry_program *program = program_of(programs[i]);
+		struct ferry_plan *plan;
+		options.staging[0] = 1 << 20;
+		assert_int_equal(ferry_program_compile(program, &options, &plan), ferryProgramError);
+		assert_non_null(strstr(ferry_last_message(), "premulsum scales in a REDUCE"));
+		options.redop = ferrySum;
+		assert_int_equal(ferry_program_compile(program, &options, &plan), ferrySuccess);
+		free(plan);
+		ferry_program_free(program);
+	}
 }
 
 static void a_dependency_on_what_is_not_read_orders_only(void **state)
@@ -365,6 +388,7 @@ int main(void)
 	        cmocka_unit_test(an_older_version_stays_readable_after_an_overwrite),
 	        cmocka_unit_test(reduces_that_require_the_same_version_commute),
 	        cmocka_unit_test(what_a_rank_owns_already_needs_no_statement),
+	        cmocka_unit_test(what_no_reduce_has_scaled_is_no_premulsum),
 	        cmocka_unit_test(a_dependency_on_what_is_not_read_orders_only),
 	        cmocka_unit_test(a_program_of_more_instructions_than_an_arena_has_room_for_is_rejected),
 	        cmocka_unit_test(a_plan_has_no_more_counters_than_instructions),

@@ -299,6 +299,8 @@ static void copy_own_input(struct run *run, uint32_t rank)
 			own = rank == program->root && chunk < K ? chunk : NONE;
 		else if (program->collective == FERRY_SCATTER)
 			own = rank == program->root && chunk < K ? rank * K + chunk : NONE;
+		else if (ferry_collective_reduces(program->collective) && program->nranks == 1)
+			own = chunk; /* the sum over one rank */
 		else
 			own = NONE;
 		if (written || own == NONE)

@@ -50,6 +50,7 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	                                       .nranks = (uint32_t)rank->nranks,
 	                                       .domain = rank->domain,
 	                                       .ndomains = rank->ndomains,
+	                                       .flags = wishes->insists ? 0 : FERRY_ATTACH_WISHED,
 	                                       .staging = wishes->staging};
 	struct ferry_arena *arena = &rank->shared.arenas[domain];
 	struct ferry_attach_reply reply = {0};
@@ -57,13 +58,13 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	memcpy(message.key, rank->key, sizeof message.key);
 	if (domain == rank->domain && wishes->mapped) {
 		memcpy(message.gpu, wishes->gpu, sizeof message.gpu);
-		message.flags = FERRY_ATTACH_MAPPED;
+		message.flags |= FERRY_ATTACH_MAPPED;
 		message.descriptors = 1;
 	}
 	ferryResult_t result = ask_router(rank, routers, layout, domain, &message, &wishes->words, &reply, &descriptor);
 	if (result)
 		return result;
-	if (message.flags && !(reply.flags & FERRY_ATTACH_MAPPED))
+	if (message.descriptors && !(reply.flags & FERRY_ATTACH_MAPPED))
 		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", rank->self, (int)sizeof reply.message,
 		          reply.message);
 	*mapped |= (reply.flags & FERRY_ATTACH_MAPPED) != 0;

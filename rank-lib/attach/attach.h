@@ -12,6 +12,7 @@
 /* What a rank asks its routers for. */
 struct ferry_wishes {
 	uint64_t staging; /* bytes per domain; 0: what they choose */
+	bool insists;     /* that much staging or none */
 	bool mapped;      /* that its own domain's moves its data: with the GPU's UUID and its block of words */
 	uint8_t gpu[FERRY_GPU_BYTES];
 	int words;

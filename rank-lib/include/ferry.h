@@ -75,8 +75,8 @@ typedef struct {
 	/** "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
 	const char *router;
 	/**
-	 * bytes of staging per domain; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the domain's
-	 * last-level cache
+	 * bytes of staging per domain, so much or none; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the
+	 * domain's last-level cache, less where memory is short, and 256 KiB for one rank
 	 */
 	uint64_t staging;
 	/**

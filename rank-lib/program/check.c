@@ -115,8 +115,9 @@ static ferryResult_t check_rank_output(const struct ferry_program *program, cons
 		uint32_t send_chunk;
 		ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
 		if (writer[chunk] == UINT32_MAX) {
-			if (ranks == 1ull << rank && !ferry_collective_reduces(program->collective))
-				continue; /* the rank's own input: the compiler copies it on the device */
+			/* The rank's own input, or the sum over it alone: the compiler copies it on the device. */
+			if (ranks == 1ull << rank)
+				continue;
 			return wrong_output(program, 0, rank, chunk, ranks, send_chunk, NULL);
 		}
 		const struct ferry_value *value = &versions->values[versions->uses[writer[chunk]].reads];

@@ -255,7 +255,7 @@ static void emit(struct compiler *compiler, uint32_t statement)
 }
 
 /* Output that is the rank's own input and that no H2D writes. */
-static void emit_copies(struct compiler *compiler, const bool *written, uint32_t most)
+static ferryResult_t emit_copies(struct compiler *compiler, const bool *written, uint32_t most)
 {
 	const struct ferry_program *program = compiler->program;
 	for (uint32_t rank = 0; rank < program->nranks; rank++) {
@@ -267,11 +267,16 @@ static void emit_copies(struct compiler *compiler, const bool *written, uint32_t
 			uint32_t send_chunk;
 			if (written[(size_t)rank * most + chunk])
 				continue;
+			if (compiler->options->redop == ferryNumOps)
+				return ferry_fail(ferryProgramError,
+				                  "%s: premulsum scales in a REDUCE, and chunk %u of rank %u has "
+				                  "passed none",
+				                  program->name, chunk, rank);
 			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
 			struct ferry_instr *instr = new_instr(compiler, FERRY_COPY, rank, program->rank_domain[rank],
 			                                      send_chunk);
 			if (!instr)
-				return;
+				return ferrySuccess; /* `failed` says so */
 			instr->user_offset = chunk_offset(compiler, send_chunk);
 			instr->user_destination = chunk_offset(compiler, chunk);
 			origin_at(compiler, compiler->instrs.count - 1)->send = send_chunk;
@@ -280,6 +285,7 @@ static void emit_copies(struct compiler *compiler, const bool *written, uint32_t
 			instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)rank : 0;
 		}
 	}
+	return ferrySuccess;
 }
 
 static ferryResult_t emit_all(struct compiler *compiler)
@@ -303,8 +309,10 @@ static ferryResult_t emit_all(struct compiler *compiler)
 			                  program->name, what->line);
 		}
 	}
-	emit_copies(compiler, written, most);
+	ferryResult_t result = emit_copies(compiler, written, most);
 	free(written);
+	if (result)
+		return result;
 	/* The statements that became part of another's instruction. */
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		uint32_t v = compiler->versions.uses[i].writes;

@@ -90,6 +90,13 @@ struct ferry_topology {
 ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
                                        uint32_t root, struct ferry_program **program);
 
+/**
+ * The program of one rank whose output is its own input, as a sum over it alone is that nobody scales: no statement, as
+ * the compiler copies what needs none.
+ */
+ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
+                                 struct ferry_program **program);
+
 /** What turns a program into a plan. */
 struct ferry_compile_options {
 	uint64_t count;        /* elements as the API call counts them; ignored for alltoallv */

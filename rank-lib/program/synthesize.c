@@ -274,8 +274,9 @@ static void sort_and_number(struct ferry_program *program)
 	}
 }
 
-ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
-                                       uint32_t root, struct ferry_program **synthesized)
+/* Without statements. */
+static ferryResult_t program_new(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
+                                 struct ferry_program **made)
 {
 	if ((unsigned)collective >= FERRY_NUM_COLLECTIVES || topology->nranks < 1 ||
 	    topology->nranks > FERRY_MAX_RANKS || topology->ndomains < 1 || topology->ndomains > FERRY_MAX_DOMAINS ||
@@ -291,7 +292,6 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 		free(program);
 		return ferry_fail(ferrySystemError, "no memory for a program");
 	}
-	struct writer writer = {.program = program, .together = topology->together};
 	program->collective = collective;
 	program->nranks = topology->nranks;
 	program->ndomains = topology->ndomains;
@@ -299,6 +299,26 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
 	program->root = ferry_collective_has_root(collective) ? root : 0;
 	program->most_bytes = UINT64_MAX;
 	memcpy(program->rank_domain, topology->rank_domain, topology->nranks);
+	*made = program;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
+                                 struct ferry_program **synthesized)
+{
+	if (topology->nranks != 1)
+		return ferry_fail(ferryInvalidArgument, "%u ranks have more than their own input", topology->nranks);
+	return program_new(collective, topology, root, synthesized);
+}
+
+ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
+                                       uint32_t root, struct ferry_program **synthesized)
+{
+	struct ferry_program *program = NULL;
+	ferryResult_t result = program_new(collective, topology, root, &program);
+	if (result)
+		return result;
+	struct writer writer = {.program = program, .together = topology->together};
 	for (uint32_t rank = topology->nranks; rank-- > 0;) {
 		writer.members[topology->rank_domain[rank]]++;
 		writer.first[topology->rank_domain[rank]] = (uint16_t)rank;

@@ -248,7 +248,8 @@ static void a_program_of_other_calls_is_refused(void **state)
 	         "program broadcast ranks 2 domains 1 chunks 1 root 1\nrank 0\nH2D host[0] -> gpu[0] deps: host[0]>=1\n"
 	         "rank 1\nD2H gpu[0] -> host[0]\n",
 	         "its root is 1, not 0: --root 1", 64},
-	        {"allreduce", "program allreduce ranks 1 domains 1 chunks 1\n", "output chunk 0 is never written", 1},
+	        {"allreduce --ranks 2", "program allreduce ranks 2 domains 1 chunks 1\n",
+	         "output chunk 0 is never written", 1},
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		char arguments[512], output[8192];

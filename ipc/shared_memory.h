@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * New shared memory that has no name, as a descriptor. Arenas are made of it, by routers.
+ *
+ * Of a memfd a page costs memory once it is touched. It is sealed: nobody makes it shorter, or longer. POSIX shared
+ * memory lies in /dev/shm, which may have little room, and who holds the descriptor can cut it short; it is for where
+ * memfd is missing, or FERRY_SHM says so.
+ */
+#ifndef FERRY_IPC_SHARED_MEMORY_H
+#define FERRY_IPC_SHARED_MEMORY_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+enum ferry_shared_kind { FERRY_SHARED_MEMFD, FERRY_SHARED_POSIX };
+
+/** FERRY_SHM, or its default. ferryInvalidArgument if it is neither. */
+ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind);
+
+/**
+ * So many bytes of zeros, above descriptor 2 and closed on exec; POSIX too where there is no memfd. Errors:
+ * ferrySystemError with the size.
+ */
+ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int *descriptor);
+
+/** Whether nobody can make it shorter. */
+bool ferry_shared_sealed(int descriptor);
+
+/**
+ * Whether a page that is touched may turn out not to be there (SIGBUS), unless it was allocated before: POSIX shared
+ * memory, and all where the kernel counts what it has promised (vm.overcommit_memory=2).
+ */
+bool ferry_shared_may_lack(int descriptor);
+
+/**
+ * Allocates the bytes from `from` on: that takes a second for some gigabytes. Ends early, with ferrySystemError, once
+ * *given_up is not 0, if that is not NULL. Errors: ferrySystemError with the sizes.
+ */
+ferryResult_t ferry_shared_allocate(int descriptor, uint64_t from, uint64_t bytes, const _Atomic uint32_t *given_up);
+
+/** Bytes that are allocated: what it costs. */
+uint64_t ferry_shared_held(int descriptor);
+
+#endif
