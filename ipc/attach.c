@@ -95,8 +95,9 @@ static ferryResult_t check_directory(const char *path, bool make)
 		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
 		return ferry_fail(ferryRefused,
-		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
-		                  status.st_uid, geteuid());
+		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router "
+		                  "(FERRY_SOCKET_DIR names another directory)",
+		                  path, status.st_uid, geteuid());
 	return ferrySuccess;
 }
 
@@ -267,7 +268,10 @@ static ferryResult_t say_refused(const char *path, int error, const struct patie
 		                  patience->seconds);
 	if (is_nobody(error))
 		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
-	return ferry_fail(ferrySystemError, "connecting to %s: %s", path, strerror(error));
+	return ferry_fail(ferrySystemError, "connecting to %s: %s%s", path, strerror(error),
+	                  error == EACCES || error == EPERM
+	                          ? " (another user's? FERRY_SOCKET_DIR names another directory)"
+	                          : "");
 }
 
 /* Sets errno as ferry_attach_nobody reads it. */
@@ -284,7 +288,8 @@ static ferryResult_t connect_within(const char *path, int *connection, struct pa
 		result = say_refused(path, error, patience);
 	/* both ends look: an abstract name can be taken by anybody on the machine */
 	else if ((result = ferry_attach_check_peer(made)))
-		ferry_fail_context(result, "the router on %s", path);
+		ferry_fail(result, "the router on %s: %s (FERRY_SOCKET_DIR names another directory)", path,
+		           ferry_last_message());
 	if (result)
 		close(made);
 	else

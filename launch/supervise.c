@@ -2,6 +2,7 @@
 #include "launch/supervise.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
 #include "launch/descendants.h"
 
@@ -84,10 +85,12 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
 	pid_t child = fork();
 	if (child == 0)
 		become(role, parent, argv, environment, null_input, report[1]);
+	error = errno;
 	close(report[1]);
 	if (child < 0) {
 		close(report[0]);
-		return ferry_fail(ferrySystemError, "fork: %s", strerror(errno));
+		return ferry_fail(ferrySystemError, "a process for %s: %s%s", argv[0], strerror(error),
+		                  ferry_ulimit_threads_hint(error));
 	}
 	ssize_t got = read(report[0], &error, sizeof error);
 	close(report[0]);

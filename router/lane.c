@@ -2,6 +2,7 @@
 #include "router/lane.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/absence.h"
 #include "router/order.h"
 #include "router/slices.h"
@@ -502,7 +503,8 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 	if (refused) {
 		lanes->copier->ops->queue_close(&lane->copies.queue);
 		free_room(lane);
-		return ferry_fail(ferrySystemError, "a lane thread: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "a lane thread: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	}
 	return ferrySuccess;
 }

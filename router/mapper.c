@@ -2,6 +2,7 @@
 #include "router/mapper.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
 
 #include <errno.h>
@@ -224,7 +225,8 @@ static ferryResult_t start(struct ferry_mapper *mapper)
 		return ferrySuccess;
 	int refused = pthread_create(&mapper->thread, NULL, mapper_main, mapper);
 	if (refused)
-		return ferry_fail(ferrySystemError, "a thread that maps ranks' buffers: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "a thread that maps ranks' buffers: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	mapper->running = true;
 	return ferrySuccess;
 }

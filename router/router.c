@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/clients.h"
 #include "router/reduce/reduce.h"
 
@@ -173,7 +174,8 @@ static ferryResult_t start_threads(struct ferry_router *router, const struct fer
 	if (!refused)
 		return ferrySuccess;
 	ferry_workers_stop(&router->jobs.workers);
-	return ferry_fail(ferrySystemError, "a thread for the router's connections: %s", strerror(refused));
+	return ferry_fail(ferrySystemError, "a thread for the router's connections: %s%s", strerror(refused),
+	                  ferry_ulimit_threads_hint(refused));
 }
 
 ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **started)
