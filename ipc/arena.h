@@ -13,10 +13,10 @@
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
  * .rank_domain, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
- * its own domain, or, where the router moves the rank's data, that router's lanes in its place. An export cell: the
- * rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the
- * bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`:
- * anybody, 0 to 1 only.
+ * its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that gives up
+ * before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`, the router
+ * `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line:
+ * `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is

@@ -126,6 +126,12 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
 
 /**
+ * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
+ * it failed, that; if ranks had not attached, which, behind the message. Connection thread, or once it has ended.
+ */
+void ferry_job_lose(struct ferry_job *job, const char *message);
+
+/**
  * The job is dead: the code and the reason that its arena tells, or ferryRemoteError, for a rank that cannot hear it
  * from there yet.
  */

@@ -132,7 +132,7 @@ void ferry_jobs_end(struct ferry_jobs *jobs)
 {
 	while (jobs->workers.jobs)
 		if (!atomic_load(&jobs->workers.jobs->dead))
-			ferry_job_fail(jobs->workers.jobs, ferryRemoteError, "the router was stopped");
+			ferry_job_lose(jobs->workers.jobs, "the router was stopped");
 		else
 			ferry_jobs_destroy(jobs, jobs->workers.jobs);
 	ferry_reaper_wait(&jobs->reaper);
