@@ -73,6 +73,16 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
+/* What one lane has done for its rank, and whom it waits for: for ferry-stat. That lane alone writes it, relaxed, as
+   nobody acts on it. */
+struct ferry_traffic {
+	_Atomic uint64_t calls;  /* halves of calls that are over */
+	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
+	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
+	_Atomic uint64_t since;
+	char pad[96];
+};
+
 struct ferry_rank_line {
 	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
 	struct ferry_doorbell h2d;
@@ -85,6 +95,7 @@ struct ferry_rank_line {
 	char pad0[56];
 	struct ferry_failure failure;
 	char pad1[120];
+	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 };
 
 /*

@@ -572,27 +572,46 @@ ferryResult_t ferry_attach_check_peer(int connection)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
+static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes,
+                                struct patience *patience)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS,
 	                                       .magic = FERRY_ATTACH_MAGIC,
-	                                       .abi = FERRY_ATTACH_ABI};
+	                                       .abi = FERRY_ATTACH_ABI,
+	                                       .index = of,
+	                                       .hash = from};
 	struct ferry_attach_reply reply;
+	int received = -1;
+	bool answered = send_all(connection, &message, sizeof message, patience) &&
+	                receive_reply(connection, &reply, &received, patience);
+	if (received >= 0)
+		close(received);
+	if (!answered)
+		return patience->over ? ferry_fail(ferryRemoteError,
+		                                   "it has not answered for %u s: it is stopped, busy, or hangs",
+		                                   patience->seconds)
+		                      : ferry_fail(ferryRemoteError, "it closed the connection");
+	ferryResult_t result = check_reply(&reply, false, -1);
+	if (!result)
+		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
+	return result;
+}
+
+ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes)
+{
 	struct patience patience = patience_for(STATUS_SECONDS, NULL);
-	int connection, received;
+	return ask_status(connection, of, from, text, bytes, &patience);
+}
+
+ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
+{
+	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	int connection;
 	ferryResult_t result = connect_within(path, &connection, &patience);
 	if (result)
 		return result;
-	if (!send_all(connection, &message, sizeof message, &patience) ||
-	    !receive_reply(connection, &reply, &received, &patience))
-		result = patience.over
-		                 ? ferry_fail(
-		                           ferryRemoteError,
-		                           "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
-		                           path, patience.seconds)
-		                 : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
-	else
-		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
+	if ((result = ask_status(connection, FERRY_STATUS_ROUTER, 0, text, bytes, &patience)))
+		ferry_fail_context(result, "the router on %s", path);
 	close(connection);
 	return result;
 }

@@ -37,6 +37,7 @@ struct ferry_intake;
 
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
+	uint64_t number;                        /* of the router's jobs, from 1; connection thread, once */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */

@@ -200,6 +200,7 @@ void ferry_mapper_init(struct ferry_mapper *mapper)
 	pthread_condattr_t monotonic;
 	*mapper = (struct ferry_mapper){.running = false};
 	pthread_mutex_init(&mapper->lock, NULL);
+	pthread_mutex_init(&mapper->gpus.lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&mapper->asked, &monotonic);
@@ -216,6 +217,7 @@ void ferry_mapper_stop(struct ferry_mapper *mapper)
 		pthread_join(mapper->thread, NULL);
 	}
 	pthread_cond_destroy(&mapper->asked);
+	pthread_mutex_destroy(&mapper->gpus.lock);
 	pthread_mutex_destroy(&mapper->lock);
 }
 
