@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +111,11 @@ static bool is_one_of(const char *name, const char *prefix)
 	while (isalnum((unsigned char)name[front + unique]))
 		unique++;
 	return unique == sizeof UNIQUE - 1 && !name[front + unique];
+}
+
+bool ferry_run_directory_is(const char *name)
+{
+	return is_one_of(name, "run-") || is_one_of(name, "ferry-run-");
 }
 
 static void remove_left_over(const char *parent, const char *prefix)

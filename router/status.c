@@ -34,7 +34,8 @@ static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
 	snprintf(text, bytes,
 	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%" PRIu64
-	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64 " calls_ms=%.3f working_ms=%.3f",
+	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64
+	         " calls_ms=%.3f working_ms=%.3f",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
 	         jobs->workers.limit, nice, njobs, failed, ranks,
 	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed), jobs->quota.used,
