@@ -2,6 +2,7 @@
 #include "ipc/arena.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 
 #include <errno.h>
 #include <numa.h>
@@ -190,6 +191,8 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 	if (result)
 		return result;
 	header_for(shape, &header);
+	if ((result = ferry_ulimit_check_file("an arena", header.bytes)))
+		return result;
 	if ((result = ferry_shared_make(shape->kind, header.bytes, &arena->descriptor)))
 		return ferry_fail_context(result, "an arena of %llu bytes", (unsigned long long)header.bytes);
 	void *base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor, 0);

@@ -13,10 +13,10 @@
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
  * .rank_domain, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
- * its own domain, or, where the router moves the rank's data, that router's lanes in its place. An export cell: the
- * rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the
- * bank runs. A pair line: `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`:
- * anybody, 0 to 1 only.
+ * its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that gives up
+ * before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`, the router
+ * `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line:
+ * `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -73,6 +73,16 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
+/* What one lane has done for its rank, and whom it waits for: for ferry-stat. That lane alone writes it, relaxed, as
+   nobody acts on it. */
+struct ferry_traffic {
+	_Atomic uint64_t calls;  /* halves of calls that are over */
+	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
+	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
+	_Atomic uint64_t since;
+	char pad[96];
+};
+
 struct ferry_rank_line {
 	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
 	struct ferry_doorbell h2d;
@@ -85,6 +95,7 @@ struct ferry_rank_line {
 	char pad0[56];
 	struct ferry_failure failure;
 	char pad1[120];
+	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 };
 
 /*

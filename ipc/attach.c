@@ -95,8 +95,9 @@ static ferryResult_t check_directory(const char *path, bool make)
 		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
 	if (status.st_uid != geteuid() && status.st_uid != 0)
 		return ferry_fail(ferryRefused,
-		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router", path,
-		                  status.st_uid, geteuid());
+		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router "
+		                  "(FERRY_SOCKET_DIR names another directory)",
+		                  path, status.st_uid, geteuid());
 	return ferrySuccess;
 }
 
@@ -267,7 +268,10 @@ static ferryResult_t say_refused(const char *path, int error, const struct patie
 		                  patience->seconds);
 	if (is_nobody(error))
 		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
-	return ferry_fail(ferrySystemError, "connecting to %s: %s", path, strerror(error));
+	return ferry_fail(ferrySystemError, "connecting to %s: %s%s", path, strerror(error),
+	                  error == EACCES || error == EPERM
+	                          ? " (another user's? FERRY_SOCKET_DIR names another directory)"
+	                          : "");
 }
 
 /* Sets errno as ferry_attach_nobody reads it. */
@@ -284,7 +288,8 @@ static ferryResult_t connect_within(const char *path, int *connection, struct pa
 		result = say_refused(path, error, patience);
 	/* both ends look: an abstract name can be taken by anybody on the machine */
 	else if ((result = ferry_attach_check_peer(made)))
-		ferry_fail_context(result, "the router on %s", path);
+		ferry_fail(result, "the router on %s: %s (FERRY_SOCKET_DIR names another directory)", path,
+		           ferry_last_message());
 	if (result)
 		close(made);
 	else
@@ -567,27 +572,46 @@ ferryResult_t ferry_attach_check_peer(int connection)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
+static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes,
+                                struct patience *patience)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS,
 	                                       .magic = FERRY_ATTACH_MAGIC,
-	                                       .abi = FERRY_ATTACH_ABI};
+	                                       .abi = FERRY_ATTACH_ABI,
+	                                       .index = of,
+	                                       .hash = from};
 	struct ferry_attach_reply reply;
+	int received = -1;
+	bool answered = send_all(connection, &message, sizeof message, patience) &&
+	                receive_reply(connection, &reply, &received, patience);
+	if (received >= 0)
+		close(received);
+	if (!answered)
+		return patience->over ? ferry_fail(ferryRemoteError,
+		                                   "it has not answered for %u s: it is stopped, busy, or hangs",
+		                                   patience->seconds)
+		                      : ferry_fail(ferryRemoteError, "it closed the connection");
+	ferryResult_t result = check_reply(&reply, false, -1);
+	if (!result)
+		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
+	return result;
+}
+
+ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes)
+{
 	struct patience patience = patience_for(STATUS_SECONDS, NULL);
-	int connection, received;
+	return ask_status(connection, of, from, text, bytes, &patience);
+}
+
+ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
+{
+	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	int connection;
 	ferryResult_t result = connect_within(path, &connection, &patience);
 	if (result)
 		return result;
-	if (!send_all(connection, &message, sizeof message, &patience) ||
-	    !receive_reply(connection, &reply, &received, &patience))
-		result = patience.over
-		                 ? ferry_fail(
-		                           ferryRemoteError,
-		                           "the router on %s has not answered for %u s: it is stopped, busy, or hangs",
-		                           path, patience.seconds)
-		                 : ferry_fail(ferryRemoteError, "the router on %s closed the connection", path);
-	else
-		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
+	if ((result = ask_status(connection, FERRY_STATUS_ROUTER, 0, text, bytes, &patience)))
+		ferry_fail_context(result, "the router on %s", path);
 	close(connection);
 	return result;
 }

@@ -30,11 +30,15 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
 	FERRY_ATTACH_PEER,     /* another router asks for the arena of job `key` */
-	FERRY_ATTACH_STATUS,   /* anybody: what are you doing; the reply's message is the answer */
+	/* anybody: what are you doing; of `index` (enum ferry_status_of), the first from number `hash` on; the reply's
+	   message is the answer, "" if there is none */
+	FERRY_ATTACH_STATUS,
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	FERRY_ATTACH_KINDS
 };
+
+enum ferry_status_of { FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU };
 
 /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u
@@ -49,8 +53,8 @@ struct ferry_attach_message {
 	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED, FERRY_ATTACH_WISHED */
 	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET */
-	uint64_t hash;     /* DROP */
+	uint32_t index;    /* FORGET, STATUS */
+	uint64_t hash;     /* DROP, STATUS */
 	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
@@ -156,6 +160,13 @@ ferryResult_t ferry_attach_check_peer(int connection);
  * seconds.
  */
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
+
+/**
+ * The same on a connection: of the router, of its first job or of its first GPU from that number on, which the line
+ * says as `number`; text is "" where there is none. A connection on which this has failed is for nothing but
+ * to be closed.
+ */
+ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes);
 
 /** True once the other end has closed. */
 bool ferry_attach_closed(int connection);

@@ -1,28 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ferry-stat: what Ferry reads from the environment, how it sees the machine, and which routers answer. */
+/*
+ * ferry-stat: what routers do, in a table that refreshes; what Ferry reads from the environment, and how it sees the
+ * machine.
+ */
 #include "ipc/attach.h"
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
+#include "launch/screen.h"
 
 #include <argp.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS };
+enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_ONCE, KEY_JSON, KEY_INTERVAL };
+
+#define INTERVAL_S      1.0
+#define INTERVAL_ONCE_S 0.2
 
 struct arguments {
-	bool env, markdown, layout, routers;
+	bool env, markdown, layout, routers, once, json;
+	double interval_s; /* 0: none given */
 };
 
 static const struct argp_option options[] = {
+	{"once", KEY_ONCE, NULL, 0, "One table, also on a terminal", 0},
+	{"json", KEY_JSON, NULL, 0, "A line of JSON in place of a table; one, unless there is an --interval", 0},
+	{"interval", KEY_INTERVAL, "SECONDS", 0,
+	 "Between two tables, for whose time values of now are means (default 1; 0.2 where there is one table)", 0},
 	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
 	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as docs/environment.md is printed", 0},
 	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
-	{"routers", KEY_ROUTERS, NULL, 0, "The routers that answer in the socket directory", 0},
+	{"routers", KEY_ROUTERS, NULL, 0, "The lines that routers in the socket directory tell of themselves", 0},
 	{0}};
+
+static double seconds_of(const char *value, struct argp_state *state)
+{
+	char *end;
+	double seconds = strtod(value, &end);
+	if (end == value || *end || !(seconds >= 0.01 && seconds <= 86400))
+		argp_error(state, "--interval: \"%s\" is no number of seconds from 0.01 to 86400", value);
+	return seconds;
+}
 
 static error_t parse(int key, char *value, struct argp_state *state)
 {
@@ -33,6 +56,15 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_MARKDOWN:
 		arguments->markdown = true;
+		return 0;
+	case KEY_ONCE:
+		arguments->once = true;
+		return 0;
+	case KEY_JSON:
+		arguments->json = true;
+		return 0;
+	case KEY_INTERVAL:
+		arguments->interval_s = seconds_of(value, state);
 		return 0;
 	case KEY_LAYOUT:
 		arguments->layout = true;
@@ -46,6 +78,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (arguments->markdown && !arguments->env)
 			argp_error(state, "--markdown is how --env is printed: ferry-stat --env --markdown");
+		if (arguments->env + arguments->layout + arguments->routers &&
+		    (arguments->once || arguments->json || arguments->interval_s > 0))
+			argp_error(state, "--once, --json and --interval are of the table, not of --env, --layout or "
+			                  "--routers");
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -78,7 +114,7 @@ static void print_files(void)
 	         "Stays, but in a run-XXXXXX."},
 	        {"DIR/run-XXXXXX/",
 	         "Sockets of one ferryrun's own routers. Removed at its end, also when ferryrun is killed; where its "
-	         "routers were killed with it, by the next ferryrun."},
+	         "routers were killed with it, or had not begun, by the next ferryrun."},
 	        {"/tmp/ferry-run-XXXXXX/",
 	         "The same where DIR has more than 48 bytes, so that a socket's path in it would be too long."},
 	        {"@ferry/KEY-D.sock", "Abstract socket of an embedded router: no file."},
@@ -152,35 +188,72 @@ static int print_layout(void)
 
 static int print_routers(void)
 {
-	char directory[64], path[128], text[512];
+	struct ferry_sockets sockets;
+	char text[512];
 	unsigned found = 0;
-	if (ferry_socket_directory(directory, sizeof directory, false))
-		return fail();
-	if (access(directory, X_OK)) {
-		if (errno != ENOENT) {
-			ferry_fail(ferrySystemError, "looking for routers in %s: %s", directory, strerror(errno));
-			return fail();
-		}
-		printf("no router answers: there is no directory %s\n", directory);
-		return 0;
-	}
-	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
-		ferryResult_t result = ferry_attach_status(path, text, sizeof text);
-		if (ferry_attach_nobody(result))
+	ferryResult_t result = ferry_sockets_find(&sockets);
+	for (size_t i = 0; i < sockets.count && !result; i++) {
+		ferryResult_t asked = ferry_attach_status(sockets.all[i].path, text, sizeof text);
+		if (ferry_attach_nobody(asked))
 			continue;
-		printf("%s  %s\n", path, result ? ferry_last_message() : text);
+		printf("%s  %s\n", sockets.all[i].path, asked ? ferry_last_message() : text);
 		found++;
 	}
-	if (!found)
-		printf("no router answers in %s\n", directory);
-	return 0;
+	if (!result && !found)
+		ferry_screen_print_none(&sockets, stdout);
+	ferry_sockets_free(&sockets);
+	return result ? fail() : 0;
+}
+
+/* ---- the table ---- */
+
+static void wait_for(double seconds)
+{
+	struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+	while (nanosleep(&left, &left) && errno == EINTR)
+		;
+}
+
+static ferryResult_t show(const struct ferry_report *before, const struct ferry_report *now, bool json)
+{
+	struct ferry_rows rows;
+	ferryResult_t result = ferry_rows_make(before, now, &rows);
+	if (!result && json)
+		result = ferry_screen_print_json(&rows, stdout);
+	else if (!result)
+		ferry_screen_print(&rows, &now->sockets, stdout);
+	ferry_rows_free(&rows);
+	return result;
+}
+
+/* Until somebody ends this process, or nobody reads what it prints. */
+static int watch(const struct arguments *arguments)
+{
+	struct ferry_report before, now;
+	bool terminal = isatty(STDOUT_FILENO) && !arguments->json;
+	bool again = !arguments->once && (terminal || arguments->interval_s > 0);
+	double interval = arguments->interval_s > 0 ? arguments->interval_s : again ? INTERVAL_S : INTERVAL_ONCE_S;
+	ferryResult_t result = ferry_report_take(&before);
+	wait_for(again && !result ? INTERVAL_ONCE_S : interval); /* nobody likes to wait for the first one */
+	while (!result && !(result = ferry_report_take(&now))) {
+		if (again && terminal)
+			printf("\033[H\033[J"); /* home, and clear what is below */
+		result = show(&before, &now, arguments->json);
+		ferry_report_free(&before);
+		before = now;
+		if (!again || result || fflush(stdout))
+			break;
+		wait_for(interval);
+	}
+	ferry_report_free(&before); /* `now` is the same, or what a failure has freed */
+	return result ? fail() : 0;
 }
 
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
-	        options, parse, NULL, "Shows what Ferry sees; without options, its layout and routers.",
+	        options, parse, NULL,
+	        "Shows what this user's routers do: a table, which on a terminal is renewed until Ctrl-C.",
 	        NULL, NULL, NULL};
 	struct arguments arguments = {0};
 	int code = 0;
@@ -191,7 +264,7 @@ int main(int argc, char **argv)
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;
 	if (!arguments.env && !arguments.layout && !arguments.routers)
-		arguments.layout = arguments.routers = true;
+		return watch(&arguments);
 	if (arguments.env)
 		print_environment(arguments.markdown);
 	if (arguments.layout)

@@ -27,22 +27,25 @@ enum option_key {
 	KEY_WORKERS,
 	KEY_JOIN,
 	KEY_LOG,
-	KEY_TIMEOUT
+	KEY_TIMEOUT,
+	KEY_GRACE,
+	KEY_AS_RANK
 };
 
 #define EXIT_USAGE 64
 #define EXIT_LAUNCH 125 /* ferryrun itself failed, as env(1) and timeout(1) say it */
 #define READY_MS 20000
+#define GRACE_S 10
 
 struct arguments {
-	unsigned ranks, domains, workers, timeout;
+	unsigned ranks, domains, workers, timeout, grace;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, join;
+	bool fork, embedded, join, as_rank;
 	char **command;
 };
 
 static const struct argp_option options[] = {
-	{NULL, 'n', "RANKS", 0, "Number of ranks (default 1)", 0},
+	{NULL, 'n', "RANKS", 0, "Number of ranks (default 1); -np is understood too", 0},
 	{"domains", KEY_DOMAINS, "D", 0,
 	 "Split this machine into D domains with a router each (default: its NUMA nodes)", 0},
 	{"layout", KEY_LAYOUT, "LAYOUT", 0, "Domains, CPUs and devices, as FERRY_LAYOUT", 0},
@@ -52,8 +55,12 @@ static const struct argp_option options[] = {
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
 	{"workers", KEY_WORKERS, "N", 0, "Worker threads per router", 0},
 	{"timeout", KEY_TIMEOUT, "SECONDS", 0, "End the ranks after so long, with exit code 124", 0},
+	{"grace", KEY_GRACE, "SECONDS", 0,
+	 "Kill ranks that have not ended so long after they were told to (default 10); a second signal does it at once",
+	 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug, for routers and ranks", 0},
 	{"join", KEY_JOIN, NULL, 0, "Be one rank of another launcher's job: mpirun -n 4 ferryrun --join -- CMD", 0},
+	{"as-rank", KEY_AS_RANK, NULL, OPTION_HIDDEN, "In a rank's process, under mpiexec: become CMD", 0},
 	{0}};
 
 static unsigned number_of(const char *value, unsigned most, const char *name, struct argp_state *state)
@@ -66,12 +73,32 @@ static unsigned number_of(const char *value, unsigned most, const char *name, st
 	return (unsigned)number;
 }
 
+/* All options are there. */
+static void check_together(const struct arguments *arguments, struct argp_state *state)
+{
+	if (!arguments->command)
+		argp_error(state, "no command: ferryrun -n 4 -- CMD");
+	if (arguments->fork && arguments->mpiexec)
+		argp_error(state,
+		           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
+	if (arguments->layout && arguments->domains)
+		argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
+		                  "of the two");
+	if (arguments->join &&
+	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
+	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
+		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
+		                  "--embedded alone");
+}
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct arguments *arguments = state->input;
 	enum ferry_log_level level;
 	switch (key) {
 	case 'n':
+		if (!strcmp(value, "p") && state->next < state->argc) /* -np 4, as mpiexecs call it */
+			value = state->argv[state->next++];
 		arguments->ranks = number_of(value, FERRY_MAX_RANKS, "-n", state);
 		return 0;
 	case KEY_DOMAINS:
@@ -82,6 +109,12 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_TIMEOUT:
 		arguments->timeout = number_of(value, 1000000, "--timeout", state);
+		return 0;
+	case KEY_GRACE:
+		arguments->grace = number_of(value, 1000000, "--grace", state);
+		return 0;
+	case KEY_AS_RANK:
+		arguments->as_rank = true;
 		return 0;
 	case KEY_LAYOUT:
 		if (!*value)
@@ -109,21 +142,11 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->command = state->argv + state->next;
 		return 0;
 	case ARGP_KEY_END:
-		if (!arguments->command)
-			argp_error(state, "no command: ferryrun -n 4 -- CMD");
-		if (arguments->fork && arguments->mpiexec)
-			argp_error(state,
-			           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
-		if (arguments->layout && arguments->domains)
-			argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
-			                  "of the two");
-		if (arguments->join &&
-		    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
-		     arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
-			argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
-			                  "--embedded alone");
+		check_together(arguments, state);
 		if (!arguments->ranks)
 			arguments->ranks = 1;
+		if (!arguments->grace)
+			arguments->grace = GRACE_S;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -143,7 +166,15 @@ static ferryResult_t set_number(const char *name, int value)
 	return set(name, text);
 }
 
-/* ---- one rank of somebody else's job ---- */
+/* ---- a rank ---- */
+
+/* Returns only where it cannot be run: the exit code. */
+static int become(char **command, const char *self)
+{
+	execvp(command[0], command);
+	fprintf(stderr, "%s: cannot run %s: %s\n", self, command[0], strerror(errno));
+	return errno == ENOENT ? FERRY_COMMAND_MISSING : FERRY_COMMAND_REFUSED;
+}
 
 static int join(const struct arguments *arguments)
 {
@@ -164,23 +195,28 @@ static int join(const struct arguments *arguments)
 		fprintf(stderr, "ferryrun --join: %s\n", ferry_last_message());
 		return EXIT_LAUNCH;
 	}
-	execvp(arguments->command[0], arguments->command);
-	fprintf(stderr, "ferryrun --join: cannot run %s: %s\n", arguments->command[0], strerror(errno));
-	return errno == ENOENT ? FERRY_COMMAND_MISSING : FERRY_COMMAND_REFUSED;
+	return become(arguments->command, "ferryrun --join");
 }
 
 /* ---- routers ---- */
 
+static bool own_path(char *path, size_t bytes)
+{
+	ssize_t length = readlink("/proc/self/exe", path, bytes);
+	if (length <= 0 || (size_t)length >= bytes)
+		return false;
+	path[length] = '\0';
+	return true;
+}
+
 static void router_command(char *path, size_t bytes)
 {
 	const char *given = ferry_env("FERRY_ROUTER_EXE");
-	ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
 	if (given) {
 		snprintf(path, bytes, "%s", given);
 		return;
 	}
-	if (length > 0) {
-		path[length] = '\0';
+	if (own_path(path, bytes)) {
 		char *slash = strrchr(path, '/');
 		snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "ferry-router");
 		if (!access(path, X_OK))
@@ -189,15 +225,20 @@ static void router_command(char *path, size_t bytes)
 	snprintf(path, bytes, "ferry-router"); /* on PATH */
 }
 
-static ferryResult_t await_ready(int ready, uint32_t domain)
+static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command)
 {
-	char byte;
-	struct pollfd entry = {ready, POLLIN, 0};
-	int got = poll(&entry, 1, READY_MS);
-	if (got > 0 && read(ready, &byte, 1) == 1)
+	char byte, end[96];
+	if (!ferry_supervisor_await(supervisor, ready, READY_MS)) {
+		if (supervisor->asked)
+			return ferry_fail_context(ferrySystemError, "waiting for the router of domain %u", domain);
+		return ferry_fail(ferrySystemError, "the router of domain %u was not ready after %d s", domain,
+		                  READY_MS / 1000);
+	}
+	if (read(ready, &byte, 1) == 1)
 		return ferrySuccess;
-	return ferry_fail(ferrySystemError, "the router of domain %u %s", domain,
-	                  got > 0 ? "ended before it was ready (its message is above)" : "was not ready after 20 s");
+	ferry_supervisor_tell_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end);
+	return ferry_fail(ferrySystemError, "the router of domain %u (%s) was never ready: it %s", domain, command,
+	                  end);
 }
 
 static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments,
@@ -227,7 +268,7 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	}
 	for (uint32_t domain = 0; domain < started; domain++) {
 		if (!result)
-			result = await_ready(ready[domain][0], domain);
+			result = await_ready(supervisor, ready[domain][0], domain, command);
 		close(ready[domain][0]);
 	}
 	return result;
@@ -273,22 +314,27 @@ static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const str
 
 static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const struct arguments *arguments)
 {
-	char number[16];
-	size_t count = 0;
+	char number[16], self[PATH_MAX];
+	size_t count = 0, first = 3;
 	const char *mpiexec = arguments->mpiexec ? arguments->mpiexec : "mpiexec";
 	/* Open MPI counts slots; the other mpiexecs ignore its settings. */
 	char *environment[] = {"OMPI_MCA_rmaps_base_oversubscribe=1",
 	                       "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe", NULL};
 	while (arguments->command[count])
 		count++;
-	char **argv = calloc(count + 4, sizeof *argv);
+	char **argv = calloc(count + 7, sizeof *argv);
 	if (!argv)
 		return ferry_fail(ferrySystemError, "no memory for %zu arguments", count);
 	snprintf(number, sizeof number, "%u", arguments->ranks);
 	argv[0] = (char *)mpiexec;
 	argv[1] = "-n";
 	argv[2] = number;
-	memcpy(argv + 3, arguments->command, count * sizeof *argv);
+	if (own_path(self, sizeof self)) {
+		argv[first++] = self;
+		argv[first++] = "--as-rank";
+		argv[first++] = "--";
+	}
+	memcpy(argv + first, arguments->command, count * sizeof *argv);
 	ferryResult_t result = ferry_start_child(supervisor, FERRY_CHILD_MPIEXEC, 0, argv, environment, false);
 	free(argv);
 	if (result)
@@ -377,16 +423,20 @@ int main(int argc, char **argv)
 	argp_err_exit_status = EXIT_USAGE;
 	if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &arguments))
 		return EXIT_USAGE;
+	if (arguments.as_rank) {
+		ferry_become_rank();
+		return become(arguments.command, "ferryrun");
+	}
 	if (arguments.join)
 		return join(&arguments);
 	int refused = check(&arguments);
 	if (refused)
 		return refused;
-	ferry_supervisor_init(&supervisor);
+	ferry_supervisor_init(&supervisor, arguments.grace);
 	ferryResult_t result = launch(&supervisor, &arguments, &directory);
 	if (result) {
 		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
-		supervisor.exit_code = EXIT_LAUNCH;
+		supervisor.exit_code = supervisor.asked ? 128 + supervisor.asked : EXIT_LAUNCH;
 	} else {
 		ferry_supervise(&supervisor, arguments.timeout);
 	}

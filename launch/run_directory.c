@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 
 #define UNIQUE       "XXXXXX" /* mkdtemp's */
 #define LONGEST_PATH 59       /* of a directory with sockets in it: their paths are short */
+#define ATTEMPTS     100
 #define LONGEST_BASE (LONGEST_PATH - (int)(sizeof "/run-" UNIQUE - 1))
 
 static bool is_dot(const char *name)
@@ -53,12 +53,14 @@ static bool answers(const char *directory, const char *name)
 	return !nobody;
 }
 
-/* An empty one may be anybody's, or of a run whose routers have not begun. */
+/*
+ * Also an empty one, of a ferryrun that died before its routers had begun: a maker that lives holds the lock, or makes
+ * another.
+ */
 static bool is_left_over(DIR *directory, const char *path)
 {
 	struct dirent *entry;
 	struct stat status;
-	bool any = false;
 	while ((entry = readdir(directory))) {
 		if (is_dot(entry->d_name))
 			continue;
@@ -67,9 +69,8 @@ static bool is_left_over(DIR *directory, const char *path)
 			return false;
 		if (S_ISSOCK(status.st_mode) && answers(path, entry->d_name))
 			return false;
-		any = true;
 	}
-	return any;
+	return true;
 }
 
 static void remove_files(DIR *directory)
@@ -112,6 +113,11 @@ static bool is_one_of(const char *name, const char *prefix)
 	return unique == sizeof UNIQUE - 1 && !name[front + unique];
 }
 
+bool ferry_run_directory_is(const char *name)
+{
+	return is_one_of(name, "run-") || is_one_of(name, "ferry-run-");
+}
+
 static void remove_left_over(const char *parent, const char *prefix)
 {
 	struct dirent *entry;
@@ -125,6 +131,42 @@ static void remove_left_over(const char *parent, const char *prefix)
 	}
 	if (directory)
 		closedir(directory);
+}
+
+/*
+ * Whoever looks for what was left over holds the lock for a moment, and finds one that nobody has locked yet empty:
+ * false where it has removed that. Where it cannot be locked, nobody else can lock it either.
+ */
+static bool lock(struct ferry_run_directory *directory)
+{
+	struct stat there, locked;
+	directory->lock = open(directory->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (directory->lock < 0)
+		return errno != ENOENT;
+	flock(directory->lock, LOCK_EX);
+	if (!stat(directory->path, &there) && !fstat(directory->lock, &locked) && there.st_dev == locked.st_dev &&
+	    there.st_ino == locked.st_ino)
+		return true;
+	close(directory->lock);
+	directory->lock = -1;
+	return false;
+}
+
+static ferryResult_t make_locked(struct ferry_run_directory *directory, const char *parent, const char *prefix)
+{
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		snprintf(directory->path, sizeof directory->path, "%.*s/%s" UNIQUE, LONGEST_BASE, parent, prefix);
+		if (!mkdtemp(directory->path))
+			return ferry_fail(ferrySystemError,
+			                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another "
+			                  "place, of at most %d bytes)",
+			                  directory->path, strerror(errno), LONGEST_BASE);
+		if (lock(directory))
+			return ferrySuccess;
+	}
+	return ferry_fail(ferrySystemError,
+	                  "a directory in %s for the routers' sockets was removed as soon as it was made, %d times",
+	                  parent, ATTEMPTS);
 }
 
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
@@ -141,18 +183,7 @@ ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 		prefix = "ferry-run-";
 	}
 	remove_left_over(parent, prefix);
-	snprintf(directory->path, sizeof directory->path, "%.*s/%s" UNIQUE, LONGEST_BASE, parent, prefix);
-	if (!mkdtemp(directory->path))
-		return ferry_fail(ferrySystemError,
-		                  "making %s for the routers' sockets: %s (FERRY_SOCKET_DIR names another place, of at "
-		                  "most %d bytes)",
-		                  directory->path, strerror(errno), LONGEST_BASE);
-	/* An empty one is nobody's to remove, so it is still there. Where it cannot be locked, nobody else can lock it
-	 * either. */
-	directory->lock = open(directory->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (directory->lock >= 0)
-		flock(directory->lock, LOCK_EX);
-	return ferrySuccess;
+	return make_locked(directory, parent, prefix);
 }
 
 void ferry_run_directory_remove(struct ferry_run_directory *directory)

@@ -11,6 +11,8 @@
 
 #include "ipc/ferry_types.h"
 
+#include <stdbool.h>
+
 struct ferry_run_directory {
 	char path[80];
 	int lock; /* the directory itself, open; -1: none */
@@ -18,10 +20,13 @@ struct ferry_run_directory {
 
 /**
  * Removes what others have left, then makes a directory of mode 0700 and locks it. Another's is removed only if it is
- * this user's, nobody holds its lock, it has files in it, all of them routers' sockets and their locks by name and
+ * this user's, nobody holds its lock, what is in it, if anything, are routers' sockets and their locks, by name and
  * kind, and no router answers on any. Errors: ferrySystemError with the path; those of ferry_socket_directory.
  */
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory);
+
+/** Whether a name in the socket directory, or in /tmp, is one that ferryrun gives. */
+bool ferry_run_directory_is(const char *name);
 
 /** Removes it with all that is in it. */
 void ferry_run_directory_remove(struct ferry_run_directory *directory);

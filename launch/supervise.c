@@ -2,32 +2,51 @@
 #include "launch/supervise.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
+#include "launch/descendants.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_NS 5000000000ull /* between asking and killing */
-#define TIMED_OUT 124             /* timeout(1)'s exit code */
+#define SECOND_NS   1000000000ull
+#define PATIENCE_NS (5 * SECOND_NS) /* with routers, which have nothing to save */
+/* timeout(1) sends a signal to its command and to the group, and so twice to a ferryrun; people are slower */
+#define AGAIN_NS    200000000ull
+#define TIMED_OUT   124 /* timeout(1)'s exit code */
 
 static sigset_t taken, before;
 
-void ferry_supervisor_init(struct ferry_supervisor *supervisor)
+void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s)
 {
 	memset(supervisor, 0, sizeof *supervisor);
+	supervisor->grace_s = grace_s;
 	sigemptyset(&taken);
 	sigaddset(&taken, SIGCHLD);
 	sigaddset(&taken, SIGINT);
+	sigaddset(&taken, SIGQUIT);
 	sigaddset(&taken, SIGTERM);
 	sigaddset(&taken, SIGHUP);
 	sigprocmask(SIG_BLOCK, &taken, &before);
+}
+
+void ferry_become_rank(void)
+{
+	pid_t parent = getppid();
+	if (ferry_descendants_threads(parent) != 1)
+		return;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(128 + SIGKILL); /* it died before we asked */
 }
 
 /* In the child, between fork and exec: reports errno through the pipe, which a successful exec closes. */
@@ -66,10 +85,12 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
 	pid_t child = fork();
 	if (child == 0)
 		become(role, parent, argv, environment, null_input, report[1]);
+	error = errno;
 	close(report[1]);
 	if (child < 0) {
 		close(report[0]);
-		return ferry_fail(ferrySystemError, "fork: %s", strerror(errno));
+		return ferry_fail(ferrySystemError, "a process for %s: %s%s", argv[0], strerror(error),
+		                  ferry_ulimit_threads_hint(error));
 	}
 	ssize_t got = read(report[0], &error, sizeof error);
 	close(report[0]);
@@ -81,11 +102,23 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
 	return ferrySuccess;
 }
 
+static bool is_ranks(const struct ferry_child *child)
+{
+	return child->pid && child->role != FERRY_CHILD_ROUTER;
+}
+
+/* Who is stopped takes no signal but these two. */
 static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
-	for (int i = 0; i < supervisor->nchildren; i++)
-		if (supervisor->children[i].pid && supervisor->children[i].role != FERRY_CHILD_ROUTER)
-			kill(supervisor->children[i].pid, number);
+	for (int i = 0; i < supervisor->nchildren; i++) {
+		const struct ferry_child *child = &supervisor->children[i];
+		if (is_ranks(child) && number == SIGKILL)
+			ferry_descendants_signal(child->pid, SIGKILL);
+		else if (is_ranks(child) && number)
+			kill(child->pid, number);
+		if (is_ranks(child))
+			kill(child->pid, SIGCONT);
+	}
 }
 
 static int alive(const struct ferry_supervisor *supervisor, bool routers)
@@ -96,13 +129,26 @@ static int alive(const struct ferry_supervisor *supervisor, bool routers)
 	return count;
 }
 
-static void stop_ranks(struct ferry_supervisor *supervisor)
+/* ---- the end of the ranks ---- */
+
+/* number: what they are told by; 0: somebody else tells them. */
+static void ask_ranks(struct ferry_supervisor *supervisor, int number)
 {
-	if (supervisor->stopping)
+	if (supervisor->state != FERRY_RANKS_RUN)
 		return;
-	supervisor->stopping = true;
-	supervisor->deadline = ferry_now_ns() + PATIENCE_NS;
-	signal_ranks(supervisor, SIGTERM);
+	supervisor->state = FERRY_RANKS_ASKED;
+	supervisor->deadline = ferry_now_ns() + supervisor->grace_s * SECOND_NS;
+	signal_ranks(supervisor, number);
+}
+
+static void kill_ranks(struct ferry_supervisor *supervisor, const char *why)
+{
+	if (supervisor->state == FERRY_RANKS_KILLED)
+		return;
+	fprintf(stderr, "ferryrun: %s: killing the ranks\n", why);
+	supervisor->state = FERRY_RANKS_KILLED;
+	supervisor->deadline = 0;
+	signal_ranks(supervisor, SIGKILL);
 }
 
 static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *child, int status)
@@ -116,7 +162,7 @@ static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *ch
 		code = 128 + supervisor->asked;
 	child->pid = 0;
 	if (child->role == FERRY_CHILD_ROUTER) {
-		if (!supervisor->stopping && alive(supervisor, false))
+		if (supervisor->state == FERRY_RANKS_RUN && alive(supervisor, false))
 			fprintf(stderr,
 			        "ferryrun: the router of domain %d ended with code %d while ranks were running\n",
 			        child->number, code);
@@ -126,9 +172,9 @@ static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *ch
 		return;
 	supervisor->failed = true;
 	supervisor->exit_code = code;
-	if (child->role == FERRY_CHILD_RANK && alive(supervisor, false)) {
+	if (child->role == FERRY_CHILD_RANK && supervisor->state == FERRY_RANKS_RUN && alive(supervisor, false)) {
 		fprintf(stderr, "ferryrun: rank %d ended with code %d; ending the others\n", child->number, code);
-		stop_ranks(supervisor);
+		ask_ranks(supervisor, SIGTERM);
 	}
 }
 
@@ -142,6 +188,8 @@ static void reap(struct ferry_supervisor *supervisor)
 				note_end(supervisor, &supervisor->children[i], status);
 }
 
+/* ---- waiting ---- */
+
 /* Waits for a signal until the deadline; 0 if that has passed. */
 static int next_signal(uint64_t deadline, siginfo_t *info)
 {
@@ -149,68 +197,135 @@ static int next_signal(uint64_t deadline, siginfo_t *info)
 	if (!deadline)
 		return sigwaitinfo(&taken, info);
 	uint64_t left = deadline > now ? deadline - now : 0;
-	struct timespec limit = {(time_t)(left / 1000000000u), (long)(left % 1000000000u)};
+	struct timespec limit = {(time_t)(left / SECOND_NS), (long)(left % SECOND_NS)};
 	int number = sigtimedwait(&taken, info, &limit);
 	return number < 0 && errno == EAGAIN ? 0 : number;
 }
 
 static void out_of_patience(struct ferry_supervisor *supervisor, unsigned timeout_s)
 {
-	if (supervisor->stopping) {
-		signal_ranks(supervisor, SIGKILL);
-		supervisor->deadline = 0;
+	char why[64];
+	if (supervisor->state == FERRY_RANKS_RUN) {
+		fprintf(stderr, "ferryrun: not done after %u s (--timeout); ending the ranks\n", timeout_s);
+		supervisor->failed = true;
+		supervisor->exit_code = TIMED_OUT;
+		ask_ranks(supervisor, SIGTERM);
 		return;
 	}
-	fprintf(stderr, "ferryrun: not done after %u s (--timeout); ending the ranks\n", timeout_s);
-	supervisor->failed = true;
-	supervisor->exit_code = TIMED_OUT;
-	stop_ranks(supervisor);
+	snprintf(why, sizeof why, "told to end, and not done so for %u s (--grace)", supervisor->grace_s);
+	kill_ranks(supervisor, why);
 }
 
-/* Once, before what mpiexec and the ranks have to say of it. */
-static void note_asked(struct ferry_supervisor *supervisor, int number)
+/*
+ * The first time the ranks are told too, if the terminal has not told the whole foreground group itself; again: they
+ * are killed.
+ */
+static void note_asked(struct ferry_supervisor *supervisor, int number, bool by_terminal)
 {
-	if (!supervisor->asked)
-		fprintf(stderr, "ferryrun: told to end by signal %d (%s), and so are the ranks\n", number,
-		        strsignal(number));
+	uint64_t now = ferry_now_ns();
+	if (supervisor->asked) {
+		if (now - supervisor->asked_at >= AGAIN_NS)
+			kill_ranks(supervisor, "told to end a second time");
+		return;
+	}
+	fprintf(stderr,
+	        "ferryrun: told to end by signal %d (%s), and so are the ranks; again, or in %u s, they are killed\n",
+	        number, strsignal(number), supervisor->grace_s);
 	supervisor->asked = number;
+	supervisor->asked_at = now;
+	if (supervisor->state == FERRY_RANKS_RUN)
+		ask_ranks(supervisor, by_terminal ? 0 : number);
+	else
+		signal_ranks(supervisor, by_terminal ? 0 : number);
 }
 
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s)
 {
 	siginfo_t info;
 	if (timeout_s)
-		supervisor->deadline = ferry_now_ns() + timeout_s * 1000000000ull;
+		supervisor->deadline = ferry_now_ns() + timeout_s * SECOND_NS;
 	reap(supervisor);
 	while (alive(supervisor, false)) {
 		int number = next_signal(supervisor->deadline, &info);
-		if (number > 0 && number != SIGCHLD)
-			note_asked(supervisor, number);
 		if (number == SIGCHLD)
 			reap(supervisor);
+		else if (number > 0)
+			note_asked(supervisor, number, info.si_code == SI_KERNEL);
 		else if (number == 0)
 			out_of_patience(supervisor, timeout_s);
-		/* the terminal signals the whole foreground group itself */
-		else if (number > 0 && info.si_code != SI_KERNEL)
-			signal_ranks(supervisor, number);
 	}
+}
+
+bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor, unsigned timeout_ms)
+{
+	sigset_t telling = taken;
+	siginfo_t info;
+	sigdelset(&telling, SIGCHLD);
+	int signals = signalfd(-1, &telling, SFD_CLOEXEC);
+	struct pollfd entries[2] = {{descriptor, POLLIN, 0}, {signals, POLLIN, 0}};
+	int got = poll(entries, 2, (int)timeout_ms);
+	if (signals >= 0)
+		close(signals);
+	if (got > 0 && entries[0].revents)
+		return true;
+	const struct timespec at_once = {0, 0};
+	int number = got > 0 ? sigtimedwait(&telling, &info, &at_once) : 0;
+	if (number > 0) {
+		supervisor->asked = number;
+		ferry_fail(ferrySystemError, "told to end by signal %d (%s)", number, strsignal(number));
+	}
+	return false;
+}
+
+void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+                               size_t bytes)
+{
+	const struct timespec second = {1, 0};
+	sigset_t child_signal;
+	sigemptyset(&child_signal);
+	sigaddset(&child_signal, SIGCHLD);
+	snprintf(text, bytes, "has not ended");
+	for (int i = 0; i < supervisor->nchildren; i++) {
+		struct ferry_child *child = &supervisor->children[i];
+		int status;
+		pid_t waited = 0;
+		if (child->role != role || child->number != number || !child->pid)
+			continue;
+		/* Each that ends tells; of several that do at once, one may. */
+		while ((waited = waitpid(child->pid, &status, WNOHANG)) == 0 &&
+		       sigtimedwait(&child_signal, NULL, &second) > 0)
+			;
+		if (waited <= 0)
+			return;
+		child->pid = 0;
+		if (WIFSIGNALED(status))
+			snprintf(text, bytes, "was killed by signal %d (%s)", WTERMSIG(status),
+			         strsignal(WTERMSIG(status)));
+		else
+			snprintf(text, bytes, "ended with exit code %d", WEXITSTATUS(status));
+	}
+}
+
+/* ---- the end ---- */
+
+static void signal_all(const struct ferry_supervisor *supervisor, int number)
+{
+	for (int i = 0; i < supervisor->nchildren; i++)
+		if (supervisor->children[i].pid)
+			kill(supervisor->children[i].pid, number);
 }
 
 void ferry_supervisor_end(struct ferry_supervisor *supervisor)
 {
 	siginfo_t info;
-	supervisor->stopping = true;
-	for (int i = 0; i < supervisor->nchildren; i++)
-		if (supervisor->children[i].pid)
-			kill(supervisor->children[i].pid, SIGTERM);
+	supervisor->state = FERRY_RANKS_KILLED; /* what ends from here on is no surprise */
+	signal_all(supervisor, SIGTERM);
 	uint64_t deadline = ferry_now_ns() + PATIENCE_NS;
 	reap(supervisor);
 	while (alive(supervisor, true) + alive(supervisor, false)) {
 		int number = next_signal(deadline, &info);
-		if (number == 0) {
-			for (int i = 0; i < supervisor->nchildren; i++)
-				if (supervisor->children[i].pid)
-					kill(supervisor->children[i].pid, SIGKILL);
+		if (number != SIGCHLD) { /* patience is over, or that of who tells us to end is */
+			signal_all(supervisor, SIGKILL);
 			deadline = 0;
 		}
 		reap(supervisor);

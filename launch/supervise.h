@@ -2,6 +2,10 @@
 /**
  * The processes that ferryrun owns: routers, and either mpiexec or the ranks themselves. One thread, one list; signals
  * arrive by sigtimedwait, so nothing here runs in a handler.
+ *
+ * Ranks under an mpiexec are children of its own, or of its proxy's, which this process knows nothing of. In each of
+ * them ferry_become_rank ties the rank's life to its parent's. MPICH's mpiexec waits for ever where its proxy has died
+ * and ranks live; where they are dead it ends.
  */
 #ifndef FERRY_LAUNCH_SUPERVISE_H
 #define FERRY_LAUNCH_SUPERVISE_H
@@ -9,6 +13,8 @@
 #include "launch/run_directory.h"
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
@@ -21,19 +27,28 @@ struct ferry_child {
 	int number; /* rank or domain */
 };
 
+/* How far the ranks' end has come; never back. */
+enum ferry_supervisor_state {
+	FERRY_RANKS_RUN,
+	FERRY_RANKS_ASKED, /* they have been told to end, and are killed at the deadline */
+	FERRY_RANKS_KILLED
+};
+
 struct ferry_supervisor {
 	struct ferry_child children[FERRY_MOST_CHILDREN];
 	int nchildren;
 	int exit_code;       /* of the first rank that failed, or of mpiexec */
 	bool failed;         /* exit_code is a failure's */
 	int asked;           /* the signal that this process was told to end by; 0: none */
-	bool stopping;       /* the ranks have been told to end */
-	uint64_t deadline;   /* ns: when patience ends; 0: none */
+	uint64_t asked_at;   /* ns */
+	enum ferry_supervisor_state state;
+	unsigned grace_s;    /* between telling the ranks to end and killing them */
+	uint64_t deadline;   /* ns: when patience with the ranks ends; 0: none */
 	struct ferry_run_directory *directory; /* NULL: none */
 };
 
 /** Blocks the signals that ferry_supervise takes. Before the first child. */
-void ferry_supervisor_init(struct ferry_supervisor *supervisor);
+void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s);
 
 /**
  * Starts argv as a child that ends when this process does. environment: NULL-terminated NAME=VALUE to add. null_input:
@@ -42,8 +57,28 @@ void ferry_supervisor_init(struct ferry_supervisor *supervisor);
 ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number,
                                 char *const *argv, char *const *environment, bool null_input);
 
-/** Waits until all ranks (or mpiexec) have ended, passing signals on. timeout_s: ends them after so long; 0: never. */
+/**
+ * For who waits for a child before ferry_supervise does: until the descriptor can be read, for this long at most. false
+ * where that is over, or this process was told to end: the supervisor's `asked` says by what, and so does the message.
+ */
+bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor, unsigned timeout_ms);
+
+/** How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. */
+void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+                               size_t bytes);
+
+/**
+ * Waits until all ranks (or mpiexec) have ended. The first signal that tells this process to end is passed on to them;
+ * with the second one, or after the grace period, they are killed. timeout_s: tells them to end after so long; 0:
+ * never.
+ */
 void ferry_supervise(struct ferry_supervisor *supervisor, unsigned timeout_s);
+
+/**
+ * In a rank's process, before its command is executed: it is killed when its parent dies, where that has one thread:
+ * what Linux looks at is the death of the thread that forked, and a parent with several may have ended that one.
+ */
+void ferry_become_rank(void);
 
 /** Ends the routers, politely first, and removes the socket directory. */
 void ferry_supervisor_end(struct ferry_supervisor *supervisor);

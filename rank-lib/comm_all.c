@@ -2,6 +2,7 @@
 /* All ranks of one process at once, each made by a thread of its own. */
 #include "ipc/arena.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm_init.h"
 
@@ -69,7 +70,8 @@ ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const int *devi
 	for (; started < ndevices && !result; started++) {
 		int refused = pthread_create(&all[started].thread, NULL, init_one, &all[started]);
 		if (refused) /* the ranks already started give up at FERRY_ATTACH_TIMEOUT */
-			result = ferry_fail(ferrySystemError, "a thread for rank %d: %s", started, strerror(refused));
+			result = ferry_fail(ferrySystemError, "a thread for rank %d: %s%s", started, strerror(refused),
+			                    ferry_ulimit_threads_hint(refused));
 		else
 			all[started].started = true;
 	}

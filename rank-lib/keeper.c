@@ -3,6 +3,7 @@
 
 #include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
 
 #include <errno.h>
@@ -186,7 +187,8 @@ static ferryResult_t start(void)
 	int refused = pthread_create(&thread, NULL, keeper_main, NULL);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (refused)
-		return ferry_fail(ferrySystemError, "Ferry's thread: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "Ferry's thread: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	pthread_detach(thread);
 	running = true;
 	return ferrySuccess;

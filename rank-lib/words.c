@@ -3,6 +3,7 @@
 
 #include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "rank-lib/keeper.h"
 
 #include <errno.h>
@@ -36,6 +37,9 @@ static bool orphans_kept;
 
 static ferryResult_t make_block(void)
 {
+	ferryResult_t result = ferry_ulimit_check_file("a block of the words of calls", BYTES);
+	if (result)
+		return result;
 	int descriptor = ferry_descriptor_above(memfd_create("ferry-words", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 	if (descriptor < 0)
 		return ferry_fail(ferrySystemError, "memory for the words of calls: %s%s", strerror(errno),
@@ -47,8 +51,7 @@ static ferryResult_t make_block(void)
 	    !fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
 		memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
 	if (memory == MAP_FAILED) {
-		ferryResult_t result = ferry_fail(ferrySystemError, "%zu bytes for the words of calls: %s", BYTES,
-		                                  strerror(errno));
+		result = ferry_fail(ferrySystemError, "%zu bytes for the words of calls: %s", BYTES, strerror(errno));
 		free(ring);
 		close(descriptor);
 		return result;

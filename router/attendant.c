@@ -2,6 +2,7 @@
 #include "router/attendant.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/guard.h"
 #include "router/intake.h"
 #include "router/parts.h"
@@ -155,7 +156,8 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 	if (!refused)
 		return ferrySuccess;
 	free(attendant);
-	return ferry_fail(ferrySystemError, "a thread for the job: %s", strerror(refused));
+	return ferry_fail(ferrySystemError, "a thread for the job: %s%s", strerror(refused),
+	                  ferry_ulimit_threads_hint(refused));
 }
 
 void ferry_attendant_join(struct ferry_job *job)

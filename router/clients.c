@@ -56,7 +56,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,
 			         job->shared.nranks);
-			ferry_job_fail(job, ferryRemoteError, text);
+			ferry_job_lose(job, text);
 		}
 		/* Its connection closes after that: it may still be there, and then takes that for our end. */
 		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor,

@@ -2,7 +2,7 @@
 #include "router/copies.h"
 
 #include "ipc/error.h"
-#include "router/member.h"
+#include "router/traffic.h"
 
 static void drive(struct ferry_copies *copies)
 {
@@ -26,6 +26,7 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
 	}
 	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){seat, call, transfer,
 	                                                                               copies->queue.started};
+	ferry_traffic_moves(seat, bytes);
 	seat->under_way++;
 	transfer->issued++;
 	return true;

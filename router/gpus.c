@@ -87,7 +87,9 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 			return result;
 		gpu->gpus = gpus;
 		gpu->next = gpus->all;
+		pthread_mutex_lock(&gpus->lock);
 		gpus->all = gpu;
+		pthread_mutex_unlock(&gpus->lock);
 		atomic_fetch_add_explicit(&gpus->count, 1, memory_order_relaxed);
 		ferry_log(FERRY_LOG_INFO, "a context on GPU %d, for ranks whose buffers the router reaches",
 		          (int)gpu->device);
@@ -106,6 +108,18 @@ void ferry_gpu_drop(struct ferry_gpu *gpu)
 {
 	atomic_store_explicit(&gpu->idle_since, ferry_now_ns(), memory_order_relaxed);
 	atomic_fetch_sub_explicit(&gpu->holders, 1, memory_order_release);
+}
+
+bool ferry_gpus_uuid(struct ferry_gpus *gpus, uint64_t place, uint8_t *uuid)
+{
+	pthread_mutex_lock(&gpus->lock);
+	const struct ferry_gpu *gpu = gpus->all;
+	for (; gpu && place; place--)
+		gpu = gpu->next;
+	if (gpu)
+		memcpy(uuid, gpu->uuid, sizeof gpu->uuid);
+	pthread_mutex_unlock(&gpus->lock);
+	return gpu;
 }
 
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu)
@@ -128,7 +142,9 @@ int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all)
 			link = &gpu->next;
 			continue;
 		}
+		pthread_mutex_lock(&gpus->lock);
 		*link = gpu->next;
+		pthread_mutex_unlock(&gpus->lock);
 		gpu->driver->DevicePrimaryCtxRelease(gpu->device);
 		atomic_fetch_sub_explicit(&gpus->count, 1, memory_order_relaxed);
 		ferry_log(FERRY_LOG_INFO, "the context on GPU %d is given up", (int)gpu->device);

@@ -14,12 +14,15 @@
 #include "ipc/export.h"
 #include "router/copy/copy.h"
 
+#include <pthread.h>
+
 #define FERRY_GPU_IDLE_NS 10000000000ull /* a context that nobody holds is given up after so long */
 
 struct ferry_gpu;
 
 struct ferry_gpus {
-	struct ferry_gpu *all;  /* mapper's thread */
+	struct ferry_gpu *all;  /* the mapper's thread changes it under the lock; others read it under that */
+	pthread_mutex_t lock;
 	_Atomic uint32_t count; /* with a context; the same, read anywhere */
 };
 
@@ -40,6 +43,9 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);
+
+/** The UUID of one of those with a context, by its place among them; false: there are no more. Any thread. */
+bool ferry_gpus_uuid(struct ferry_gpus *gpus, uint64_t place, uint8_t *uuid);
 
 /** For lanes: it stays where it is as long as the GPU is held. */
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);

@@ -103,6 +103,39 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	ring_ranks(job);
 }
 
+/*
+ * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
+ * the job is ready ranks say it in every arena, so that this one will do.
+ */
+static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
+{
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
+		const struct ferry_failure *failure = &job->shared.arenas[domain].rank_lines[rank].failure;
+		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+			continue;
+		snprintf(text, bytes, "rank %u: %.*s", rank, FERRY_MESSAGE_BYTES - 1, failure->message);
+		*code = failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
+		return true;
+	}
+	return false;
+}
+
+void ferry_job_lose(struct ferry_job *job, const char *message)
+{
+	char text[2 * FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];
+	ferryResult_t code = ferryRemoteError;
+	uint64_t absent = ferry_rankset_all(job->shared.nranks) & ~job->attached;
+	if (!told_by_a_rank(job, text, sizeof text, &code)) {
+		snprintf(text, sizeof text, "%s", message);
+		if (absent)
+			snprintf(text, sizeof text, "%s; %s had not attached to domain %u", message,
+			         ferry_rankset_print(absent, missing), job->domain);
+	}
+	ferry_job_fail(job, code, text);
+}
+
 ferryResult_t ferry_job_failure(struct ferry_job *job)
 {
 	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;

@@ -37,6 +37,7 @@ struct ferry_intake;
 
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
+	uint64_t number;                        /* of the router's jobs, from 1; connection thread, once */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
@@ -124,6 +125,12 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
  * once. Connection thread, or the reaper.
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
+
+/**
+ * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
+ * it failed, that; if ranks had not attached, which, behind the message. Connection thread, or once it has ended.
+ */
+void ferry_job_lose(struct ferry_job *job, const char *message);
 
 /**
  * The job is dead: the code and the reason that its arena tells, or ferryRemoteError, for a rank that cannot hear it

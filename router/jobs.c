@@ -8,7 +8,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
 {
@@ -18,8 +17,7 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
 	return NULL;
 }
 
-/* Bytes of arenas: that cost memory already, and that may yet. */
-static void count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised)
+void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised)
 {
 	*held = *promised = 0;
 	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
@@ -40,6 +38,7 @@ static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena
 		result = ferry_job_new(key, shape, jobs->workers.limit, &job);
 	if (result)
 		return result;
+	job->number = ++jobs->numbered;
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
@@ -60,7 +59,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	                                  .nranks = message->nranks,
 	                                  .node = jobs->layout.domains[jobs->domain].node};
 	uint64_t held, promised;
-	count_memory(jobs, &held, &promised);
+	ferry_jobs_count_memory(jobs, &held, &promised);
 	ferryResult_t result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
 	                                        promised, &shape);
 	if (result)
@@ -132,35 +131,8 @@ void ferry_jobs_end(struct ferry_jobs *jobs)
 {
 	while (jobs->workers.jobs)
 		if (!atomic_load(&jobs->workers.jobs->dead))
-			ferry_job_fail(jobs->workers.jobs, ferryRemoteError, "the router was stopped");
+			ferry_job_lose(jobs->workers.jobs, "the router was stopped");
 		else
 			ferry_jobs_destroy(jobs, jobs->workers.jobs);
 	ferry_reaper_wait(&jobs->reaper);
-}
-
-void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes)
-{
-	unsigned njobs = 0, failed = 0, ranks = 0;
-	char nice[8];
-	unsigned long long slices = 0, moved = 0, calls = 0, working = 0;
-	uint64_t held, promised;
-	count_memory(jobs, &held, &promised);
-	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
-		njobs++;
-		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
-		ranks += (unsigned)__builtin_popcountll(job->attached & ~job->detached);
-		slices += atomic_load_explicit(&job->slices, memory_order_relaxed);
-		moved += atomic_load_explicit(&job->bytes, memory_order_relaxed);
-		calls += atomic_load_explicit(&job->calls_ns, memory_order_relaxed);
-		working += atomic_load_explicit(&job->working_ns, memory_order_relaxed);
-	}
-	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
-	snprintf(text, bytes,
-	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%llu "
-	         "staging_limit=%llu memory=%llu slices=%llu bytes=%llu calls_ms=%.3f working_ms=%.3f",
-	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
-	         jobs->workers.limit, nice, njobs, failed, ranks,
-	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed),
-	         (unsigned long long)jobs->quota.used, (unsigned long long)jobs->quota.limit,
-	         (unsigned long long)held, slices, moved, (double)calls / 1e6, (double)working / 1e6);
 }

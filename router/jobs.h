@@ -32,6 +32,7 @@ struct ferry_jobs {
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	struct ferry_quota quota;
+	uint64_t numbered;         /* jobs that there have been */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
 
@@ -52,7 +53,7 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);
 /** Fails the jobs that are left, so that their ranks hear of it, and ends them. Returns when all have ended. */
 void ferry_jobs_end(struct ferry_jobs *jobs);
 
-/** What the router does: a line of "name=value" words. */
-void ferry_jobs_status(struct ferry_jobs *jobs, char *text, size_t bytes);
+/** Bytes of the jobs' arenas here: that cost memory already, and that may yet. */
+void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised);
 
 #endif

@@ -2,9 +2,11 @@
 #include "router/lane.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/absence.h"
 #include "router/order.h"
 #include "router/slices.h"
+#include "router/traffic.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -84,6 +86,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 static void end_half(struct ferry_seat *seat, struct ferry_call *call)
 {
 	call->halves[seat->direction].ended = ferry_call_number(call);
+	ferry_traffic_ends_call(seat);
 	if (seat->direction == FERRY_UP && call->captured)
 		call->stage = FERRY_CALL_MADE;
 	ferry_order_end_half(seat->member, call);
@@ -304,6 +307,8 @@ static bool lane_round(struct ferry_lane *lane)
 		if (found) {
 			seat->idle_since = 0;
 			seat->reported = false;
+			if (seat->awaiting)
+				ferry_traffic_awaits(seat, 0, 0);
 		} else if (!seat->idle_since) {
 			seat->idle_since = now = now ? now : ferry_now_ns();
 		}
@@ -502,7 +507,8 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 	if (refused) {
 		lanes->copier->ops->queue_close(&lane->copies.queue);
 		free_room(lane);
-		return ferry_fail(ferrySystemError, "a lane thread: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "a lane thread: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	}
 	return ferrySuccess;
 }

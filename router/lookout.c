@@ -2,6 +2,7 @@
 #include "router/lookout.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 
 #include <string.h>
 #include <time.h>
@@ -36,7 +37,8 @@ ferryResult_t ferry_lookout_open(struct ferry_lookout *lookout)
 		return ferrySuccess;
 	pthread_cond_destroy(&lookout->changed);
 	pthread_mutex_destroy(&lookout->lock);
-	return ferry_fail(ferrySystemError, "a thread that looks for replays of captured calls: %s", strerror(refused));
+	return ferry_fail(ferrySystemError, "a thread that looks for replays of captured calls: %s%s",
+	                  strerror(refused), ferry_ulimit_threads_hint(refused));
 }
 
 void ferry_lookout_close(struct ferry_lookout *lookout)

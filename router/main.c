@@ -7,6 +7,7 @@
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/guard.h"
 #include "router/priority.h"
 #include "router/router.h"
@@ -189,19 +190,23 @@ static int fail(const char *doing)
 	return EXIT_FAILED;
 }
 
+/* Whoever started a daemon waits for the command's end: in the foreground it would not come. */
+static void exit_for_want(const char *what)
+{
+	ferry_fail(ferrySystemError, "%s: %s%s", what, strerror(errno), ferry_ulimit_threads_hint(errno));
+	_exit(fail("going to the background"));
+}
+
 /* The parent waits for the child's readiness and passes its exit code on if there is none. Before any thread exists. */
 static void go_to_background(struct arguments *arguments)
 {
 	int ready[2], status = 0;
 	char byte;
 	if (pipe(ready))
-		return;
+		exit_for_want("a pipe");
 	pid_t child = fork();
-	if (child < 0) {
-		close(ready[0]);
-		close(ready[1]);
-		return;
-	}
+	if (child < 0)
+		exit_for_want("a process");
 	if (child > 0) {
 		close(ready[1]);
 		if (read(ready[0], &byte, 1) == 1)

@@ -2,6 +2,7 @@
 #include "router/mapper.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
 
 #include <errno.h>
@@ -199,6 +200,7 @@ void ferry_mapper_init(struct ferry_mapper *mapper)
 	pthread_condattr_t monotonic;
 	*mapper = (struct ferry_mapper){.running = false};
 	pthread_mutex_init(&mapper->lock, NULL);
+	pthread_mutex_init(&mapper->gpus.lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&mapper->asked, &monotonic);
@@ -215,6 +217,7 @@ void ferry_mapper_stop(struct ferry_mapper *mapper)
 		pthread_join(mapper->thread, NULL);
 	}
 	pthread_cond_destroy(&mapper->asked);
+	pthread_mutex_destroy(&mapper->gpus.lock);
 	pthread_mutex_destroy(&mapper->lock);
 }
 
@@ -224,7 +227,8 @@ static ferryResult_t start(struct ferry_mapper *mapper)
 		return ferrySuccess;
 	int refused = pthread_create(&mapper->thread, NULL, mapper_main, mapper);
 	if (refused)
-		return ferry_fail(ferrySystemError, "a thread that maps ranks' buffers: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "a thread that maps ranks' buffers: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	mapper->running = true;
 	return ferrySuccess;
 }

@@ -58,6 +58,7 @@ struct ferry_seat {
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;
 	bool reported;                         /* that it has not got on since then */
+	bool awaiting;                         /* and that others are told for whom (router/traffic.h) */
 	uint64_t checked;                      /* when the routers were last looked at */
 	/* under the lock of the lanes */
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */

@@ -2,6 +2,7 @@
 #include "router/reaper.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 
 #include <string.h>
 
@@ -41,7 +42,8 @@ ferryResult_t ferry_reaper_start(struct ferry_reaper *reaper)
 		return ferrySuccess;
 	int refused = pthread_create(&reaper->thread, NULL, reaper_main, reaper);
 	if (refused)
-		return ferry_fail(ferrySystemError, "a thread that ends ranks' lanes: %s", strerror(refused));
+		return ferry_fail(ferrySystemError, "a thread that ends ranks' lanes: %s%s", strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	reaper->running = true;
 	return ferrySuccess;
 }

@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 #include "router/attendant.h"
 #include "router/intake.h"
+#include "router/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -177,7 +178,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			                    client->message.nranks);
 		break;
 	default:
-		ferry_jobs_status(jobs, text, sizeof text);
+		result = ferry_status_print(jobs, &client->message, text, sizeof text);
 	}
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */

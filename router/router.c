@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/clients.h"
 #include "router/reduce/reduce.h"
 
@@ -45,21 +46,36 @@ static void say_done(struct ferry_router *router)
 	pthread_mutex_unlock(&router->lock);
 }
 
+/*
+ * Until an idle router leaves, whoever asks it meanwhile what it does (ferry-stat, again and again); -1: it stays, as
+ * long as those clients are there.
+ */
+static int left_ms(const struct ferry_router *router, uint64_t idle_since)
+{
+	if (!router->idle_exit_ms || !idle_since || router->clients.count)
+		return -1;
+	uint64_t passed = (ferry_now_ns() - idle_since) / 1000000;
+	return passed < router->idle_exit_ms ? (int)(router->idle_exit_ms - passed) : 0;
+}
+
 static void *connection_main(void *argument)
 {
 	struct ferry_router *router = argument;
 	bool lost = false;
+	uint64_t idle_since = ferry_now_ns(); /* 0: it is not */
 	while (!atomic_load(&router->stopping)) {
-		bool idle = !router->jobs.workers.jobs;
-		if (idle && atomic_load(&router->jobs.draining))
+		if (router->jobs.workers.jobs)
+			idle_since = 0;
+		else if (!idle_since)
+			idle_since = ferry_now_ns();
+		if (idle_since && atomic_load(&router->jobs.draining))
 			say_done(router);
-		int timeout = idle && router->idle_exit_ms ? (int)router->idle_exit_ms : -1;
-		int events = ferry_clients_turn(&router->clients, timeout, &lost);
+		ferry_clients_turn(&router->clients, left_ms(router, idle_since), &lost);
 		if (lost) {
 			say_done(router);
 			return NULL;
 		}
-		if (events == 0 && !router->clients.count) {
+		if (!router->jobs.workers.jobs && left_ms(router, idle_since) == 0) {
 			/*
 			 * Nobody came for long. Who has connected since, and who still does where the socket has no
 			 * file, is not served any more: it is reset when the listener is closed, and starts another
@@ -173,7 +189,8 @@ static ferryResult_t start_threads(struct ferry_router *router, const struct fer
 	if (!refused)
 		return ferrySuccess;
 	ferry_workers_stop(&router->jobs.workers);
-	return ferry_fail(ferrySystemError, "a thread for the router's connections: %s", strerror(refused));
+	return ferry_fail(ferrySystemError, "a thread for the router's connections: %s%s", strerror(refused),
+	                  ferry_ulimit_threads_hint(refused));
 }
 
 ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **started)

@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "router/order.h"
+#include "router/traffic.h"
 
 /* NULL: the lane waits for streams alone. Calls behind this one may wait for it. */
 static const struct ferry_call *first_begun(const struct ferry_seat *seat)
@@ -87,6 +88,36 @@ static void report_missing(const struct ferry_seat *seat, const struct ferry_cal
 		          seq, name);
 }
 
+/* Of messages: whom they are to or from that are not over. */
+static uint64_t unfinished_peers(const struct ferry_half *half)
+{
+	uint64_t peers = 0;
+	for (uint32_t i = 0; i < half->ntransfers; i++)
+		if (half->transfers[i].finished < half->transfers[i].nslices)
+			peers |= 1ull << half->transfers[i].peer;
+	return peers;
+}
+
+/*
+ * 0: nobody, or for slices of a call that all have reached. Of ranks that have not come the D2H lane tells, which alone
+ * reads the order of calls.
+ */
+static uint64_t awaited(const struct ferry_seat *seat)
+{
+	const struct ferry_member *member = seat->member;
+	const struct ferry_call *call = first_begun(seat);
+	if (call && !call->steps)
+		return unfinished_peers(&call->halves[seat->direction]);
+	if (seat->direction == FERRY_DOWN)
+		return 0;
+	if (!call)
+		return first_unnumbered(seat) ? 1 : 0; /* rank 0 */
+	uint64_t missing = ferry_order_missing(member, call);
+	if (missing >> member->rank & 1 && !ferry_order_blocked_by(member, call, &missing))
+		return 0;
+	return missing & ~(1ull << member->rank);
+}
+
 /* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
 static void report_stall(struct ferry_seat *seat, uint64_t now)
 {
@@ -114,19 +145,16 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 		return;
 	}
 	char from[FERRY_RANKSET_TEXT], what[FERRY_RANKSET_TEXT + 16];
-	uint64_t peers = 0;
 	uint32_t issued = 0, finished = 0, slices = 0;
 	const struct ferry_half *half = &call->halves[seat->direction];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		issued += half->transfers[i].issued;
 		finished += half->transfers[i].finished;
 		slices += half->transfers[i].nslices;
-		if (!call->steps && half->transfers[i].finished < half->transfers[i].nslices)
-			peers |= 1ull << half->transfers[i].peer;
 	}
 	if (!call->steps)
 		snprintf(what, sizeof what, "%s %s", seat->direction == FERRY_UP ? "sends to" : "receives from",
-		         ferry_rankset_print(peers, from));
+		         ferry_rankset_print(unfinished_peers(half), from));
 	else
 		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_call_number(call),
 		         ferry_collective_name(call->shape & 0xff));
@@ -138,6 +166,8 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 {
+	if (seat->idle_since && now - seat->idle_since >= FERRY_WATCH_US * 1000ull)
+		ferry_traffic_awaits(seat, awaited(seat), seat->idle_since);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
 }

@@ -2,6 +2,7 @@
 #include "router/workers.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "router/parts.h"
 
 #include <string.h>
@@ -259,8 +260,9 @@ ferryResult_t ferry_workers_start(struct ferry_workers *workers, const struct fe
 		*helper = (struct ferry_helper){.workers = workers, .number = workers->nhelpers};
 		int refused = pthread_create(&helper->thread, NULL, helper_main, helper);
 		if (refused) {
-			ferryResult_t result = ferry_fail(ferrySystemError, "worker thread %u of %u: %s",
-			                                  workers->nhelpers + 2, workers->limit, strerror(refused));
+			ferryResult_t result = ferry_fail(ferrySystemError, "worker thread %u of %u: %s%s",
+			                                  workers->nhelpers + 2, workers->limit, strerror(refused),
+			                                  ferry_ulimit_threads_hint(refused));
 			ferry_workers_stop(workers);
 			return result;
 		}

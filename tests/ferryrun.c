@@ -1,58 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promises of ferryrun: exit codes and signals pass, clear refusals, and nothing left behind whoever dies. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "ipc/wait.h"
-
-#include <dirent.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static char directory[64]; /* FERRY_SOCKET_DIR of this test */
-
-static int make_directory(void **state)
-{
-	(void)state;
-	snprintf(directory, sizeof directory, "/tmp/ferryrun-test-XXXXXX");
-	/* Orphans of what we kill become our children: so we can wait until they are gone. */
-	prctl(PR_SET_CHILD_SUBREAPER, 1);
-	return !mkdtemp(directory) || setenv("FERRY_SOCKET_DIR", directory, 1);
-}
-
-static int remove_directory(void **state)
-{
-	(void)state;
-	return rmdir(directory); /* fails if anything was left in it */
-}
-
-/* Runs a shell command with $B the directory of the commands; its output in text. */
-static int run(const char *command, char *text, size_t bytes)
-{
-	FILE *pipe = popen(command, "r");
-	size_t got = fread(text, 1, bytes - 1, pipe);
-	text[got] = '\0';
-	int status = pclose(pipe);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static int entries_left(void)
-{
-	int count = 0;
-	DIR *open = opendir(directory);
-	for (struct dirent *entry; (entry = readdir(open));)
-		count += entry->d_name[0] != '.';
-	closedir(open);
-	return count;
-}
+#include "commands.h"
 
 static void exit_codes_pass_through(void **state)
 {
@@ -306,34 +254,6 @@ static void joining_ranks_get_ferrys_variables(void **state)
 	assert_non_null(strstr(text, "mpirun"));
 }
 
-static pid_t start(const char *command)
-{
-	pid_t child = fork();
-	if (!child) {
-		execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-		_exit(127);
-	}
-	return child;
-}
-
-/* A line from a fifo that the ranks write to once they run. */
-static void await_line(const char *fifo)
-{
-	char line[64];
-	FILE *file = fopen(fifo, "r");
-	assert_non_null(file);
-	assert_non_null(fgets(line, sizeof line, file));
-	fclose(file);
-}
-
-/* All descendants are our children sooner or later: wait until there is none. */
-static void await_no_children(void)
-{
-	int status;
-	while (waitpid(-1, &status, 0) > 0)
-		;
-}
-
 static void nothing_is_left_when_ferryrun_is_killed(void **state)
 {
 	(void)state;
@@ -444,7 +364,7 @@ static void what_is_no_left_over_directory_stays(void **state)
 {
 	(void)state;
 	static const char make[] =
-	        "cd $FERRY_SOCKET_DIR && umask 077 && mkdir run-empty1 && for d in run-toolong run-four run-file01 "
+	        "cd $FERRY_SOCKET_DIR && umask 077 && mkdir run-empt-1 && for d in run-toolong run-four run-file01 "
 	        "run-mode01 run-lin-01 walk-abcd other; do mkdir $d && : >$d/router-0.sock.lock; done && "
 	        ": >run-file01/notes && chmod 755 run-mode01 && ln -s other run-link01 && "
 	        "mkdir run-link02 && ln -s ../other run-link02/router-0.sock && mkdir run-regul1 && "
@@ -481,8 +401,6 @@ static void a_terminating_signal_ends_everything_and_is_named(void **state)
 	assert_int_equal(entries_left(), 0);
 	unlink(fifo);
 }
-
-#define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
 
 static void a_run_broken_off_is_no_success_whatever_mpiexec_says(void **state)
 {

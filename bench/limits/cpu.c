@@ -7,6 +7,7 @@
 #include "bench/limits/table.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
+#include "ipc/ulimit.h"
 #include "router/reduce/reduce.h"
 
 #include <errno.h>
@@ -118,8 +119,8 @@ static ferryResult_t send_out(const struct team *team, struct rate_count *sum)
 		rate_count_join(sum, &members[i].count);
 	}
 	return !refused ? ferrySuccess
-	                : ferry_fail(ferrySystemError, "starting thread %d of %d: %s", started, team->threads,
-	                             strerror(refused));
+	                : ferry_fail(ferrySystemError, "starting thread %d of %d: %s%s", started, team->threads,
+	                             strerror(refused), ferry_ulimit_threads_hint(refused));
 }
 
 /* ---- what is measured ---- */

@@ -6,6 +6,7 @@
 #include "bench/limits/port.h"
 #include "bench/limits/table.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -132,7 +133,8 @@ static ferryResult_t send_out(struct port *ports, int first, int last, const str
 	for (int i = first; i < started; i++)
 		pthread_join(threads[i], NULL);
 	if (refused)
-		return ferry_fail(ferrySystemError, "starting the thread of GPU %d: %s", started, strerror(refused));
+		return ferry_fail(ferrySystemError, "starting the thread of GPU %d: %s%s", started, strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	for (int i = first; i < last; i++)
 		if (ports[i].result)
 			return ferry_fail(ports[i].result, "GPU %d: %s", i, ports[i].message);

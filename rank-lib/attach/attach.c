@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/attach/attach.h"
 
+#include "ipc/rankset.h"
 #include "ipc/wait.h"
 #include "rank-lib/attach/forks.h"
 #include "rank-lib/attach/hosting.h"
@@ -85,24 +86,47 @@ static ferryResult_t read_failure(const struct ferry_failure *failure)
 	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
 }
 
-static void list_missing(const struct ferry_rank *rank, uint32_t domain, char *text, size_t bytes)
+static const char *list_missing(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANKSET_TEXT])
 {
 	uint64_t present = atomic_load_explicit(&rank->shared.arenas[domain].header->present, memory_order_relaxed);
-	size_t length = 0;
-	text[0] = '\0';
-	for (int other = 0; other < rank->nranks && length < bytes; other++)
-		if (!(present >> other & 1))
-			length += (size_t)snprintf(text + length, bytes - length, length ? " %d" : "%d", other);
+	return ferry_rankset_print(ferry_rankset_all((uint32_t)rank->nranks) & ~present, text);
 }
 
 static ferryResult_t say_missing(const struct ferry_rank *rank, uint32_t domain, uint32_t attached)
 {
-	char missing[200];
-	list_missing(rank, domain, missing, sizeof missing);
+	char missing[FERRY_RANKSET_TEXT];
 	return ferry_fail(ferryRemoteError,
 	                  "%u of %d ranks attached to domain %u in time, missing: %s; rank %d waits no longer (they "
 	                  "are dead or have another key; FERRY_ATTACH_TIMEOUT sets the seconds)",
-	                  attached, rank->nranks, domain, missing, rank->self);
+	                  attached, rank->nranks, domain, list_missing(rank, domain, missing), rank->self);
+}
+
+/*
+ * Those who still wait hear of it by the router that sees this rank's connection closed first, and that knows the other
+ * domains' arenas not yet.
+ */
+static ferryResult_t give_up(struct ferry_rank *rank, ferryResult_t result)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		ferry_failure_set(&rank->shared.arenas[domain].rank_lines[rank->self].failure, result,
+		                  ferry_last_message());
+	return result;
+}
+
+/* The router may have been a rank's, which has said why before it left. */
+static ferryResult_t say_gone(const struct ferry_rank *rank, uint32_t domain, const _Atomic uint32_t *word)
+{
+	const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+	char missing[FERRY_RANKSET_TEXT];
+	ferryResult_t result = read_failure(&header->failure);
+	if (result)
+		return result;
+	if (word == &header->attached)
+		return ferry_fail(ferryRemoteError,
+		                  "the router of domain %u went away while rank %d waited for %s to attach", domain,
+		                  rank->self, list_missing(rank, domain, missing));
+	return ferry_fail(ferryRemoteError, "the router of domain %u went away before it was ready for rank %d", domain,
+	                  rank->self);
 }
 
 /* Sleeps while the word is less than `enough`: one that the domain's router raises, or leaves when the job fails. */
@@ -116,17 +140,15 @@ static ferryResult_t wait_for_word(struct ferry_rank *rank, uint32_t domain, _At
 		if (result || value >= enough)
 			return result;
 		if (ferry_attach_closed(rank->sockets[domain]))
-			return ferry_fail(ferryRemoteError,
-			                  "the router of domain %u went away while rank %d waited for the others",
-			                  domain, rank->self);
+			return say_gone(rank, domain, word);
 		if (ferry_now_ns() > deadline && word == &header->attached)
-			return say_missing(rank, domain, value);
+			return give_up(rank, say_missing(rank, domain, value));
 		if (ferry_now_ns() > deadline)
-			return ferry_fail(ferryRemoteError,
-			                  "all %d ranks have attached to domain %u, and its router has not become "
-			                  "ready in time; rank %d waits no longer (FERRY_ATTACH_TIMEOUT sets the "
-			                  "seconds)",
-			                  rank->nranks, domain, rank->self);
+			return give_up(rank, ferry_fail(ferryRemoteError,
+			                                "all %d ranks have attached to domain %u, and its router has "
+			                                "not become ready in time; rank %d waits no longer "
+			                                "(FERRY_ATTACH_TIMEOUT sets the seconds)",
+			                                rank->nranks, domain, rank->self));
 		ferry_futex_wait(word, value, 100000, true);
 	}
 }

@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,7 +82,8 @@ ferryResult_t ferry_router_spawn(const char *command, const char *directory, uin
 	posix_spawnattr_destroy(&attributes);
 	free(environment);
 	if (refused)
-		return ferry_fail(ferrySystemError, "starting %s: %s", command, strerror(refused));
+		return ferry_fail(ferrySystemError, "starting %s: %s%s", command, strerror(refused),
+		                  ferry_ulimit_threads_hint(refused));
 	/*
 	 * It returns once its daemon listens (0), or found another that does (2). Where SIGCHLD is ignored there is no
 	 * status.

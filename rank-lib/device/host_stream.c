@@ -9,6 +9,7 @@
 #include "rank-lib/device/host_stream.h"
 
 #include "ipc/error.h"
+#include "ipc/ulimit.h"
 #include "ipc/wait.h"
 
 #include <pthread.h>
@@ -209,7 +210,8 @@ static ferryResult_t want_thread(struct ferryStream *stream)
 	if (!stream->has_thread) {
 		int refused = pthread_create(&stream->thread, NULL, stream_main, stream);
 		if (refused)
-			return ferry_fail(ferrySystemError, "a thread for a stream: %s", strerror(refused));
+			return ferry_fail(ferrySystemError, "a thread for a stream: %s%s", strerror(refused),
+			                  ferry_ulimit_threads_hint(refused));
 		stream->has_thread = true;
 	}
 	stream->wanted = true;

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How much of a GPU's memory a process has, as the driver's management library (NVML) tells, which is opened at run
+ * time. Called by ferry-stat, for the contexts of routers.
+ */
+#ifndef FERRY_LAUNCH_CONTEXT_MEMORY_H
+#define FERRY_LAUNCH_CONTEXT_MEMORY_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+/**
+ * Bytes on the GPU of that UUID ("GPU-..."). 0: not known: there is no such library or GPU, or it numbers processes
+ * otherwise, as it does in a container.
+ */
+uint64_t ferry_context_memory(const char *uuid, pid_t pid);
+
+#endif

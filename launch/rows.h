@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What ferry-stat shows, made of two reports (launch/report.h): a row per router, per job, whichever routers it is in,
+ * and per GPU that a router has a context on. Values of now are means over the time between the two.
+ */
+#ifndef FERRY_LAUNCH_ROWS_H
+#define FERRY_LAUNCH_ROWS_H
+
+#include "launch/report.h"
+
+struct ferry_router_row {
+	const struct ferry_router_report *report;
+	double gbps; /* GB/s, of its domain's ranks, up and down together */
+	double busy; /* workers at work, of all: 0 to 1 */
+};
+
+struct ferry_job_row {
+	uint32_t name, nranks;
+	const char *state, *place; /* of its first router */
+	uint64_t attached, left;   /* attached: to all its routers */
+	uint64_t calls;            /* of the rank that has made the most */
+	uint64_t staging, up, down;
+	double gbps;
+	uint64_t waiting, awaited; /* who waits, and for whom that does not wait itself, if there is one */
+	double waited_s;
+};
+
+struct ferry_gpu_row {
+	const char *uuid;
+	const struct ferry_router_report *router;
+	uint64_t context; /* bytes of the GPU that the router's process has; 0: not known */
+};
+
+struct ferry_rows {
+	double interval_s;
+	struct ferry_router_row *routers;
+	struct ferry_job_row *jobs;
+	struct ferry_gpu_row *gpus;
+	size_t nrouters, njobs, ngpus;
+};
+
+/** They point into `now`. To be freed, also after an error. Errors: ferrySystemError without memory. */
+ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct ferry_report *now,
+                              struct ferry_rows *rows);
+void ferry_rows_free(struct ferry_rows *rows);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "launch/screen.h"
+
+#include "ipc/error.h"
+#include "ipc/rankset.h"
+
+#include <cjson/cJSON.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define BYTES_TEXT 16
+#define WAITS      26 /* columns of a job's last one */
+
+/* ---- a table ---- */
+
+/* Four digits at most, and the power of 1024. */
+static const char *print_bytes(uint64_t bytes, char text[BYTES_TEXT])
+{
+	static const char units[] = "BKMGTPE";
+	double value = (double)bytes;
+	int unit = 0;
+	for (; value >= 1000; unit++)
+		value /= 1024;
+	snprintf(text, BYTES_TEXT, unit && value < 100 ? "%.1f%c" : "%.0f%c", value, units[unit]);
+	return text;
+}
+
+static void print_routers(const struct ferry_rows *rows, FILE *out)
+{
+	char staging[BYTES_TEXT], busy[16];
+	fprintf(out, "%-14s %7s %6s %7s %5s %8s %5s %6s %8s\n", "ROUTER", "PID", "DOMAIN", "WORKERS", "BUSY", "STAGING",
+	        "JOBS", "RANKS", "GB/S");
+	for (size_t i = 0; i < rows->nrouters; i++) {
+		const struct ferry_router_row *row = &rows->routers[i];
+		const struct ferry_router_report *router = row->report;
+		if (*router->trouble) {
+			fprintf(out, "%-14s %.65s\n", router->socket.place, router->trouble);
+			continue;
+		}
+		snprintf(busy, sizeof busy, router->draining ? "drain" : "%.0f%%", 100 * row->busy);
+		fprintf(out, "%-14s %7d %6u %7u %5s %8s %5u %6u %8.2f\n", router->socket.place, (int)router->pid,
+		        router->domain, router->workers, busy, print_bytes(router->staging, staging), router->jobs,
+		        router->ranks, row->gbps);
+	}
+}
+
+/* Whom or what a job waits for, in WAITS columns. */
+static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
+{
+	char ranks[FERRY_RANKSET_TEXT], all[FERRY_RANKSET_TEXT + 64];
+	uint64_t absent = ferry_rankset_all(row->nranks) & ~row->attached;
+	if (*row->state == 'f')
+		snprintf(all, sizeof all, "nobody: it has failed");
+	else if (absent)
+		snprintf(all, sizeof all, "%s to attach", ferry_rankset_print(absent, ranks));
+	else if (row->awaited)
+		snprintf(all, sizeof all, "%s, %.*f s", ferry_rankset_print(row->awaited, ranks), row->waited_s < 10,
+		         row->waited_s);
+	else
+		snprintf(all, sizeof all, "-");
+	bool fits = strlen(all) <= WAITS;
+	snprintf(text, WAITS + 1, fits ? "%s" : "%.23s...", all);
+}
+
+static void print_jobs(const struct ferry_rows *rows, FILE *out)
+{
+	char attached[16], moved[BYTES_TEXT], waits[WAITS + 1];
+	if (!rows->njobs)
+		return;
+	fprintf(out, "\n%-6s %-14s %5s %9s %7s %7s %s\n", "JOB", "ROUTER", "RANKS", "CALLS", "MOVED", "GB/S",
+	        "WAITS FOR");
+	for (size_t i = 0; i < rows->njobs; i++) {
+		const struct ferry_job_row *row = &rows->jobs[i];
+		print_waits(row, waits);
+		snprintf(attached, sizeof attached, "%d/%u", __builtin_popcountll(row->attached & ~row->left),
+		         row->nranks);
+		fprintf(out, "%06x %-14s %5s %9llu %7s %7.2f %s\n", row->name, row->place, attached,
+		        (unsigned long long)row->calls, print_bytes(row->up + row->down, moved), row->gbps, waits);
+	}
+}
+
+static void print_gpus(const struct ferry_rows *rows, FILE *out)
+{
+	char context[BYTES_TEXT];
+	if (!rows->ngpus)
+		return;
+	fprintf(out, "\n%-40s %-14s %7s %8s\n", "GPU", "ROUTER", "PID", "CONTEXT");
+	for (size_t i = 0; i < rows->ngpus; i++) {
+		const struct ferry_gpu_row *row = &rows->gpus[i];
+		fprintf(out, "%-40s %-14s %7d %8s\n", row->uuid, row->router->socket.place, (int)row->router->pid,
+		        row->context ? print_bytes(row->context, context) : "?");
+	}
+}
+
+void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
+{
+	if (sockets->missing)
+		fprintf(out, "no router answers: there is no directory %s, nor one of a ferryrun\n",
+		        sockets->directory);
+	else
+		fprintf(out, "no router answers in %s, nor in the directory of a ferryrun\n", sockets->directory);
+}
+
+void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, FILE *out)
+{
+	char now[16] = "";
+	time_t seconds = time(NULL);
+	struct tm broken;
+	if (!rows->nrouters) {
+		ferry_screen_print_none(sockets, out);
+		return;
+	}
+	if (localtime_r(&seconds, &broken))
+		strftime(now, sizeof now, "%H:%M:%S", &broken);
+	fprintf(out, "%s  %zu router%s, %zu job%s; busy and GB/s: means over %.1f s\n\n", now, rows->nrouters,
+	        rows->nrouters == 1 ? "" : "s", rows->njobs, rows->njobs == 1 ? "" : "s", rows->interval_s);
+	print_routers(rows, out);
+	print_jobs(rows, out);
+	print_gpus(rows, out);
+}
+
+/* ---- JSON ---- */
+
+static cJSON *set_of(uint64_t ranks)
+{
+	cJSON *array = cJSON_CreateArray();
+	for (int rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		if (ranks >> rank & 1)
+			cJSON_AddItemToArray(array, cJSON_CreateNumber(rank));
+	return array;
+}
+
+static void add_routers(cJSON *list, const struct ferry_rows *rows)
+{
+	for (size_t i = 0; i < rows->nrouters; i++) {
+		const struct ferry_router_report *router = rows->routers[i].report;
+		cJSON *object = cJSON_CreateObject();
+		cJSON_AddItemToArray(list, object);
+		cJSON_AddStringToObject(object, "socket", router->socket.path);
+		cJSON_AddStringToObject(object, "place", router->socket.place);
+		if (*router->trouble) {
+			cJSON_AddStringToObject(object, "trouble", router->trouble);
+			continue;
+		}
+		cJSON_AddNumberToObject(object, "pid", router->pid);
+		cJSON_AddNumberToObject(object, "domain", router->domain);
+		cJSON_AddStringToObject(object, "state", router->draining ? "draining" : "serving");
+		cJSON_AddNumberToObject(object, "workers", router->workers);
+		cJSON_AddNumberToObject(object, "busy", rows->routers[i].busy);
+		cJSON_AddNumberToObject(object, "staging", (double)router->staging);
+		cJSON_AddNumberToObject(object, "jobs", router->jobs);
+		cJSON_AddNumberToObject(object, "failed", router->failed);
+		cJSON_AddNumberToObject(object, "ranks", router->ranks);
+		cJSON_AddNumberToObject(object, "gbps", rows->routers[i].gbps);
+	}
+}
+
+static void add_jobs(cJSON *list, const struct ferry_rows *rows)
+{
+	for (size_t i = 0; i < rows->njobs; i++) {
+		const struct ferry_job_row *row = &rows->jobs[i];
+		cJSON *object = cJSON_CreateObject();
+		char name[16];
+		snprintf(name, sizeof name, "%06x", row->name);
+		cJSON_AddItemToArray(list, object);
+		cJSON_AddStringToObject(object, "job", name);
+		cJSON_AddStringToObject(object, "place", row->place);
+		cJSON_AddStringToObject(object, "state", row->state);
+		cJSON_AddNumberToObject(object, "ranks", row->nranks);
+		cJSON_AddItemToObject(object, "attached", set_of(row->attached));
+		cJSON_AddItemToObject(object, "left", set_of(row->left));
+		cJSON_AddNumberToObject(object, "staging", (double)row->staging);
+		cJSON_AddNumberToObject(object, "calls", (double)row->calls);
+		cJSON_AddNumberToObject(object, "bytes_up", (double)row->up);
+		cJSON_AddNumberToObject(object, "bytes_down", (double)row->down);
+		cJSON_AddNumberToObject(object, "gbps", row->gbps);
+		cJSON_AddItemToObject(object, "waiting", set_of(row->waiting));
+		cJSON_AddItemToObject(object, "waits_for", set_of(row->awaited));
+		cJSON_AddNumberToObject(object, "waited_s", row->waited_s);
+	}
+}
+
+static void add_gpus(cJSON *list, const struct ferry_rows *rows)
+{
+	for (size_t i = 0; i < rows->ngpus; i++) {
+		const struct ferry_gpu_row *row = &rows->gpus[i];
+		cJSON *object = cJSON_CreateObject();
+		cJSON_AddItemToArray(list, object);
+		cJSON_AddStringToObject(object, "gpu", row->uuid);
+		cJSON_AddNumberToObject(object, "pid", row->router->pid);
+		if (row->context)
+			cJSON_AddNumberToObject(object, "context", (double)row->context);
+	}
+}
+
+ferryResult_t ferry_screen_print_json(const struct ferry_rows *rows, FILE *out)
+{
+	cJSON *top = cJSON_CreateObject();
+	cJSON_AddNumberToObject(top, "time", (double)time(NULL));
+	cJSON_AddNumberToObject(top, "interval_s", rows->interval_s);
+	add_routers(cJSON_AddArrayToObject(top, "routers"), rows);
+	add_jobs(cJSON_AddArrayToObject(top, "jobs"), rows);
+	add_gpus(cJSON_AddArrayToObject(top, "gpus"), rows);
+	char *text = cJSON_PrintUnformatted(top);
+	cJSON_Delete(top);
+	if (!text)
+		return ferry_fail(ferrySystemError, "no memory for %zu jobs as JSON", rows->njobs);
+	fprintf(out, "%s\n", text);
+	free(text);
+	return ferrySuccess;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** The rows of ferry-stat for people, in 80 columns, and for programs. */
+#ifndef FERRY_LAUNCH_SCREEN_H
+#define FERRY_LAUNCH_SCREEN_H
+
+#include "launch/rows.h"
+
+#include <stdio.h>
+
+/** A table of the routers, one of the jobs, and one of the GPUs, if there are any. */
+void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, FILE *out);
+
+/** That no router answers, and where it was looked for. */
+void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out);
+
+/** One line of JSON; docs/man/ferry-stat.1 has its fields. Errors: ferrySystemError without memory. */
+ferryResult_t ferry_screen_print_json(const struct ferry_rows *rows, FILE *out);
+
+#endif

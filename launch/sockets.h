@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Where routers of this user may listen: in the socket directory, in the directories of ferryruns, and, embedded in a
+ * rank, under names without a file. Called by ferry-stat, which then asks who answers; nothing is made.
+ */
+#ifndef FERRY_LAUNCH_SOCKETS_H
+#define FERRY_LAUNCH_SOCKETS_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ferry_socket {
+	char path[160];
+	char place[24]; /* for people: "shared", "run-XXXXXX", "embedded" */
+};
+
+struct ferry_sockets {
+	char directory[64]; /* the socket directory */
+	bool missing;       /* it is not there */
+	struct ferry_socket *all;
+	size_t count, capacity;
+};
+
+/**
+ * Finds them, in the order of their paths where they are together; a directory that is not there holds none. To be
+ * freed, also after an error. Errors: those of ferry_socket_directory; ferrySystemError where the directory may not be
+ * searched, or without memory.
+ */
+ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets);
+void ferry_sockets_free(struct ferry_sockets *sockets);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/status.h"
+
+#include "ipc/error.h"
+
+#include <inttypes.h>
+#include <unistd.h>
+
+/* What workers have spent on slices; of a call that ends now perhaps twice. */
+static uint64_t working_ns(const struct ferry_job *job)
+{
+	uint64_t sum = atomic_load_explicit(&job->working_ns, memory_order_relaxed);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		if (atomic_load_explicit(&job->runs[bank].seq, memory_order_relaxed))
+			sum += atomic_load_explicit(&job->runs[bank].working_ns, memory_order_relaxed);
+	return sum;
+}
+
+static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
+{
+	unsigned njobs = 0, failed = 0, ranks = 0;
+	char nice[8];
+	uint64_t slices = 0, moved = 0, calls = 0, working = 0, held, promised;
+	ferry_jobs_count_memory(jobs, &held, &promised);
+	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
+		njobs++;
+		failed += atomic_load_explicit(&job->dead, memory_order_relaxed);
+		ranks += (unsigned)__builtin_popcountll(job->attached & ~job->detached);
+		slices += atomic_load_explicit(&job->slices, memory_order_relaxed);
+		moved += atomic_load_explicit(&job->bytes, memory_order_relaxed);
+		calls += atomic_load_explicit(&job->calls_ns, memory_order_relaxed);
+		working += working_ns(job);
+	}
+	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
+	snprintf(text, bytes,
+	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%" PRIu64
+	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64
+	         " calls_ms=%.3f working_ms=%.3f",
+	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
+	         jobs->workers.limit, nice, njobs, failed, ranks,
+	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed), jobs->quota.used,
+	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6);
+}
+
+/* Not the key, which lets whoever has it in. Of a job in several domains the same everywhere. */
+static unsigned name_of(const struct ferry_job *job)
+{
+	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+	for (size_t i = 0; i < sizeof job->key; i++)
+		hash = (hash ^ job->key[i]) * 0x100000001b3u;
+	return (unsigned)(hash >> 40);
+}
+
+/* What the lanes of this domain's ranks have told. */
+struct traffic {
+	uint64_t calls, up, down;
+	uint64_t waiting, awaited; /* ranks */
+	uint64_t since;
+};
+
+static void add_rank(struct traffic *sum, const struct ferry_rank_line *line, uint32_t rank)
+{
+	const struct ferry_traffic *up = &line->traffic[FERRY_UP], *down = &line->traffic[FERRY_DOWN];
+	uint64_t calls = atomic_load_explicit(&up->calls, memory_order_relaxed);
+	sum->calls = calls > sum->calls ? calls : sum->calls;
+	sum->up += atomic_load_explicit(&up->bytes, memory_order_relaxed);
+	sum->down += atomic_load_explicit(&down->bytes, memory_order_relaxed);
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		uint64_t awaits = atomic_load_explicit(&line->traffic[direction].awaits, memory_order_relaxed);
+		uint64_t since = atomic_load_explicit(&line->traffic[direction].since, memory_order_relaxed);
+		if (!awaits)
+			continue;
+		sum->waiting |= 1ull << rank;
+		sum->awaited |= awaits;
+		sum->since = !sum->since || since < sum->since ? since : sum->since;
+	}
+}
+
+static const char *state_of(const struct ferry_job *job)
+{
+	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
+		return "failed";
+	return atomic_load_explicit(&job->ready, memory_order_acquire) ? "ready" : "attaching";
+}
+
+static void print_job(const struct ferry_job *job, char *text, size_t bytes)
+{
+	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	struct traffic sum = {0};
+	uint64_t here = 0, now = ferry_now_ns();
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->attached >> rank & 1 && job->shared.rank_domain[rank] == job->domain) {
+			here |= 1ull << rank;
+			add_rank(&sum, &arena->rank_lines[rank], rank);
+		}
+	snprintf(text, bytes,
+	         "number=%" PRIu64 " job=%06x state=%s nranks=%u attached=%" PRIx64 " left=%" PRIx64 " here=%" PRIx64
+	         " staging=%" PRIu64 " calls=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64
+	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f",
+	         job->number, name_of(job), state_of(job), job->shared.nranks, job->attached, job->detached, here,
+	         FERRY_BANKS * arena->staging_bytes, sum.calls, sum.up, sum.down, (double)working_ns(job) / 1e6,
+	         sum.waiting, sum.awaited, sum.since && now > sum.since ? (double)(now - sum.since) / 1e6 : 0.0);
+}
+
+static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint64_t from)
+{
+	const struct ferry_job *first = NULL;
+	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
+		if (job->number >= from && (!first || job->number < first->number))
+			first = job;
+	return first;
+}
+
+/* As nvidia-smi prints it. */
+static void print_gpu(const uint8_t *uuid, uint64_t number, char *text, size_t bytes)
+{
+	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=GPU", number);
+	for (int i = 0; i < FERRY_GPU_BYTES && length < bytes; i++)
+		length += (size_t)snprintf(text + length, bytes - length,
+		                           !i || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+}
+
+ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_attach_message *message, char *text,
+                                 size_t bytes)
+{
+	const struct ferry_job *job;
+	uint8_t uuid[FERRY_GPU_BYTES];
+	text[0] = '\0';
+	switch (message->index) {
+	case FERRY_STATUS_ROUTER:
+		print_router(jobs, text, bytes);
+		return ferrySuccess;
+	case FERRY_STATUS_JOB:
+		if ((job = first_job(jobs, message->hash)))
+			print_job(job, text, bytes);
+		return ferrySuccess;
+	case FERRY_STATUS_GPU:
+		if (ferry_gpus_uuid(&jobs->mapper.gpus, message->hash, uuid))
+			print_gpu(uuid, message->hash, text, bytes);
+		return ferrySuccess;
+	default:
+		return ferry_fail(ferryInvalidArgument, "the status of %u: %d of the router, %d of a job, %d of a GPU",
+		                  message->index, FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU);
+	}
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of ferry-stat's table: what it makes of two reports, and that it fits 80 columns whatever the values. */
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "launch/context_memory.h"
+#include "launch/screen.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND 1000000000ull
+
+static struct ferry_router_report routers[2];
+static struct ferry_job_report jobs[2];
+static struct ferry_gpu_report gpus[1];
+static struct ferry_sockets sockets = {.directory = "/run/ferry"};
+
+/* Two routers of a ferryrun, and its job of four ranks in both. */
+static struct ferry_report report_of(uint64_t taken_ns, struct ferry_router_report *of_routers,
+                                     struct ferry_job_report *of_jobs)
+{
+	return (struct ferry_report){.taken_ns = taken_ns,
+	                             .sockets = sockets,
+	                             .routers = of_routers,
+	                             .jobs = of_jobs,
+	                             .gpus = gpus,
+	                             .nrouters = 2,
+	                             .njobs = 2};
+}
+
+static int make(void **state)
+{
+	(void)state;
+	for (unsigned domain = 0; domain < 2; domain++) {
+		routers[domain] = (struct ferry_router_report){.domain = domain,
+		                                               .workers = 4,
+		                                               .jobs = 1,
+		                                               .ranks = 4,
+		                                               .pid = 100 + (int)domain};
+		snprintf(routers[domain].socket.path, sizeof routers[domain].socket.path,
+		         "/run/ferry/run-abcdef/router-%u.sock", domain);
+		strcpy(routers[domain].socket.place, "run-abcdef");
+		jobs[domain] = (struct ferry_job_report){.router = domain,
+		                                         .number = 1,
+		                                         .name = 0xabc,
+		                                         .nranks = 4,
+		                                         .state = "ready",
+		                                         .attached = 0xf,
+		                                         .here = domain ? 0xc : 0x3};
+	}
+	gpus[0] = (struct ferry_gpu_report){.router = 1};
+	strcpy(gpus[0].uuid, "GPU-01234567-89ab-cdef-0123-456789abcdef");
+	return 0;
+}
+
+static void rates_are_of_the_time_between_two_reports(void **state)
+{
+	(void)state;
+	struct ferry_router_report old_routers[2] = {routers[0], routers[1]};
+	struct ferry_job_report old_jobs[2] = {jobs[0], jobs[1]};
+	struct ferry_report before = report_of(SECOND, old_routers, old_jobs),
+	                    now = report_of(3 * SECOND, routers, jobs);
+	struct ferry_rows rows;
+	old_jobs[0].up = old_jobs[0].down = 7000000000;
+	jobs[0].up = 9000000000, jobs[0].down = 11000000000; /* 6 GB in 2 s */
+	jobs[1].up = 1000000000, jobs[1].down = 1000000000;  /* 2 GB */
+	jobs[0].calls = 41, jobs[1].calls = 42;
+	old_routers[0].working_ms = 1000, routers[0].working_ms = 5000; /* of 2 s of 4 workers */
+	old_routers[1].working_ms = 9000, routers[1].working_ms = 1000; /* a job has left */
+	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
+	assert_int_equal(rows.nrouters, 2);
+	assert_int_equal(rows.njobs, 1); /* of both routers together */
+	assert_true(rows.routers[0].gbps == 3 && rows.routers[1].gbps == 1 && rows.jobs[0].gbps == 4);
+	assert_true(rows.routers[0].busy == 0.5 && rows.routers[1].busy == 0);
+	assert_int_equal(rows.jobs[0].up, 10000000000);
+	assert_int_equal(rows.jobs[0].calls, 42);
+	ferry_rows_free(&rows);
+	/* Another router process on the same socket, and one with another job: they began at 0. */
+	old_routers[0].pid = 99;
+	old_jobs[1].number = 2;
+	old_jobs[1].up = 500000000;
+	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
+	assert_true(rows.routers[0].gbps == 10 && rows.routers[1].gbps == 1);
+	ferry_rows_free(&rows);
+}
+
+static void jobs_of_one_name_in_two_ferryruns_are_two(void **state)
+{
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	struct ferry_rows rows;
+	strcpy(routers[1].socket.path, "/run/ferry/run-ghijkl/router-1.sock");
+	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
+	assert_int_equal(rows.njobs, 2);
+	ferry_rows_free(&rows);
+}
+
+static void who_waits_for_others_is_not_blamed(void **state)
+{
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	struct ferry_rows rows;
+	jobs[0].waiting = 0x3, jobs[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
+	jobs[1].waiting = 0x4, jobs[1].awaited = 0x8;
+	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
+	assert_int_equal(rows.jobs[0].waiting, 0x7);
+	assert_int_equal(rows.jobs[0].awaited, 0x8);
+	ferry_rows_free(&rows);
+	jobs[1].awaited = 0x1; /* a circle: all of it */
+	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
+	assert_int_equal(rows.jobs[0].awaited, 0x5);
+	ferry_rows_free(&rows);
+}
+
+static char *screen_of(const struct ferry_report *report)
+{
+	struct ferry_rows rows;
+	char *text;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+	assert_int_equal(ferry_rows_make(report, report, &rows), ferrySuccess);
+	ferry_screen_print(&rows, &report->sockets, out);
+	ferry_rows_free(&rows);
+	fclose(out);
+	return text;
+}
+
+static void the_table_fits_80_columns_with_the_largest_values(void **state)
+{
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	now.ngpus = 1;
+	for (int i = 0; i < 2; i++) {
+		strcpy(routers[i].socket.place, "run-abcdef");
+		routers[i].pid = 4194304;
+		routers[i].workers = routers[i].ranks = 64;
+		routers[i].jobs = 9999;
+		routers[i].staging = 999ull << 50;
+		jobs[i] = (struct ferry_job_report){.router = (size_t)i,
+		                                    .name = 0xffffff,
+		                                    .nranks = 64,
+		                                    .state = "ready",
+		                                    .attached = ~0ull,
+		                                    .calls = 999999999,
+		                                    .up = 1ull << 62,
+		                                    .waiting = 0x5555555555555555,
+		                                    .awaited = 0xaaaaaaaaaaaaaaaa,
+		                                    .waited_ms = 86400e3};
+	}
+	strcpy(routers[1].trouble, "a trouble that cannot be told of in a few words, nor in so many that they fit the "
+	                           "rest of a line that has eighty columns");
+	char *text = screen_of(&now);
+	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n')
+		if (strcspn(line, "\n") > 80)
+			fail_msg("%zu columns: %.*s", strcspn(line, "\n"), (int)strcspn(line, "\n"), line);
+	assert_non_null(strstr(text, "GPU-01234567-89ab-cdef-0123-456789abcdef"));
+	free(text);
+}
+
+static void what_a_job_waits_for_is_said(void **state)
+{
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	jobs[0].waiting = 0x3, jobs[0].awaited = 0xc, jobs[0].waited_ms = 2345;
+	char *text = screen_of(&now);
+	assert_non_null(strstr(text, "ranks 2-3, 2.3 s\n"));
+	free(text);
+	jobs[0].attached = jobs[1].attached = 0x7;
+	text = screen_of(&now);
+	assert_non_null(strstr(text, "  3/4 "));
+	assert_non_null(strstr(text, "rank 3 to attach\n"));
+	free(text);
+	strcpy(jobs[1].state, "failed");
+	text = screen_of(&now);
+	assert_non_null(strstr(text, "nobody: it has failed\n"));
+	free(text);
+	now.nrouters = now.njobs = 0;
+	text = screen_of(&now);
+	assert_string_equal(text, "no router answers in /run/ferry, nor in the directory of a ferryrun\n");
+	free(text);
+}
+
+/* By a double of the driver's library, which knows one GPU and two processes there. */
+static void the_memory_of_a_context_is_what_the_driver_tells(void **state)
+{
+	(void)state;
+	assert_int_equal(ferry_context_memory("GPU-fake", 4711), 525ull << 20);
+	assert_int_equal(ferry_context_memory("GPU-fake", 4712), 0); /* it does not know how much */
+	assert_int_equal(ferry_context_memory("GPU-fake", 4713), 0);
+	assert_int_equal(ferry_context_memory("GPU-none", 4711), 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, make)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(rates_are_of_the_time_between_two_reports),
+	        TEST(jobs_of_one_name_in_two_ferryruns_are_two),
+	        TEST(who_waits_for_others_is_not_blamed),
+	        TEST(the_table_fits_80_columns_with_the_largest_values),
+	        TEST(what_a_job_waits_for_is_said),
+	        TEST(the_memory_of_a_context_is_what_the_driver_tells),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
