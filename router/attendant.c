@@ -22,7 +22,7 @@ struct ferry_attendant {
 	bool lock;                      /* the staging */
 	pthread_t thread;
 	int client;                     /* who has asked for the job to be made ready */
-	/* 0 to 1 by the connection thread, with release; to 2 by the attendant, when it has answered */
+	/* 0 to 1 by the connection thread, to 2 by the attendant, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
 };
 
@@ -104,6 +104,13 @@ static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
 	return found;
 }
 
+/* False: somebody has asked meanwhile, and is to be answered first. */
+static bool end_unasked(struct ferry_attendant *attendant)
+{
+	uint32_t asked = 0;
+	return atomic_compare_exchange_strong(&attendant->asked, &asked, 2) || asked == 2;
+}
+
 static void *attendant_main(void *argument)
 {
 	struct ferry_job *job = argument;
@@ -119,7 +126,7 @@ static void *attendant_main(void *argument)
 		ferry_priority_take(workers->priority, &priority_asked);
 		uint32_t seen = ferry_doorbell_prepare(bell);
 		bool asked = atomic_load_explicit(&job->attendant->asked, memory_order_acquire) == 1;
-		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire)) {
+		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire) && end_unasked(job->attendant)) {
 			ferry_doorbell_cancel(bell);
 			ferry_idle_close(&idle);
 			return NULL;
@@ -171,12 +178,18 @@ void ferry_attendant_join(struct ferry_job *job)
 
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 {
-	if (atomic_load(&job->attendant->asked))
-		return ferry_fail(ferryInvalidUsage, "READY a second time");
-	job->attendant->client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-	if (job->attendant->client < 0)
+	struct ferry_attendant *attendant = job->attendant;
+	uint32_t unasked = 0;
+	if (atomic_load(&attendant->asked))
+		return atomic_load(&job->dead) ? ferry_job_failure(job)
+		                               : ferry_fail(ferryInvalidUsage, "READY a second time");
+	attendant->client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+	if (attendant->client < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer READY with: %s", strerror(errno));
-	atomic_store_explicit(&job->attendant->asked, 1, memory_order_release);
+	if (!atomic_compare_exchange_strong(&attendant->asked, &unasked, 1)) { /* it has failed the job, and ended */
+		close(attendant->client);
+		return ferry_job_failure(job);
+	}
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	return ferrySuccess;
 }

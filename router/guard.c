@@ -42,7 +42,7 @@ ferryResult_t ferry_guard_install(void)
 
 void ferry_guard_add(const struct ferry_arena *arena)
 {
-	if (arena->sealed)
+	if (arena->sealed && !ferry_shared_may_lack(arena->descriptor)) /* holes can be made in a sealed one, too */
 		return;
 	for (int i = 0; i < MOST_ARENAS; i++) {
 		uintptr_t free_slot = 0;

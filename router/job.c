@@ -71,8 +71,10 @@ static void ring_ranks(const struct ferry_job *job)
 {
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
-		const struct ferry_arena *arena = &job->shared.arenas[job->shared.rank_domain[rank]];
-		if (job->shared.rank_domain[rank] != job->domain && !ready)
+		/* once: a rank may attach meanwhile, where the attendant fails the job */
+		uint32_t domain = *(const volatile uint8_t *)&job->shared.rank_domain[rank];
+		const struct ferry_arena *arena = &job->shared.arenas[domain];
+		if (domain != job->domain && !ready)
 			continue;
 		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
 		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);

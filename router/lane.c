@@ -196,15 +196,21 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	bool failed = ops->failed(seat->member);
 	if (failed && seat->under_way)
 		return progress; /* the device may still write to the buffers of what is under way */
-	/* Callers run far ahead: of hundreds of calls in line the first can get on, and the rest is not looked at. */
-	uint32_t in_line = 0;
+	/*
+	 * Callers run far ahead: of hundreds of calls in line the first of each bank can get on, and the rest is not
+	 * looked at.
+	 */
+	uint32_t banks = 0; /* bit b: a call in line that runs in bank b has been looked at */
 	for (struct ferry_call **link = &seat->calls; *link;) {
 		struct ferry_call *call = *link;
-		if (!failed && is_in_line(call) && ++in_line > FERRY_BANKS) {
-			if (!seat->out_of_line)
+		if (!failed && is_in_line(call)) {
+			if (banks == (1u << FERRY_BANKS) - 1 && !seat->out_of_line)
 				break;
-			link = &call->halves[seat->direction].next;
-			continue;
+			if (banks >> call->bank & 1) {
+				link = &call->halves[seat->direction].next;
+				continue;
+			}
+			banks |= 1u << call->bank;
 		}
 		progress |= call->captured ? captured_round(lane, seat, link, failed)
 		                           : plain_round(lane, seat, link, failed);
@@ -369,13 +375,17 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	return step < POLL_LEAST_US ? 0 : step;
 }
 
-/* By the lookout, while the lane sleeps. */
+/*
+ * By the lookout, while the lane sleeps: for streams that have come to a call, and for graphs that have gone, whose
+ * buffers the lane would hold on to.
+ */
 static void look_for_start(struct ferry_sleeper *sleeper)
 {
 	const struct ferry_lane *lane = (struct ferry_lane *)((char *)sleeper - offsetof(struct ferry_lane, sleeper));
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		for (const struct ferry_call *call = lane->seats[i]->calls; call; call = call->halves[FERRY_UP].next)
-			if (call->stage == FERRY_CALL_MADE && call->ops->started(call)) {
+			if (call->stage == FERRY_CALL_MADE &&
+			    (call->ops->started(call) || (call->captured && call->ops->forgotten(call)))) {
 				ferry_doorbell_ring(lane->bell);
 				return;
 			}

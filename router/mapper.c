@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
-#define CLEAR_NS 1000000  /* for so long it is waited for lanes that are about to say that a call has ended */
+#define CLEAR_NS 5000000  /* for so long it is waited for lanes that are about to say that a call has ended */
 
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET };
 

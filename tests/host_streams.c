@@ -158,9 +158,69 @@ static void host_functions_are_refused_what_waits_for_themselves(void **state)
 	OK(ferryStreamDestroy(inside.other));
 }
 
+/* ---- calls far ahead ---- */
+
+static _Atomic int let_go;
+
+static void wait_to_be_let_go(void *nothing)
+{
+	(void)nothing;
+	while (!atomic_load(&let_go))
+		nanosleep(&(struct timespec){0, 1000000}, NULL);
+}
+
+struct synchronizer {
+	ferryStream_t stream;
+	_Atomic int done;
+};
+
+static void *synchronize(void *argument)
+{
+	struct synchronizer *synchronizer = argument;
+	if (!ferryStreamSynchronize(synchronizer->stream))
+		atomic_store(&synchronizer->done, 1);
+	return NULL;
+}
+
+/* Calls take turns on two streams, of which one is held: those of the other are in the other bank, and go on. */
+static void calls_of_a_stream_go_on_beside_one_that_is_held(void **state)
+{
+	static float data[2][8];
+	ferryStream_t streams[2][2];
+	ferryComm_t comms[2];
+	pthread_t thread;
+	(void)state;
+	setenv("FERRY_DOMAINS", "1", 1);
+	assert_int_equal(ferryCommInitAll(comms, 2, NULL), ferrySuccess);
+	for (int rank = 0; rank < 2; rank++)
+		for (int i = 0; i < 2; i++)
+			assert_int_equal(ferryStreamCreate(&streams[rank][i], rank), ferrySuccess);
+	atomic_store(&let_go, 0);
+	assert_int_equal(ferryLaunchHostFunc(streams[1][0], wait_to_be_let_go, NULL), ferrySuccess);
+	for (int call = 0; call < 8; call++)
+		for (int rank = 0; rank < 2; rank++)
+			assert_int_equal(ferryAllReduce(&data[rank][call], &data[rank][call], 1, ferryFloat32, ferrySum,
+			                                comms[rank], streams[rank][call % 2]),
+			                 ferrySuccess);
+	struct synchronizer other = {.stream = streams[1][1]};
+	assert_int_equal(pthread_create(&thread, NULL, synchronize, &other), 0);
+	bool came = comes(&other.done);
+	atomic_store(&let_go, 1);
+	pthread_join(thread, NULL);
+	for (int rank = 0; rank < 2; rank++)
+		for (int i = 0; i < 2; i++) {
+			assert_int_equal(ferryStreamSynchronize(streams[rank][i]), ferrySuccess);
+			assert_int_equal(ferryStreamDestroy(streams[rank][i]), ferrySuccess);
+		}
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(ferryCommDestroy(comms[rank]), ferrySuccess);
+	assert_true(came);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(calls_of_a_stream_go_on_beside_one_that_is_held),
 	        cmocka_unit_test(host_functions_are_refused_what_waits_for_themselves),
 	        cmocka_unit_test(two_threads_call_with_a_communicator_each_on_default_streams),
 	        cmocka_unit_test(calls_of_a_thread_that_has_ended_go_on),

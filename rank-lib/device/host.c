@@ -56,16 +56,16 @@ static const struct ferry_device_ops host_ops = {.kind = "host",
 
 void ferry_host_before_fork(void)
 {
-	pthread_mutex_lock(&devices_lock);
 	ferry_default_streams_before_fork();
+	pthread_mutex_lock(&devices_lock); /* behind it: who takes a stream may free a communicator, with its device */
 }
 
 void ferry_host_after_fork(bool in_child)
 {
 	if (in_child)
 		memset(devices, 0, sizeof devices);
-	ferry_default_streams_after_fork(in_child);
 	pthread_mutex_unlock(&devices_lock);
+	ferry_default_streams_after_fork(in_child);
 }
 
 ferryResult_t ferry_host_device_open(int ordinal, struct ferry_device **opened)

@@ -135,7 +135,9 @@ static CUresult copy_down(const struct ferry_cuda_driver *driver, CUdeviceptr to
 		return copy_rows(driver, to, source, bytes / 2, 2, stream);
 	size_t even = bytes - 3;
 	CUresult refused = even ? copy_rows(driver, to, source, even / 2, 2, stream) : CUDA_SUCCESS;
-	return refused ? refused : copy_rows(driver, to + even, source + even, 1, 3, stream);
+	if (!refused && (refused = copy_rows(driver, to + even, source + even, 1, 3, stream)))
+		driver->StreamSynchronize(stream); /* the first part is under way, and nobody would wait for it */
+	return refused;
 }
 
 static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
