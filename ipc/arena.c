@@ -197,8 +197,8 @@ ferryResult_t ferry_arena_create(const struct ferry_arena_shape *shape, struct f
 		return ferry_fail_context(result, "an arena of %llu bytes", (unsigned long long)header.bytes);
 	void *base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arena->descriptor, 0);
 	if (base == MAP_FAILED)
-		result = ferry_fail(ferrySystemError, "mmap of %llu bytes: %s", (unsigned long long)header.bytes,
-		                    strerror(errno));
+		result = ferry_fail(ferrySystemError, "mmap of %llu bytes: %s%s", (unsigned long long)header.bytes,
+		                    strerror(errno), ferry_ulimit_memory_hint(errno));
 	else if ((result = fill_in(shape, &header, base, arena->descriptor)))
 		munmap(base, header.bytes);
 	if (result) {
@@ -260,8 +260,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	}
 	base = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 	if (base == MAP_FAILED) {
-		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s", (long long)status.st_size,
-		                    strerror(errno));
+		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s%s", (long long)status.st_size,
+		                    strerror(errno), ferry_ulimit_memory_hint(errno));
 		goto failed;
 	}
 	memcpy(&header, base, sizeof header);

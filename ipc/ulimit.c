@@ -4,12 +4,30 @@
 #include "ipc/error.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <sys/resource.h>
+
+static bool is_limited(int resource)
+{
+	struct rlimit limit;
+	return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
+}
 
 const char *ferry_ulimit_threads_hint(int error)
 {
-	return error == EAGAIN ? " (too many threads and processes: raise ulimit -u, or a container's limit of them)"
-	                       : "";
+	if (error != EAGAIN)
+		return "";
+	return is_limited(RLIMIT_AS) ? " (too many threads and processes, or no room for one's stack: raise ulimit -u "
+	                               "or -v, or a container's limit of processes)"
+	                             : " (too many threads and processes: raise ulimit -u, or a container's limit of "
+	                               "them)";
+}
+
+const char *ferry_ulimit_memory_hint(int error)
+{
+	return error == ENOMEM && is_limited(RLIMIT_AS) ? " (raise ulimit -v: this is address space, of which memory "
+	                                                  "is taken as it is used)"
+	                                                : "";
 }
 
 ferryResult_t ferry_ulimit_check_file(const char *what, uint64_t bytes)

@@ -14,6 +14,9 @@
  */
 const char *ferry_ulimit_threads_hint(int error);
 
+/** For messages about a mapping that failed: what to raise, or nothing. */
+const char *ferry_ulimit_memory_hint(int error);
+
 /**
  * Before a file, or memory that is one, is made so long. Over the limit the kernel would not refuse it, but end the
  * process by SIGXFSZ. Errors: ferrySystemError with what it is for, its size and the limit.

@@ -241,7 +241,7 @@ static int watch(const struct arguments *arguments)
 		result = show(&before, &now, arguments->json);
 		ferry_report_free(&before);
 		before = now;
-		if (!again || result || fflush(stdout))
+		if (fflush(stdout) || !again || result)
 			break;
 		wait_for(interval);
 	}
@@ -264,12 +264,16 @@ int main(int argc, char **argv)
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;
 	if (!arguments.env && !arguments.layout && !arguments.routers)
-		return watch(&arguments);
+		code = watch(&arguments);
 	if (arguments.env)
 		print_environment(arguments.markdown);
 	if (arguments.layout)
 		code |= print_layout();
 	if (arguments.routers)
 		code |= print_routers();
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr, "ferry-stat: standard output: %s\n", strerror(errno));
+		return 1;
+	}
 	return code;
 }

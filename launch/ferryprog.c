@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_TEXT (64u << 20) /* bytes of a program */
+
 enum exit_code { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 64 };
 enum option_key { KEY_PLACE = 256, KEY_COUNT, KEY_SLICE, KEY_WINDOW, KEY_STAGING, KEY_DOT, KEY_OUTPUT };
 
@@ -300,9 +302,11 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 	if (!file)
 		return ferry_fail(ferrySystemError, "%s: %s", name, strerror(errno));
 	copy = open_memstream(&text, &bytes);
-	while (copy && (got = fread(part, 1, sizeof part, file)))
+	while (copy && bytes <= MOST_TEXT && (got = fread(part, 1, sizeof part, file))) {
 		fwrite(part, 1, got, copy);
-	bool broken = ferror(file);
+		fflush(copy); /* which says how many bytes there are */
+	}
+	bool broken = ferror(file), too_long = bytes > MOST_TEXT;
 	int reason = errno;
 	if (!from_stdin)
 		fclose(file);
@@ -310,7 +314,9 @@ static ferryResult_t load(const struct arguments *arguments, struct ferry_progra
 		free(text);
 		return ferry_fail(ferrySystemError, "%s: %s", name, broken ? strerror(reason) : "no memory to read it");
 	}
-	ferryResult_t result = ferry_program_parse(name, text, bytes, &defaults, program);
+	ferryResult_t result = too_long ? ferry_fail(ferryProgramError, "%s: more than %u MiB: no program", name,
+	                                             MOST_TEXT >> 20)
+	                                : ferry_program_parse(name, text, bytes, &defaults, program);
 	free(text);
 	if (result)
 		return result;

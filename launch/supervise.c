@@ -112,12 +112,12 @@ static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
 	for (int i = 0; i < supervisor->nchildren; i++) {
 		const struct ferry_child *child = &supervisor->children[i];
-		if (is_ranks(child) && number == SIGKILL)
-			ferry_descendants_signal(child->pid, SIGKILL);
+		if (is_ranks(child) && (number == SIGKILL || (number && child->role == FERRY_CHILD_RANK)))
+			ferry_descendants_signal(child->pid, number);
 		else if (is_ranks(child) && number)
 			kill(child->pid, number);
 		if (is_ranks(child))
-			kill(child->pid, SIGCONT);
+			ferry_descendants_signal(child->pid, SIGCONT);
 	}
 }
 

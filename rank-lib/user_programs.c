@@ -47,6 +47,9 @@ static ferryResult_t load_file(struct ferry_user_programs *programs, const struc
 {
 	char *text = NULL;
 	size_t bytes = 0;
+	struct stat status;
+	if (!stat(path, &status) && !S_ISREG(status.st_mode)) /* what may never end is not waited for */
+		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s is not a file", path);
 	FILE *file = fopen(path, "r");
 	if (!file)
 		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));

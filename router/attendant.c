@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/attendant.h"
 
+#include "ipc/descriptors.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/guard.h"
@@ -185,7 +186,8 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 		                               : ferry_fail(ferryInvalidUsage, "READY a second time");
 	attendant->client = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (attendant->client < 0)
-		return ferry_fail(ferrySystemError, "a descriptor to answer READY with: %s", strerror(errno));
+		return ferry_fail(ferrySystemError, "the router has no descriptor to answer READY with: %s%s",
+		                  strerror(errno), ferry_descriptors_hint(errno));
 	if (!atomic_compare_exchange_strong(&attendant->asked, &unasked, 1)) { /* it has failed the job, and ended */
 		close(attendant->client);
 		return ferry_job_failure(job);

@@ -121,6 +121,17 @@ static void what_deaf_ranks_have_started_is_killed_with_them(void **state)
 	await_end(child, said, sizeof said);
 }
 
+/* The shell ends by the signal, and nobody kills anything later. */
+static void what_a_script_has_started_ends_with_it(void **state)
+{
+	(void)state;
+	char said[4096];
+	pid_t child = start_kept("exec $B/ferryrun --fork --grace 1000 -- sh -c 'echo up >$FIFO; sleep 600; true'");
+	await_line(fifo);
+	kill(child, SIGTERM);
+	assert_int_equal(await_end(child, said, sizeof said), 128 + SIGTERM);
+}
+
 static void stopped_ranks_end_by_a_signal(void **state)
 {
 	(void)state;
@@ -285,6 +296,7 @@ int main(int argc, char **argv)
 	        TEST(deaf_ranks_are_killed_by_the_second_signal),
 	        TEST(deaf_ranks_are_killed_after_the_grace_period),
 	        TEST(what_deaf_ranks_have_started_is_killed_with_them),
+	        TEST(what_a_script_has_started_ends_with_it),
 	        TEST(stopped_ranks_end_by_a_signal),
 	        TEST(ranks_end_with_the_proxy_of_mpiexec),
 	        TEST(a_stopped_mpiexec_is_killed_with_all_below_it),

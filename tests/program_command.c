@@ -72,6 +72,7 @@ static void check_names_line_and_reason_and_exits_with_1(void **state)
 	            "it is for 1 rank in 1 domain, not for 3 in 1");
 	assert_says("check /nonexistent/file", "", 1, "/nonexistent/file: No such file or directory");
 	assert_says("check /", "", 1, "/: Is a directory");
+	assert_says("check /dev/zero", "", 1, "/dev/zero: more than 64 MiB: no program");
 }
 
 static void check_warns_about_work_for_nothing(void **state)

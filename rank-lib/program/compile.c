@@ -25,6 +25,7 @@ struct compiler {
 	struct ferry_versions versions;
 	bool failed;              /* out of memory; looked at once at the end of each stage */
 	bool *absorbed, *waited;  /* per value */
+	bool *raw;                /* per value: one rank's input, unchanged since its D2H */
 	uint32_t *root;           /* per value: the value that it ends up in; itself if not absorbed */
 	uint32_t *instr_of;       /* per statement: its instruction, or the one it is part of */
 	uint64_t *window_offset;  /* per value */
@@ -74,6 +75,13 @@ static void absorb(struct compiler *compiler)
 	for (uint32_t i = 0; i < program->nstatements; i++)
 		for (uint32_t j = 0; j < versions->uses[i].nwaits; j++)
 			compiler->waited[versions->waits[versions->uses[i].first_wait + j]] = true;
+	for (uint32_t i = 0; i < program->nstatements; i++) { /* producers first */
+		const struct ferry_use *use = &versions->uses[versions->order[i]];
+		int opcode = program->statements[versions->order[i]].opcode;
+		if (use->writes != FERRY_NO_VALUE)
+			compiler->raw[use->writes] = opcode == FERRY_D2H ||
+			                             (opcode == FERRY_H2H && compiler->raw[use->reads]);
+	}
 	for (uint32_t i = program->nstatements; i-- > 0;) { /* consumers first, so that their roots are known */
 		uint32_t v = versions->uses[versions->order[i]].writes;
 		if (v == FERRY_NO_VALUE)
@@ -173,10 +181,7 @@ static int by_lowest_rank(const void *left, const void *right)
 /* Whether a value is one rank's input, unchanged since its D2H. */
 static bool is_raw(const struct compiler *compiler, uint32_t v)
 {
-	const struct ferry_value *value = &compiler->versions.values[v];
-	while (compiler->program->statements[value->writer].opcode == FERRY_H2H)
-		value = &compiler->versions.values[value->source];
-	return compiler->program->statements[value->writer].opcode == FERRY_D2H;
+	return compiler->raw[v];
 }
 
 /* The leaves of the tree of absorbed values under v: (ranks, value) pairs in the order of ranks. */
@@ -524,13 +529,14 @@ static bool allocate(struct compiler *compiler)
 	uint32_t n = compiler->program->nstatements + 1, most = compiler->program->nranks * compiler->program->nchunks;
 	compiler->absorbed = calloc(n, sizeof *compiler->absorbed);
 	compiler->waited = calloc(n, sizeof *compiler->waited);
+	compiler->raw = calloc(n, sizeof *compiler->raw);
 	compiler->root = calloc(n, sizeof *compiler->root);
 	compiler->instr_of = calloc(n, sizeof *compiler->instr_of);
 	compiler->window_offset = calloc(n, sizeof *compiler->window_offset);
 	compiler->stack = calloc(n, sizeof *compiler->stack);
 	compiler->d2h_next = calloc(n, sizeof *compiler->d2h_next);
 	compiler->d2h_first = calloc((size_t)compiler->program->nranks * most, sizeof *compiler->d2h_first);
-	return compiler->absorbed && compiler->waited && compiler->root && compiler->instr_of &&
+	return compiler->absorbed && compiler->waited && compiler->raw && compiler->root && compiler->instr_of &&
 	       compiler->window_offset && compiler->stack && compiler->d2h_next && compiler->d2h_first;
 }
 
@@ -539,6 +545,7 @@ static void release(struct compiler *compiler)
 	ferry_versions_free(&compiler->versions);
 	free(compiler->absorbed);
 	free(compiler->waited);
+	free(compiler->raw);
 	free(compiler->root);
 	free(compiler->instr_of);
 	free(compiler->window_offset);
