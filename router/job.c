@@ -72,7 +72,7 @@ static void ring_ranks(const struct ferry_job *job)
 	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		/* once: a rank may attach meanwhile, where the attendant fails the job */
-		uint32_t domain = *(const volatile uint8_t *)&job->shared.rank_domain[rank];
+		uint32_t domain = __atomic_load_n(&job->shared.rank_domain[rank], __ATOMIC_RELAXED);
 		const struct ferry_arena *arena = &job->shared.arenas[domain];
 		if (domain != job->domain && !ready)
 			continue;

@@ -32,7 +32,8 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 			ferry_jobs_destroy(jobs, job);
 		return result;
 	}
-	job->shared.rank_domain[message->rank] = (uint8_t)message->domain;
+	/* the attendant may look at it meanwhile, to tell who is there that it has failed the job */
+	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
 	if (mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);

@@ -585,7 +585,6 @@ static void alltoallv_and_device_scalars_are_replayed(void **state)
 	places_close(places, &gang);
 }
 
-/* Rank 1's graph runs, rank 0's does not: who numbers the calls would never say so. */
 /* To the other rank and from it, `at` elements into both buffers. */
 static void exchange(const struct place *place, ferryComm_t comm, size_t at)
 {
@@ -638,6 +637,7 @@ static void sends_and_receives_are_replayed_between_others(void **state)
 	places_close(places, &gang);
 }
 
+/* Rank 1's graph runs, rank 0's does not: who numbers the calls would never say so. */
 static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 {
 	(void)state;
