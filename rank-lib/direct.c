@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
 #define POLLED_SPIN_US 1000
@@ -71,7 +72,21 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
+/* Host devices: memory of a process of the same user, which it has told the address of. */
+static ferryResult_t member_land(struct ferry_member *member, struct ferry_call *call, uint32_t peer,
+                                 const struct ferry_buffer_name *name, uint64_t bytes, struct ferry_landing *landing)
+{
+	(void)call, (void)bytes;
+	if (name->index != FERRY_LANDING_DIRECT || !direct_of(member)->device->copier->ops->push)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, into whose memory its device cannot push",
+		                  member->rank, peer);
+	landing->address = (char *)(uintptr_t)name->offset;
+	landing->process = name->generation == (uint64_t)getpid() ? 0 : (int64_t)name->generation;
+	return ferrySuccess;
+}
+
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .land = member_land,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
@@ -187,6 +202,7 @@ static struct direct_call *call_of(const struct ferry_call *call)
 
 static void call_free(struct direct_call *made)
 {
+	free(made->call.aside);
 	ferry_call_unprepare(&made->call);
 	if (made->entry)
 		ferry_plan_cache_give_back(made->direct->plans, made->entry);
@@ -405,7 +421,20 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
 	call->device_scalar = collective->factor.device_scalar; /* host devices: the lanes read it there */
-	ferry_call_fill(call, buffers);
+	call->landing = (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
+	                                           .generation = (uint64_t)getpid(),
+	                                           .offset = (uint64_t)(uintptr_t)buffers->receive};
+	struct ferry_call_buffers from = *buffers;
+	if (ferry_call_puts_cross(steps, buffers)) {
+		call->aside_bytes = steps->reach[FERRY_UP];
+		call->aside_from = from.send;
+		from.send = call->aside = malloc(call->aside_bytes);
+		if (!call->aside) {
+			call_free(made); /* gives the plan back */
+			return NULL;
+		}
+	}
+	ferry_call_fill(call, &from);
 	if (seq) {
 		ferry_call_arm(call, seq % FERRY_BANKS);
 		atomic_store_explicit(&call->seq, seq, memory_order_relaxed);

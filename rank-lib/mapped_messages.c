@@ -37,7 +37,7 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		if (!message->bytes)
 			continue;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
-		                                          submission, pin, &message->buffer);
+		                                          submission, pin, false, &message->buffer);
 		if (result && !ferry_exports_refused(result))
 			return result;
 		if (!result)
@@ -75,7 +75,7 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 			continue;
 		char *there = (char *)windows[direction] + at[direction];
 		ferryResult_t result = ferry_exports_name(mapped->exports, there, message->bytes, submission,
-		                                          stream->captures, &message->buffer);
+		                                          stream->captures, false, &message->buffer);
 		if (result)
 			return result;
 		at[direction] += up_to_line(message->bytes);

@@ -15,6 +15,22 @@ static void entry_free(struct ferry_plan_entry *entry)
 	free(entry);
 }
 
+static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key,
+                                struct ferry_program **program)
+{
+	bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
+	uint64_t host;
+	if (copies)
+		return ferry_program_copy(key->collective, plans->topology, key->root, program);
+	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, key->count,
+	                                            ferry_type_size(key->type), &host);
+	if (result)
+		return result;
+	return host ? ferry_program_synthesize(key->collective, plans->topology, key->root, program)
+	            : ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
+	                                            key->root, program);
+}
+
 static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry_plan_key *key,
                              struct ferry_plan **plan)
 {
@@ -28,9 +44,7 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
 	ferryResult_t result = ferrySuccess;
 	if (!program) {
-		bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
-		result = (copies ? ferry_program_copy : ferry_program_synthesize)(key->collective, plans->topology,
-		                                                                  key->root, &synthesized);
+		result = synthesize(plans, key, &synthesized);
 		program = synthesized;
 	}
 	if (!result)
