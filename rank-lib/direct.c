@@ -399,6 +399,14 @@ static void tell_fixed(struct ferry_direct *direct)
 	atomic_store_explicit(&order->fixed, direct->numbers->fixed, memory_order_release);
 }
 
+/* Of a buffer in this process, for ranks on host devices that put into it. */
+static struct ferry_buffer_name landing_of(const void *buffer)
+{
+	return (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
+	                                  .generation = (uint64_t)getpid(),
+	                                  .offset = (uint64_t)(uintptr_t)buffer};
+}
+
 /* Takes the reference to the plan over. NULL: no memory. */
 static struct direct_call *collective_new(struct ferry_direct *direct, const struct ferry_collective_call *collective,
                                           const struct ferry_call_buffers *buffers)
@@ -421,9 +429,7 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
 	call->device_scalar = collective->factor.device_scalar; /* host devices: the lanes read it there */
-	call->landing = (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
-	                                           .generation = (uint64_t)getpid(),
-	                                           .offset = (uint64_t)(uintptr_t)buffers->receive};
+	call->landing = landing_of(buffers->receive);
 	struct ferry_call_buffers from = *buffers;
 	if (ferry_call_puts_cross(steps, buffers)) {
 		call->aside_bytes = steps->reach[FERRY_UP];
@@ -467,7 +473,7 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	return result;
 }
 
-static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
+static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request, bool puts,
                       struct ferry_transfer *transfer)
 {
 	const struct ferry_job_arenas *shared = &direct->rank->shared;
@@ -477,16 +483,13 @@ static void fill_pair(const struct ferry_direct *direct, const struct ferry_requ
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes,
-	                                   transfer->length);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	ferry_pair_cut(transfer, puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = landing_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_stream_state *stream)
+                                 uint32_t nrequests, bool puts, const struct ferry_stream_state *stream)
 {
 	struct ferry_stream_call in_stream = {0};
 	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
@@ -494,7 +497,7 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests; i++) {
 		struct ferry_half *half = &made->call.halves[requests[i].direction];
-		fill_pair(direct, &requests[i], &half->prepared[0][half->ntransfers++]);
+		fill_pair(direct, &requests[i], puts, &half->prepared[0][half->ntransfers++]);
 		half->all++;
 	}
 	ferry_call_arm(&made->call, 0);

@@ -174,16 +174,33 @@ static bool peers_take(enum ferry_collective collective)
 	return !ferry_collective_reduces(collective) && collective != FERRY_ALLTOALLV;
 }
 
+/* Whether peers may carry anything, and can. */
+static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
+{
+	bool unwanted = fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+	*can = false;
+	if (unwanted || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
+		return ferrySuccess;
+	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
+	*can = !result && fabrics->peers;
+	return result;
+}
+
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
+{
+	return ask_peers(fabrics, puts);
+}
+
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host)
 {
-	bool unwanted = fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+	bool can;
 	(void)element;
 	*host = count;
-	if (unwanted || fabrics->rank->nranks == 1 || !peers_take(collective) || fabrics->host_share >= 1)
+	if (!peers_take(collective))
 		return ferrySuccess;
-	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
-	if (result || !fabrics->peers)
+	ferryResult_t result = ask_peers(fabrics, &can);
+	if (result || !can)
 		return result;
 	bool alone = (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST]) || fabrics->host_share <= 0;
 	*host = alone ? 0 : (uint64_t)((double)count * fabrics->host_share);

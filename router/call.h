@@ -18,7 +18,7 @@ struct ferry_transfer {
 	const struct ferry_step *step; /* NULL: point to point */
 	char *user;                    /* the device's side */
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
-	int64_t process;               /* PUT: as in struct ferry_landing */
+	int64_t process;               /* PUT, and what is pushed: as in struct ferry_landing */
 	uint64_t length;               /* bytes */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
@@ -31,6 +31,8 @@ struct ferry_transfer {
 	uint64_t message;              /* number between these two ranks, from 1 */
 	uint32_t type;
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
+	bool puts;                     /* pushed into the destination's buffer, which is `landing` there */
+	struct ferry_buffer_name landing;
 };
 
 /* One lane's half of a call. The lanes' halves lie apart: each is written for every slice. */

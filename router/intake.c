@@ -353,10 +353,8 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 	transfer->peer = message->peer;
 	transfer->length = message->bytes;
 	transfer->type = message->type;
-	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes, message->bytes);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	ferry_pair_cut(transfer, message->puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = message->buffer;
 	transfer->message = message->message;
 	half->ntransfers++;
 	half->all++;
@@ -365,7 +363,7 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
 {
-	struct mapped_call *mapped = call_new(intake, head, intake->nmessages, intake->nmessages, intake->nmessages, 1);
+	struct mapped_call *mapped = call_new(intake, head, 2 * intake->nmessages, intake->nmessages, intake->nmessages, 1);
 	if (!mapped)
 		return no_memory();
 	for (uint32_t i = 0; i < intake->nmessages; i++) {
@@ -385,7 +383,7 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
 {
 	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN &&
-	    !(message->bytes >> 56) && ferry_type_size(message->type))
+	    message->puts <= 1 && !(message->bytes >> 56) && ferry_type_size(message->type))
 		return ferrySuccess;
 	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
 	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer,

@@ -206,7 +206,7 @@ bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes,
 			break;
 		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
 		if (!(transfer->step ? issue_step(copies, pushes, seat, call, transfer)
-		                     : !ferry_copies_full(copies) && ferry_pair_issue(copies, seat, call, transfer)))
+		                     : ferry_pair_issue(copies, pushes, seat, call, transfer)))
 			continue;
 		progress = true;
 		ferry_slices_reap(copies, pushes);
