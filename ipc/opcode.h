@@ -16,6 +16,9 @@ enum ferry_opcode {
 	FERRY_COPY,
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
 	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
+	FERRY_PUT,    /* rank's send or receive buffer -> another rank's receive buffer, by who moves the former's data */
+	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
+	FERRY_LAND,
 	FERRY_NUM_OPCODES
 };
 
@@ -28,22 +31,22 @@ static inline bool ferry_opcode_is_work(uint8_t opcode)
 /** Executed by a rank's D2H lane. */
 static inline bool ferry_opcode_goes_up(uint8_t opcode)
 {
-	return opcode == FERRY_D2H;
+	return opcode == FERRY_D2H || opcode == FERRY_PUT;
 }
 
 /** Executed by a rank's H2D lane. */
 static inline bool ferry_opcode_goes_down(uint8_t opcode)
 {
-	return opcode == FERRY_H2D || opcode == FERRY_COPY;
+	return opcode == FERRY_H2D || opcode == FERRY_COPY || opcode == FERRY_LAND;
 }
 
-/** Reads its rank's send buffer. */
+/** Reads its rank's send buffer; a PUT that forwards (ferry_instr.flags) reads the receive buffer. */
 static inline bool ferry_opcode_sends(uint8_t opcode)
 {
-	return opcode == FERRY_D2H || opcode == FERRY_COPY;
+	return opcode == FERRY_D2H || opcode == FERRY_COPY || opcode == FERRY_PUT;
 }
 
-/** Writes its rank's receive buffer. */
+/** Its rank's receive buffer is written: by it, or (LAND) by what it waits for. */
 static inline bool ferry_opcode_receives(uint8_t opcode)
 {
 	return ferry_opcode_goes_down(opcode);
@@ -58,7 +61,7 @@ static inline bool ferry_opcode_writes_window(uint8_t opcode)
 /** Has a window: it reads or writes it. */
 static inline bool ferry_opcode_has_window(uint8_t opcode)
 {
-	return opcode != FERRY_COPY;
+	return opcode != FERRY_COPY && opcode != FERRY_PUT && opcode != FERRY_LAND;
 }
 
 #endif

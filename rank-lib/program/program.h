@@ -23,10 +23,16 @@ struct ferry_dependency {
 
 /** One line of a program. */
 struct ferry_statement {
-	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE or FERRY_H2H */
+	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H or FERRY_PUT */
 	uint16_t rank;
 	uint32_t line;
-	uint16_t gpu;   /* D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer */
+	/*
+	 * D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer; PUT: what it reads, a chunk of the
+	 * send buffer, or (forwards) of the receive buffer, in which it has come by an H2D or another's PUT
+	 */
+	uint16_t gpu;
+	bool forwards;                          /* PUT; in the text a dependency gpu[i]>=1 on what it reads */
+	uint16_t peer, peer_gpu;                /* PUT: the rank, and the chunk of its receive buffer */
 	struct ferry_place source, destination; /* the host sides */
 	uint32_t ndependencies;
 	struct ferry_dependency *dependencies;
@@ -75,6 +81,15 @@ ferryResult_t ferry_program_print(const struct ferry_program *program, char **te
  */
 ferryResult_t ferry_program_check(const struct ferry_program *program);
 
+/**
+ * How fast each rank's device pushes into each other's memory, in GB/s; 0: not at all. The same on all ranks: it decides
+ * which program they run.
+ */
+struct ferry_links {
+	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
+	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
+};
+
 /** The machine as a synthesizer sees it. */
 struct ferry_topology {
 	uint32_t nranks, ndomains;
@@ -89,6 +104,15 @@ struct ferry_topology {
  */
 ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
                                        uint32_t root, struct ferry_program **program);
+
+/**
+ * Writes the program that moves a collective's data by PUTs over these links alone (synthesize_peer.c): all pairs,
+ * rings, trees or relays, whichever the links' speeds let end first. ferryInvalidUsage, with the reason: it has sums or
+ * lengths that come with the call, or some rank is out of the others' reach.
+ */
+ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
+                                            const struct ferry_links *links, uint32_t root,
+                                            struct ferry_program **program);
 
 /**
  * The program of one rank whose output is its own input, as a sum over it alone is that nobody scales: no statement, as
