@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_PROGRAM_H
 
 #include "ipc/collective.h"
+#include "ipc/links.h"
 #include "ipc/plan.h"
 #include "rank-lib/program/limits.h"
 
@@ -80,15 +81,6 @@ ferryResult_t ferry_program_print(const struct ferry_program *program, char **te
  * missing or double. Errors: ferryProgramError, message "name:line: reason".
  */
 ferryResult_t ferry_program_check(const struct ferry_program *program);
-
-/**
- * How fast each rank's device pushes into each other's memory, in GB/s; 0: not at all. The same on all ranks: it decides
- * which program they run.
- */
-struct ferry_links {
-	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
-	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
-};
 
 /** The machine as a synthesizer sees it. */
 struct ferry_topology {
