@@ -2,6 +2,7 @@
 #include "rank-lib/fabrics.h"
 
 #include "ipc/environment.h"
+#include "ipc/host_links.h"
 #include "ipc/rankset.h"
 
 #include <stdlib.h>
@@ -143,12 +144,18 @@ static bool find_gpu_links(struct ferry_fabrics *fabrics)
 	return true;
 }
 
-static bool find_host_links(struct ferry_fabrics *fabrics)
+/* Of host devices: those that are modelled, else all are memory. */
+static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 {
-	for (int from = 0; from < fabrics->rank->nranks; from++)
-		for (int to = 0; to < fabrics->rank->nranks; to++)
+	struct ferry_host_links machine;
+	uint32_t nranks = (uint32_t)fabrics->rank->nranks;
+	ferryResult_t result = ferry_host_links_load(&machine);
+	if (!result && machine.peers)
+		return ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, &fabrics->links);
+	for (uint32_t from = 0; !result && from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++)
 			fabrics->links.speed[from][to] = to == from ? 0 : 1;
-	return true;
+	return result;
 }
 
 static ferryResult_t settle(struct ferry_fabrics *fabrics)
@@ -158,8 +165,12 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 		return result;
 	if (all_are(fabrics->rank, FERRY_MOVER_ROUTER))
 		fabrics->peers = find_gpu_links(fabrics);
-	else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES))
-		fabrics->peers = fabrics->named && find_host_links(fabrics);
+	else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) && fabrics->named) {
+		result = find_host_links(fabrics);
+		fabrics->peers = !result;
+	}
+	if (result)
+		return result;
 	fabrics->settled = true;
 	if (!fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
 		return ferry_fail(ferryInvalidUsage,

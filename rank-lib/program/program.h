@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_PROGRAM_H
 
 #include "ipc/collective.h"
+#include "ipc/links.h"
 #include "ipc/plan.h"
 #include "rank-lib/program/limits.h"
 
@@ -81,15 +82,6 @@ ferryResult_t ferry_program_print(const struct ferry_program *program, char **te
  */
 ferryResult_t ferry_program_check(const struct ferry_program *program);
 
-/**
- * How fast each rank's device pushes into each other's memory, in GB/s; 0: not at all. The same on all ranks: it decides
- * which program they run.
- */
-struct ferry_links {
-	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
-	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
-};
-
 /** The machine as a synthesizer sees it. */
 struct ferry_topology {
 	uint32_t nranks, ndomains;
@@ -106,13 +98,20 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
                                        uint32_t root, struct ferry_program **program);
 
 /**
- * Writes the program that moves a collective's data by PUTs over these links alone (synthesize_peer.c): all pairs,
- * rings, trees or relays, whichever the links' speeds let end first. ferryInvalidUsage, with the reason: it has sums or
- * lengths that come with the call, or some rank is out of the others' reach.
+ * Writes the program that moves a collective's data by PUTs over these links (synthesize_peer.c): all pairs, rings or
+ * trees, whichever needs the least time by ferry_program_peer_time. What no links lead to comes through the host.
+ * ferryInvalidUsage, with the reason: it has sums or lengths that come with the call, or there is no link at all.
  */
 ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
                                             const struct ferry_links *links, uint32_t root,
                                             struct ferry_program **program);
+
+/**
+ * The least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a rank
+ * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest of
+ * all. It counts neither the start of a pipeline nor what goes through the host. INFINITY if a PUT has no link.
+ */
+double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links);
 
 /**
  * The program of one rank whose output is its own input, as a sum over it alone is that nobody scales: no statement, as

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * By which ways chunks get from the ranks that have them to all others: a tree over the ranks for each chunk, along
+ * which it is pushed. Made by the synthesizer of programs of PUTs, which writes them out; freed by it.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_ROUTES_H
+#define FERRY_RANK_LIB_PROGRAM_ROUTES_H
+
+#include "rank-lib/program/load.h"
+
+#define FERRY_FROM_HOST 0xfe /* ferry_route.parent: it comes through the host */
+#define FERRY_FROM_NONE 0xff /* it is the source */
+
+/** The way of one chunk. */
+struct ferry_route {
+	uint8_t source;
+	uint16_t chunk;                  /* of the source's block */
+	uint8_t parent[FERRY_MAX_RANKS]; /* who pushes it to each rank */
+	uint8_t depth[FERRY_MAX_RANKS];  /* behind how many others */
+};
+
+struct ferry_routes {
+	uint32_t nranks, nchunks, nroutes;
+	struct ferry_route *routes; /* chunk 0 of each source, then chunk 1, ... */
+	struct ferry_load load;
+	uint32_t from_host[FERRY_MAX_RANKS]; /* how many chunks come to each rank through the host */
+};
+
+/** Routes that lead nowhere yet, of each rank in `sources` (a set), each block in nchunks. False: no memory. */
+bool ferry_routes_begin(struct ferry_routes *routes, const struct ferry_links *links, uint32_t nranks, uint64_t sources,
+                        uint32_t nchunks);
+void ferry_routes_free(struct ferry_routes *routes);
+
+/**
+ * From each source directly to whom it reaches, by as few others as possible to the rest, each time the way that is
+ * then busy for the shortest time; through the host to one of those whom nobody reaches.
+ */
+void ferry_routes_go_directly(struct ferry_routes *routes);
+
+#endif

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of programs of PUTs: right for every collective that only moves data, on any links, with every chunk written
+ * once; and as fast as arithmetic allows on machines that there are.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ipc/error.h"
+#include "ipc/host_links.h"
+#include "rank-lib/program/versions.h"
+#include "tests/program_cases.h"
+#include "tests/program_interpreter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const enum ferry_collective moving[] = {FERRY_ALLGATHER, FERRY_BROADCAST, FERRY_GATHER,
+                                               FERRY_SCATTER,   FERRY_ALLTOALL,  FERRY_SENDRECV};
+#define MOVING (sizeof moving / sizeof *moving)
+
+static void fail_on(const struct ferry_program *program, const char *reason)
+{
+	fail_msg("%s of %u ranks, root %u, %u chunks, %u statements: %s", ferry_collective_name(program->collective),
+	         program->nranks, program->root, program->nchunks, program->nstatements, reason);
+}
+
+/* ---- symbolic execution, by a reading of the language of its own ---- */
+
+struct content {
+	bool is_there;
+	uint32_t rank, chunk; /* of whose send buffer */
+};
+
+struct execution {
+	const struct ferry_program *program;
+	const struct ferry_links *links;
+	uint32_t most; /* chunks of a buffer */
+	struct content *received, *host;
+	bool *done;
+};
+
+static struct content *receive_buffer(const struct execution *execution, uint32_t rank)
+{
+	return &execution->received[(size_t)rank * execution->most];
+}
+
+static void write_chunk(const struct execution *execution, uint32_t rank, uint32_t chunk, struct content content)
+{
+	uint32_t send, receive;
+	const struct ferry_program *program = execution->program;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
+	                        &receive);
+	if (chunk >= receive)
+		fail_on(program, "a chunk behind the receive buffer is written");
+	struct content *place = &receive_buffer(execution, rank)[chunk];
+	if (place->is_there)
+		fail_on(program, "a chunk is written twice");
+	*place = content;
+}
+
+static struct content read_send_buffer(const struct execution *execution, uint32_t rank, uint32_t chunk)
+{
+	uint32_t send, receive;
+	const struct ferry_program *program = execution->program;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
+	                        &receive);
+	if (chunk >= send)
+		fail_on(program, "a chunk behind the send buffer is read");
+	return (struct content){true, rank, chunk};
+}
+
+/* False: what it reads is not there yet. */
+static bool execute_statement(const struct execution *execution, const struct ferry_statement *statement)
+{
+	struct content content;
+	uint32_t most = execution->most * FERRY_MAX_RANKS;
+	switch (statement->opcode) {
+	case FERRY_PUT:
+		if (!(execution->links->speed[statement->rank][statement->peer] > 0) ||
+		    statement->rank == statement->peer)
+			fail_on(execution->program, "a PUT where there is no link");
+		content = statement->forwards ? receive_buffer(execution, statement->rank)[statement->gpu]
+		                              : read_send_buffer(execution, statement->rank, statement->gpu);
+		if (content.is_there)
+			write_chunk(execution, statement->peer, statement->peer_gpu, content);
+		return content.is_there;
+	case FERRY_D2H:
+		execution->host[statement->destination.domain * most + statement->destination.chunk] =
+		        read_send_buffer(execution, statement->rank, statement->gpu);
+		return true;
+	case FERRY_H2D:
+		content = execution->host[statement->source.domain * most + statement->source.chunk];
+		if (content.is_there)
+			write_chunk(execution, statement->rank, statement->gpu, content);
+		return content.is_there;
+	default:
+		fail_on(execution->program, "an instruction that moves no data");
+		return false;
+	}
+}
+
+/* What of the output is a rank's own input is copied by no statement. */
+static bool is_own(const struct ferry_program *program, uint32_t rank, uint32_t chunk)
+{
+	uint64_t ranks;
+	uint32_t send_chunk;
+	ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
+	return ranks == 1ull << rank;
+}
+
+static void check_outputs(const struct execution *execution)
+{
+	const struct ferry_program *program = execution->program;
+	for (uint32_t rank = 0; rank < program->nranks; rank++) {
+		uint32_t send, receive;
+		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
+		                        &send, &receive);
+		for (uint32_t chunk = 0; chunk < receive; chunk++) {
+			uint64_t ranks;
+			uint32_t send_chunk;
+			const struct content *content = &receive_buffer(execution, rank)[chunk];
+			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
+			if (is_own(program, rank, chunk) == content->is_there)
+				fail_on(program, content->is_there ? "a rank's own block is written"
+				                                   : "a chunk is never written");
+			if (content->is_there && (ranks != 1ull << content->rank || send_chunk != content->chunk))
+				fail_on(program, "a chunk gets what belongs elsewhere");
+		}
+	}
+}
+
+/* Fails the test unless the program computes its collective over these links, in whatever order statements run. */
+static void execute(const struct ferry_program *program, const struct ferry_links *links)
+{
+	uint32_t most = program->nranks * program->nchunks, left = program->nstatements, before;
+	struct execution execution = {.program = program, .links = links, .most = most};
+	execution.received = calloc((size_t)program->nranks * most, sizeof *execution.received);
+	execution.host = calloc((size_t)FERRY_MAX_DOMAINS * FERRY_MAX_RANKS * most, sizeof *execution.host);
+	execution.done = calloc(program->nstatements + 1, sizeof *execution.done);
+	assert_true(execution.received && execution.host && execution.done);
+	do {
+		before = left;
+		for (uint32_t i = program->nstatements; i-- > 0;) /* against the order of lines */
+			if (!execution.done[i] && execute_statement(&execution, &program->statements[i])) {
+				execution.done[i] = true;
+				left--;
+			}
+	} while (left && left < before);
+	if (left)
+		fail_on(program, "it never ends");
+	check_outputs(&execution);
+	free(execution.received);
+	free(execution.host);
+	free(execution.done);
+}
+
+/* ---- machines ---- */
+
+static struct ferry_links links_of(const char *text, uint32_t nranks)
+{
+	struct ferry_host_links machine;
+	struct ferry_links links;
+	if (ferry_host_links_parse("links", text, &machine) ||
+	    ferry_host_links_place("links", &machine, nranks, &links))
+		fail_msg("%s", ferry_last_message());
+	return links;
+}
+
+static struct ferry_program *synthesize(enum ferry_collective collective, const struct ferry_topology *topology,
+                                        const struct ferry_links *links, uint32_t root)
+{
+	struct ferry_program *program = NULL;
+	if (ferry_program_synthesize_peer(collective, topology, links, root, &program))
+		fail_msg("%s of %u ranks: %s", ferry_collective_name(collective), topology->nranks,
+		         ferry_last_message());
+	return program;
+}
+
+static void every_collective_is_right_on_all_links(const char *text, uint32_t nranks)
+{
+	struct ferry_links links = links_of(text, nranks);
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = 2};
+	for (uint32_t rank = 0; rank < nranks; rank++)
+		topology.rank_domain[rank] = rank >= nranks / 2;
+	for (size_t i = 0; i < MOVING; i++)
+		for (uint32_t root = 0; root < nranks; root += ferry_collective_has_root(moving[i]) ? 1 : nranks) {
+			if (moving[i] == FERRY_SENDRECV && nranks != 2)
+				continue;
+			struct ferry_program *program = synthesize(moving[i], &topology, &links, root);
+			execute(program, &links);
+			ferry_program_free(program);
+		}
+}
+
+static void machines_of_two_to_64_ranks_get_right_programs(void **state)
+{
+	(void)state;
+	for (uint32_t nranks = 2; nranks <= 8; nranks++) {
+		every_collective_is_right_on_all_links("links=nvswitch:450", nranks);
+		every_collective_is_right_on_all_links("links=pcie2:12:6", nranks);
+		every_collective_is_right_on_all_links("links=dgx1v:25", nranks);
+		every_collective_is_right_on_all_links("peer=10", nranks);
+	}
+	every_collective_is_right_on_all_links("links=nvswitch:450", 16);
+}
+
+static void the_largest_machines_get_right_programs(void **state)
+{
+	(void)state;
+	struct ferry_topology topology = {.nranks = 64, .ndomains = 8};
+	for (uint32_t rank = 0; rank < 64; rank++)
+		topology.rank_domain[rank] = (uint8_t)(rank / 8);
+	static const char *const machines[] = {"links=nvswitch:450", "peer=10,peer@0-1=0,port=30"};
+	for (size_t m = 0; m < 2; m++) {
+		struct ferry_links links = links_of(machines[m], 64);
+		for (size_t i = 0; i + 1 < MOVING; i++) {
+			struct ferry_program *program = synthesize(moving[i], &topology, &links, 63);
+			execute(program, &links);
+			ferry_program_free(program);
+		}
+	}
+}
+
+static void every_subset_of_a_dgx1v_gets_right_programs(void **state)
+{
+	(void)state;
+	for (uint32_t set = 0; set < 256; set++) {
+		uint32_t nranks = (uint32_t)__builtin_popcount(set);
+		char text[64] = "links=dgx1v:25,devices";
+		if (nranks < 3 || nranks > 7)
+			continue;
+		for (uint32_t device = 0, first = 1; device < 8; device++)
+			if (set >> device & 1) {
+				snprintf(text + strlen(text), 8, "%c%u", first ? '=' : ',', device);
+				first = 0;
+			}
+		every_collective_is_right_on_all_links(text, nranks);
+	}
+}
+
+/* One way, in islands, some ranks alone. */
+static void random_links_get_right_programs(void **state)
+{
+	(void)state;
+	uint64_t seed = 7;
+	for (uint32_t i = 0; i < 600; i++) {
+		enum ferry_collective collective = moving[i % MOVING];
+		struct ferry_topology topology = random_topology(&seed, i < 500 ? 8 : 20, 8);
+		topology.nranks = collective == FERRY_SENDRECV ? 2 : topology.nranks;
+		uint32_t n = topology.nranks, density = draw_below(&seed, 100);
+		struct ferry_links links = {0};
+		for (uint32_t from = 0; from < n; from++) {
+			links.port[from] = draw_below(&seed, 3) ? 0 : (float)draw_below(&seed, 40);
+			for (uint32_t to = 0; to < n; to++)
+				if (from != to && draw_below(&seed, 100) < density)
+					links.speed[from][to] = (float)(1 + draw_below(&seed, 20));
+		}
+		struct ferry_program *program = NULL;
+		ferryResult_t result = ferry_program_synthesize_peer(collective, &topology, &links,
+		                                                     draw_below(&seed, n), &program);
+		bool any = false;
+		for (uint32_t from = 0; from < n; from++)
+			for (uint32_t to = 0; to < n; to++)
+				any |= links.speed[from][to] > 0;
+		assert_int_equal(result, any ? ferrySuccess : ferryInvalidUsage);
+		if (result)
+			continue;
+		execute(program, &links);
+		ferry_program_free(program);
+	}
+}
+
+static void what_puts_cannot_do_is_refused_with_the_reason(void **state)
+{
+	(void)state;
+	static const struct {
+		enum ferry_collective collective;
+		const char *words;
+	} cases[] = {{FERRY_ALLREDUCE, "allreduce"},
+	             {FERRY_REDUCE_TO_ROOT, "reduce"},
+	             {FERRY_REDUCESCATTER, "reducescatter"},
+	             {FERRY_ALLTOALLV, "lengths come with the call"}};
+	struct ferry_topology topology = {.nranks = 4, .ndomains = 1};
+	struct ferry_links links = links_of("peer=10", 4), none = {0};
+	struct ferry_program *program = NULL;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		assert_int_equal(ferry_program_synthesize_peer(cases[i].collective, &topology, &links, 0, &program),
+		                 ferryInvalidUsage);
+		if (!strstr(ferry_last_message(), cases[i].words))
+			fail_msg("%s", ferry_last_message());
+	}
+	assert_int_equal(ferry_program_synthesize_peer(FERRY_ALLGATHER, &topology, &none, 0, &program),
+	                 ferryInvalidUsage);
+	assert_non_null(strstr(ferry_last_message(), "none of the 4 ranks' devices reaches another"));
+	assert_int_equal(ferry_program_synthesize_peer(FERRY_BROADCAST, &topology, &links, 4, &program),
+	                 ferryInvalidArgument);
+	assert_null(program);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(machines_of_two_to_64_ranks_get_right_programs),
+	        cmocka_unit_test(the_largest_machines_get_right_programs),
+	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs),
+	        cmocka_unit_test(random_links_get_right_programs),
+	        cmocka_unit_test(what_puts_cannot_do_is_refused_with_the_reason),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
