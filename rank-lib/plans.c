@@ -26,9 +26,9 @@ static ferryResult_t synthesize(const struct ferry_plans *plans, const struct fe
 	                                            ferry_type_size(key->type), &host);
 	if (result)
 		return result;
-	return host ? ferry_program_synthesize(key->collective, plans->topology, key->root, program)
-	            : ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
-	                                            key->root, program);
+	return host == key->count ? ferry_program_synthesize(key->collective, plans->topology, key->root, program)
+	                          : ferry_program_synthesize_peer(key->collective, plans->topology,
+	                                                          &plans->fabrics->links, key->root, program);
 }
 
 static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry_plan_key *key,
