@@ -434,7 +434,7 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	if (ferry_call_puts_cross(steps, buffers)) {
 		call->aside_bytes = steps->reach[FERRY_UP];
 		call->aside_from = from.send;
-		from.send = call->aside = malloc(call->aside_bytes);
+		from.aside = call->aside = malloc(call->aside_bytes);
 		if (!call->aside) {
 			call_free(made); /* gives the plan back */
 			return NULL;

@@ -32,6 +32,11 @@ bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const st
 	return step->instr->opcode == FERRY_COPY && !step->ngates && buffers->stream_copies;
 }
 
+static bool is_put_from_input(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS);
+}
+
 void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,
                               const struct ferry_step *step, struct ferry_transfer *transfer)
 {
@@ -46,14 +51,10 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		destination = buffers->receive_offsets[instr->chunk];
 	}
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
-	transfer->user = transfer->length ? (down ? buffers->receive : buffers->send) + offset : NULL;
+	char *from = is_put_from_input(instr) && buffers->aside ? buffers->aside : buffers->send;
+	transfer->user = transfer->length ? (down ? buffers->receive : from) + offset : NULL;
 	if (instr->opcode == FERRY_COPY)
 		transfer->destination = transfer->length ? buffers->receive + destination : NULL;
-}
-
-static bool is_put_from_input(const struct ferry_instr *instr)
-{
-	return instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS);
 }
 
 static bool crosses(const struct ferry_steps *steps, const char *start, const char *end, const char *receive)

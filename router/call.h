@@ -145,6 +145,7 @@ static inline void ferry_call_drop(struct ferry_call *call)
 /** What a rank asks for, in the addresses of the process that moves its data. */
 struct ferry_call_buffers {
 	char *send, *receive;
+	char *aside; /* what PUTs read in place of the send buffer; NULL: that itself */
 	/* alltoallv: bytes from the start of the buffers, for each peer; else NULL */
 	const uint64_t *send_lengths, *send_offsets, *receive_lengths, *receive_offsets;
 	bool stream_copies; /* the rank's stream copies within the device what waits for nothing */
