@@ -2,6 +2,7 @@
 #include "rank-lib/direct.h"
 
 #include "ipc/environment.h"
+#include "rank-lib/fabrics.h"
 #include "rank-lib/own_copies.h"
 #include "router/pair.h"
 
@@ -483,7 +484,8 @@ static void fill_pair(const struct ferry_direct *direct, const struct ferry_requ
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	ferry_pair_cut(transfer, puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	ferry_pair_cut(transfer, puts && transfer->length > FERRY_EAGER_BYTES,
+	               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
 	transfer->landing = landing_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }

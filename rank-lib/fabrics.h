@@ -36,7 +36,10 @@ void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_ki
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host);
 
-/** Whether messages are pushed. The same on all ranks, waits and errors as above. */
+/* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
+#define FERRY_EAGER_BYTES (64u << 10)
+
+/** Whether longer messages are pushed. The same on all ranks, waits and errors as above. */
 ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
 
 #endif

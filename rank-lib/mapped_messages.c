@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of a rank whose router moves its data: those of a group are one call with one word. */
+#include "rank-lib/fabrics.h"
 #include "rank-lib/mapped.h"
 #include "rank-lib/own_copies.h"
 
@@ -33,12 +34,12 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		*message = (struct ferry_submitted_message){.bytes = request->count * ferry_type_size(request->type),
 		                                            .peer = (uint32_t)request->root,
 		                                            .type = (uint8_t)request->type,
-		                                            .direction = (uint8_t)request->direction,
-		                                            .puts = puts};
+		                                            .direction = (uint8_t)request->direction};
+		message->puts = puts && message->bytes > FERRY_EAGER_BYTES;
 		if (!message->bytes)
 			continue;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
-		                                          submission, pin, puts && request->direction == FERRY_DOWN,
+		                                          submission, pin, message->puts && request->direction == FERRY_DOWN,
 		                                          &message->buffer);
 		if (result && !ferry_exports_refused(result))
 			return result;
