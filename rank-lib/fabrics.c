@@ -163,11 +163,12 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 	ferryResult_t result = wait_for_all(fabrics->rank);
 	if (result)
 		return result;
-	if (all_are(fabrics->rank, FERRY_MOVER_ROUTER))
-		fabrics->peers = find_gpu_links(fabrics);
-	else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) && fabrics->named) {
+	if (all_are(fabrics->rank, FERRY_MOVER_ROUTER)) {
+		fabrics->peers = fabrics->able = find_gpu_links(fabrics);
+	} else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES)) {
 		result = find_host_links(fabrics);
-		fabrics->peers = !result;
+		fabrics->able = !result;
+		fabrics->peers = fabrics->able && fabrics->named; /* else programs alone that ask for it */
 	}
 	if (result)
 		return result;
@@ -194,6 +195,23 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 		return ferrySuccess;
 	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
 	*can = !result && fabrics->peers;
+	return result;
+}
+
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
+		const struct ferry_statement *put = &program->statements[i];
+		if (put->opcode != FERRY_PUT)
+			continue;
+		if (!fabrics->settled && (result = settle(fabrics)))
+			return result;
+		if (!fabrics->able || !(fabrics->links.speed[put->rank][put->peer] > 0))
+			result = ferry_fail(ferryProgramError,
+			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
+			                    program->name, put->line, put->rank, put->peer);
+	}
 	return result;
 }
 

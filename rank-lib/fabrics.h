@@ -18,7 +18,7 @@ struct ferry_fabrics {
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
 	uint64_t stall_ns;
 	/* once settled */
-	bool settled, peers;
+	bool settled, able, peers; /* able: there are links; peers: calls take them */
 	struct ferry_links links;
 };
 
@@ -35,6 +35,9 @@ void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_ki
  */
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host);
+
+/** Whether this program's PUTs have links. ferryProgramError, with the line, if not; waits and errors as above. */
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program);
 
 /* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
 #define FERRY_EAGER_BYTES (64u << 10)

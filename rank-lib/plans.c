@@ -57,6 +57,7 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++)
 		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
 	if (key->program) {
+		result = ferry_fabrics_check(plans->fabrics, key->program);
 		parts.all[0] = (struct ferry_program_part){key->program, 0, key->count};
 		parts.count = 1;
 	} else {
