@@ -225,23 +225,6 @@ static void the_largest_machines_get_right_programs(void **state)
 	}
 }
 
-static void every_subset_of_a_dgx1v_gets_right_programs(void **state)
-{
-	(void)state;
-	for (uint32_t set = 0; set < 256; set++) {
-		uint32_t nranks = (uint32_t)__builtin_popcount(set);
-		char text[64] = "links=dgx1v:25,devices";
-		if (nranks < 3 || nranks > 7)
-			continue;
-		for (uint32_t device = 0, first = 1; device < 8; device++)
-			if (set >> device & 1) {
-				snprintf(text + strlen(text), 8, "%c%u", first ? '=' : ',', device);
-				first = 0;
-			}
-		every_collective_is_right_on_all_links(text, nranks);
-	}
-}
-
 /* One way, in islands, some ranks alone. */
 static void random_links_get_right_programs(void **state)
 {
@@ -301,12 +284,117 @@ static void what_puts_cannot_do_is_refused_with_the_reason(void **state)
 	assert_null(program);
 }
 
+/* ---- speed, by arithmetic ---- */
+
+/* A time of a program by ferry_program_peer_time, nanoseconds per byte of a block. */
+static void assert_takes(enum ferry_collective collective, const char *machine, uint32_t nranks, double time)
+{
+	struct ferry_links links = links_of(machine, nranks);
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
+	struct ferry_program *program = synthesize(collective, &topology, &links, 0);
+	double taken = ferry_program_peer_time(program, &links);
+	if (taken < time * 0.999 || taken > time * 1.021) {
+		char reason[128];
+		snprintf(reason, sizeof reason, "%s: %.5f ns a byte, by arithmetic %.5f", machine, taken, time);
+		fail_on(program, reason);
+	}
+	ferry_program_free(program);
+}
+
+/* Speeds in GB/s are bytes per nanosecond. */
+static void programs_take_what_machines_allow(void **state)
+{
+	(void)state;
+	/* An NVSwitch: a device sends its block to 7 others through its port; what it broadcasts, once. */
+	assert_takes(FERRY_ALLGATHER, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_ALLTOALL, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_SCATTER, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_GATHER, "links=nvswitch:450", 8, 1 / 450.0);
+	assert_takes(FERRY_BROADCAST, "links=nvswitch:450", 8, 1 / 450.0);
+	assert_takes(FERRY_BROADCAST, "links=nvswitch:450", 64, 1 / 450.0);
+	assert_takes(FERRY_SENDRECV, "links=nvswitch:450", 2, 1 / 450.0);
+	/* A DGX-1V: 7 blocks come in over six NVLinks; what is broadcast goes out over six. */
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25", 8, 7 / 150.0);
+	assert_takes(FERRY_BROADCAST, "links=dgx1v:25", 8, 1 / 150.0);
+	/* Each device pushes directly to its four neighbours, over one NVLink to two of them. */
+	assert_takes(FERRY_ALLTOALL, "links=dgx1v:25", 8, 1 / 25.0);
+	/* Devices 0 to 3 alone: rank 0 has four NVLinks there. A line 1 - 0 - 4: two blocks come over one. */
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25", 4, 3 / 100.0);
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25,devices=1,0,4", 3, 2 / 25.0);
+	/* PCIe: all goes out of one port. The sockets' link carries 4 blocks directly, or fewer that are handed on. */
+	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:6", 8, 7 / 12.0);
+	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:6", 8, 7 / 12.0);
+	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:1", 8, 1 / 1.0);
+	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:1", 8, 7 / 12.0);
+	/* Links alone: the root's seven send a seventh each, the others hand it on. */
+	assert_takes(FERRY_BROADCAST, "peer=10", 8, 1 / 70.0);
+	assert_takes(FERRY_ALLGATHER, "peer=10,port=35", 8, 7 / 35.0);
+	assert_takes(FERRY_ALLGATHER, "peer=10,port=35,peer@0-1=0", 8, 7 / 35.0);
+}
+
+/*
+ * Whatever comes into a set of ranks comes over the links into it: the least time of any program, by all sets. 0 where
+ * a set has no link.
+ */
+static double cut_time(enum ferry_collective collective, const struct ferry_links *links, uint32_t n, uint32_t root)
+{
+	double least = 0;
+	for (uint32_t set = 1; set + 1 < 1u << n; set++) {
+		double comes = 0,
+		       lacks = collective == FERRY_ALLGATHER ? n - __builtin_popcount(set) : !(set >> root & 1);
+		for (uint32_t from = 0; from < n; from++)
+			for (uint32_t to = 0; to < n; to++)
+				comes += set >> to & ~(set >> from) & 1 ? links->speed[from][to] : 0;
+		if (comes == 0)
+			return 0;
+		least = lacks / comes > least ? lacks / comes : least;
+	}
+	return least;
+}
+
+static void assert_takes_what_links_allow(const char *machine, uint32_t n, uint32_t *connected)
+{
+	struct ferry_links links = links_of(machine, n);
+	struct ferry_topology topology = {.nranks = n, .ndomains = 1};
+	*connected += cut_time(FERRY_ALLGATHER, &links, n, 0) > 0;
+	for (size_t i = 0; i < 2; i++)
+		for (uint32_t root = 0; root < (moving[i] == FERRY_BROADCAST ? n : 1); root++) {
+			double least = cut_time(moving[i], &links, n, root);
+			struct ferry_program *program = synthesize(moving[i], &topology, &links, root);
+			if (least > 0 && ferry_program_peer_time(program, &links) > least * 1.021)
+				fail_on(program, machine);
+			ferry_program_free(program);
+		}
+}
+
+/* As jobs get them: three to seven of the eight, not all of them connected. */
+static void every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links(void **state)
+{
+	(void)state;
+	uint32_t connected = 0;
+	for (uint32_t set = 0; set < 256; set++) {
+		uint32_t nranks = (uint32_t)__builtin_popcount(set);
+		char text[64] = "links=dgx1v:25,devices";
+		if (nranks < 3 || nranks > 7)
+			continue;
+		for (uint32_t device = 0, first = 1; device < 8; device++)
+			if (set >> device & 1) {
+				snprintf(text + strlen(text), 8, "%c%u", first ? '=' : ',', device);
+				first = 0;
+			}
+		every_collective_is_right_on_all_links(text, nranks);
+		assert_takes_what_links_allow(text, nranks, &connected);
+	}
+	assert_int_equal(connected, 180);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(machines_of_two_to_64_ranks_get_right_programs),
 	        cmocka_unit_test(the_largest_machines_get_right_programs),
-	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs),
+	        cmocka_unit_test(programs_take_what_machines_allow),
+	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links),
 	        cmocka_unit_test(random_links_get_right_programs),
 	        cmocka_unit_test(what_puts_cannot_do_is_refused_with_the_reason),
 	};
