@@ -16,11 +16,19 @@ enum ferry_opcode {
 	FERRY_COPY,
 	FERRY_REDUCE, /* N windows of one domain -> window of that domain, by that domain's router */
 	FERRY_H2H,    /* window -> window of another domain, by the router of the destination */
-	FERRY_PUT,    /* rank's send or receive buffer -> another rank's receive buffer, by who moves the former's data */
+	/* rank's send or receive buffer -> another rank's receive buffer, by who moves the former's data */
+	FERRY_PUT,
 	/* nothing: what another rank puts into the receive buffer is there, so that the call may end */
 	FERRY_LAND,
 	FERRY_NUM_OPCODES
 };
+
+/** As programs spell it. */
+static inline const char *ferry_opcode_name(uint8_t opcode)
+{
+	static const char *const names[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H", "PUT", "LAND"};
+	return opcode < FERRY_NUM_OPCODES ? names[opcode] : "no opcode";
+}
 
 /** Executed by the workers of a domain's router; else by a lane, for a rank. */
 static inline bool ferry_opcode_is_work(uint8_t opcode)

@@ -161,7 +161,8 @@ struct ferry_plan_room {
  * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes,
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
- * instruction's length, opcode and owner consistent, hash right. After ferrySuccess executing the plan touches nothing
+ * instruction's length, what a PUT forwards written by what it waits for, a LAND for each PUT, opcode and owner
+ * consistent, hash right. After ferrySuccess executing the plan touches nothing
  * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
  * values.
  */

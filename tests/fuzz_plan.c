@@ -39,9 +39,12 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &instrs[i];
 		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];
-		if (instr->opcode != FERRY_COPY)
+		if (ferry_opcode_has_window(instr->opcode))
 			inside &= instr->window_domain < limits->ndomains &&
 			          instr->window_offset + window <= plan->staging[instr->window_domain];
+		if (instr->opcode == FERRY_PUT || instr->opcode == FERRY_LAND)
+			inside &= instr->peer < limits->nranks && instr->owner < limits->nranks &&
+			          instr->peer != instr->owner && (plan->flags & FERRY_PLAN_PUTS);
 		for (uint32_t e = 0; e < instr->nedges; e++)
 			inside &= ferry_plan_edges(plan)[instr->first_edge + e].instr < plan->ninstrs;
 		for (uint32_t s = 0; s < instr->nsources; s++) {

@@ -41,7 +41,7 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] host[1]\n",
 	         "test:3:25: expected \"deps:\" or the end of the line"},
 	        {HEAD "rank 0\n  d2h gpu[0] -> host[0]\n",
-	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H or a comment"},
+	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment"},
 	        {HEAD "rank 0\n  D2Hx gpu[0] -> host[0]\n", "test:3:3: expected program, rank, D2H"},
 	        {HEAD "rank 2\n", "test:2: rank 2 of 2"},
 	        {HEAD "rank 0\nrank 0\n", "test:3: a second section for rank 0"},
@@ -64,7 +64,8 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {"", "test: no program header and no section"},
 	        {"# nothing\n", "test: no program header and no section"},
 	        {"# Rank 0 sends\n", "test:1:10: expected \"domain D\" or the end of the line, found \"sends\""},
-	        {"\x01\xff\n", "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H or a comment, found \"??\""},
+	        {"\x01\xff\n",
+	         "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment, found \"??\""},
 	};
 	(void)state;
 	const struct ferry_program_defaults defaults = {.collective = FERRY_ALLREDUCE};

@@ -138,17 +138,35 @@ struct ferry_compile_options {
 /**
  * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
  * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is
- * a rank's own input and that no H2D writes becomes a COPY. Slice and window shrink until the windows fit. Errors:
- * those of the check; ferryProgramError if even one slot of 64 bytes per version does not fit, with the sizes.
+ * a rank's own input and that nothing writes becomes a COPY; a PUT gets a LAND at the rank that it goes to. Slice and
+ * window shrink until the windows fit. Errors: those of the check; ferryProgramError if even one slot of 64 bytes per
+ * version does not fit, with the sizes.
  */
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
+
+/** A part of a call: the program that moves elements [first, first + count) of every block of options->count. */
+struct ferry_program_part {
+	const struct ferry_program *program;
+	uint64_t first, count;
+};
+
+/**
+ * Compiles parts to one plan: one slice size, windows one behind another, every chunk at its exact offset in the user's
+ * buffers. The programs are of one collective, for the same ranks, domains and root; every element is in one part;
+ * alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard too; with PUTs
+ * alone slices are as long as it pays. One part of all elements gives the plan that ferry_program_compile gives.
+ * Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
+ */
+ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts, uint32_t nparts,
+                                          const struct ferry_compile_options *options, struct ferry_plan **plan);
 
 #define FERRY_NO_STATEMENT UINT32_MAX
 
 /** What of its program an instruction does. */
 struct ferry_instr_origin {
-	uint32_t statement;     /* of a chain the last one; FERRY_NO_STATEMENT: a COPY, which needs none */
+	/* of a chain the last one, of a LAND its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
+	uint32_t statement;
 	uint32_t send, receive; /* COPY: chunks of the rank's buffers */
 };
 

@@ -13,6 +13,10 @@
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *slice, uint32_t *window);
 
+/** The same for a plan of PUTs alone, which has no windows. `forwards`: some pass on what has come. */
+void ferry_choose_put_slices(const struct ferry_compile_options *options, uint64_t longest, bool forwards,
+                             uint32_t *slice, uint32_t *window);
+
 /**
  * By how many slots each call of the plan starts further on than the last: slots that cores have just read are not what
  * the next call's copy engines should write to.
