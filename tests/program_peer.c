@@ -11,8 +11,8 @@
 
 #include "ipc/error.h"
 #include "ipc/host_links.h"
-#include "rank-lib/program/versions.h"
 #include "tests/program_cases.h"
+#include "tests/program_execution.h"
 #include "tests/program_interpreter.h"
 
 #include <stdlib.h>
@@ -28,134 +28,22 @@ static void fail_on(const struct ferry_program *program, const char *reason)
 	         program->nranks, program->root, program->nchunks, program->nstatements, reason);
 }
 
-/* ---- symbolic execution, by a reading of the language of its own ---- */
+static uint64_t seed = 7;
 
-struct content {
-	bool is_there;
-	uint32_t rank, chunk; /* of whose send buffer */
-};
-
-struct execution {
-	const struct ferry_program *program;
-	const struct ferry_links *links;
-	uint32_t most; /* chunks of a buffer */
-	struct content *received, *host;
-	bool *done;
-};
-
-static struct content *receive_buffer(const struct execution *execution, uint32_t rank)
+/* It passes the checker, both readings of the language run it right, and it pushes where there are links alone. */
+static void assert_right(const struct ferry_program *program, const struct ferry_links *links)
 {
-	return &execution->received[(size_t)rank * execution->most];
-}
-
-static void write_chunk(const struct execution *execution, uint32_t rank, uint32_t chunk, struct content content)
-{
-	uint32_t send, receive;
-	const struct ferry_program *program = execution->program;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
-	                        &receive);
-	if (chunk >= receive)
-		fail_on(program, "a chunk behind the receive buffer is written");
-	struct content *place = &receive_buffer(execution, rank)[chunk];
-	if (place->is_there)
-		fail_on(program, "a chunk is written twice");
-	*place = content;
-}
-
-static struct content read_send_buffer(const struct execution *execution, uint32_t rank, uint32_t chunk)
-{
-	uint32_t send, receive;
-	const struct ferry_program *program = execution->program;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
-	                        &receive);
-	if (chunk >= send)
-		fail_on(program, "a chunk behind the send buffer is read");
-	return (struct content){true, rank, chunk};
-}
-
-/* False: what it reads is not there yet. */
-static bool execute_statement(const struct execution *execution, const struct ferry_statement *statement)
-{
-	struct content content;
-	uint32_t most = execution->most * FERRY_MAX_RANKS;
-	switch (statement->opcode) {
-	case FERRY_PUT:
-		if (!(execution->links->speed[statement->rank][statement->peer] > 0) ||
-		    statement->rank == statement->peer)
-			fail_on(execution->program, "a PUT where there is no link");
-		content = statement->forwards ? receive_buffer(execution, statement->rank)[statement->gpu]
-		                              : read_send_buffer(execution, statement->rank, statement->gpu);
-		if (content.is_there)
-			write_chunk(execution, statement->peer, statement->peer_gpu, content);
-		return content.is_there;
-	case FERRY_D2H:
-		execution->host[statement->destination.domain * most + statement->destination.chunk] =
-		        read_send_buffer(execution, statement->rank, statement->gpu);
-		return true;
-	case FERRY_H2D:
-		content = execution->host[statement->source.domain * most + statement->source.chunk];
-		if (content.is_there)
-			write_chunk(execution, statement->rank, statement->gpu, content);
-		return content.is_there;
-	default:
-		fail_on(execution->program, "an instruction that moves no data");
-		return false;
+	char reason[256];
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode == FERRY_PUT && !(links->speed[statement->rank][statement->peer] > 0))
+			fail_on(program, "a PUT where there is no link");
 	}
-}
-
-/* What of the output is a rank's own input is copied by no statement. */
-static bool is_own(const struct ferry_program *program, uint32_t rank, uint32_t chunk)
-{
-	uint64_t ranks;
-	uint32_t send_chunk;
-	ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-	return ranks == 1ull << rank;
-}
-
-static void check_outputs(const struct execution *execution)
-{
-	const struct ferry_program *program = execution->program;
-	for (uint32_t rank = 0; rank < program->nranks; rank++) {
-		uint32_t send, receive;
-		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
-		                        &send, &receive);
-		for (uint32_t chunk = 0; chunk < receive; chunk++) {
-			uint64_t ranks;
-			uint32_t send_chunk;
-			const struct content *content = &receive_buffer(execution, rank)[chunk];
-			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-			if (is_own(program, rank, chunk) == content->is_there)
-				fail_on(program, content->is_there ? "a rank's own block is written"
-				                                   : "a chunk is never written");
-			if (content->is_there && (ranks != 1ull << content->rank || send_chunk != content->chunk))
-				fail_on(program, "a chunk gets what belongs elsewhere");
-		}
-	}
-}
-
-/* Fails the test unless the program computes its collective over these links, in whatever order statements run. */
-static void execute(const struct ferry_program *program, const struct ferry_links *links)
-{
-	uint32_t most = program->nranks * program->nchunks, left = program->nstatements, before;
-	struct execution execution = {.program = program, .links = links, .most = most};
-	execution.received = calloc((size_t)program->nranks * most, sizeof *execution.received);
-	execution.host = calloc((size_t)FERRY_MAX_DOMAINS * FERRY_MAX_RANKS * most, sizeof *execution.host);
-	execution.done = calloc(program->nstatements + 1, sizeof *execution.done);
-	assert_true(execution.received && execution.host && execution.done);
-	do {
-		before = left;
-		for (uint32_t i = program->nstatements; i-- > 0;) /* against the order of lines */
-			if (!execution.done[i] && execute_statement(&execution, &program->statements[i])) {
-				execution.done[i] = true;
-				left--;
-			}
-	} while (left && left < before);
-	if (left)
-		fail_on(program, "it never ends");
-	check_outputs(&execution);
-	free(execution.received);
-	free(execution.host);
-	free(execution.done);
+	if (ferry_program_check(program))
+		fail_on(program, ferry_last_message());
+	if (!interpret_program(program, draw_below(&seed, 50), draw(&seed), reason) ||
+	    !compile_and_execute(program, draw(&seed), reason))
+		fail_on(program, reason);
 }
 
 /* ---- machines ---- */
@@ -191,7 +79,7 @@ static void every_collective_is_right_on_all_links(const char *text, uint32_t nr
 			if (moving[i] == FERRY_SENDRECV && nranks != 2)
 				continue;
 			struct ferry_program *program = synthesize(moving[i], &topology, &links, root);
-			execute(program, &links);
+			assert_right(program, &links);
 			ferry_program_free(program);
 		}
 }
@@ -219,7 +107,7 @@ static void the_largest_machines_get_right_programs(void **state)
 		struct ferry_links links = links_of(machines[m], 64);
 		for (size_t i = 0; i + 1 < MOVING; i++) {
 			struct ferry_program *program = synthesize(moving[i], &topology, &links, 63);
-			execute(program, &links);
+			assert_right(program, &links);
 			ferry_program_free(program);
 		}
 	}
@@ -229,7 +117,6 @@ static void the_largest_machines_get_right_programs(void **state)
 static void random_links_get_right_programs(void **state)
 {
 	(void)state;
-	uint64_t seed = 7;
 	for (uint32_t i = 0; i < 600; i++) {
 		enum ferry_collective collective = moving[i % MOVING];
 		struct ferry_topology topology = random_topology(&seed, i < 500 ? 8 : 20, 8);
@@ -252,7 +139,7 @@ static void random_links_get_right_programs(void **state)
 		assert_int_equal(result, any ? ferrySuccess : ferryInvalidUsage);
 		if (result)
 			continue;
-		execute(program, &links);
+		assert_right(program, &links);
 		ferry_program_free(program);
 	}
 }
