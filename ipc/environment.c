@@ -52,6 +52,12 @@ const struct ferry_variable ferry_variables[] = {
 	 "by each one's speed to all others and that to one of the other socket. peer@0-3=10: one pair's, 0 for none. "
 	 "port=100: what a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2. Unset: "
 	 "as fast as memory, and no links between devices."},
+	{"FERRY_FABRICS", "",
+	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), or "
+	 "both, as host,peer. Unset: both on GPUs, the host on host devices."},
+	{"FERRY_SHARES", "",
+	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. Unset: by the "
+	 "rates that ferry-perf limits has measured; without those peers carry all that they can."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

@@ -24,8 +24,10 @@ struct mapped_call {
 	struct ferry_intake *intake;
 	struct ferry_job_plan *plan; /* held; NULL: point to point */
 	struct ferry_word *word;
-	uint32_t turn, nimports;
-	struct ferry_import *imports[]; /* held */
+	uint32_t turn, nimports, nlandings;
+	/* held: its own buffers; behind them those of ranks that it puts to, in each run anew (D2H lane; whose lane
+	   ends the run lets go of them) */
+	struct ferry_import *imports[];
 };
 
 static struct ferry_intake *intake_of(struct ferry_member *member)
@@ -105,10 +107,17 @@ static bool started(const struct ferry_call *call)
 	                      : ferry_word_reached(mapped->word, mapped->turn);
 }
 
+static void let_go_of_landings(struct mapped_call *mapped)
+{
+	while (mapped->nlandings)
+		ferry_imports_let_go(mapped->imports[mapped->nimports + --mapped->nlandings]);
+}
+
 static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
-	const struct mapped_call *mapped = mapped_of(call);
+	struct mapped_call *mapped = (struct mapped_call *)call;
 	(void)result, (void)message; /* the rank asks its communicator */
+	let_go_of_landings(mapped);
 	ferry_word_pass(mapped->word, mapped->turn);
 }
 
@@ -119,6 +128,7 @@ static bool forgotten(const struct ferry_call *call)
 
 static void call_free(struct mapped_call *mapped)
 {
+	let_go_of_landings(mapped);
 	for (uint32_t i = 0; i < mapped->nimports; i++)
 		ferry_imports_release(mapped->imports[i]);
 	if (mapped->plan)
@@ -252,6 +262,7 @@ static ferryResult_t fill_collective(struct mapped_call *mapped, const struct fe
 		result = take_buffer(mapped, &head->receive, reach[FERRY_DOWN], &buffers.receive);
 	if (result)
 		return result;
+	call->landing = head->receive;
 	ferry_call_fill(call, &buffers);
 	return ferrySuccess;
 }
@@ -302,7 +313,8 @@ static ferryResult_t take_collective(struct ferry_intake *intake, const struct f
 	ferryResult_t result = check_collective(intake, head, steps->plan);
 	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
 	struct mapped_call *mapped =
-		result ? NULL : call_new(intake, head, 2, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
+		result ? NULL : call_new(intake, head, 2 + (uint32_t)__builtin_popcountll(steps->puts_to),
+		                         steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
 	if (!mapped) {
 		ferry_job_release_plan(plan);
 		return result ? result : no_memory();
@@ -341,10 +353,8 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 	transfer->peer = message->peer;
 	transfer->length = message->bytes;
 	transfer->type = message->type;
-	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes, message->bytes);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	ferry_pair_cut(transfer, message->puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = message->buffer;
 	transfer->message = message->message;
 	half->ntransfers++;
 	half->all++;
@@ -353,7 +363,7 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
 {
-	struct mapped_call *mapped = call_new(intake, head, intake->nmessages, intake->nmessages, intake->nmessages, 1);
+	struct mapped_call *mapped = call_new(intake, head, 2 * intake->nmessages, intake->nmessages, intake->nmessages, 1);
 	if (!mapped)
 		return no_memory();
 	for (uint32_t i = 0; i < intake->nmessages; i++) {
@@ -373,7 +383,7 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
 {
 	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN &&
-	    !(message->bytes >> 56) && ferry_type_size(message->type))
+	    message->puts <= 1 && !(message->bytes >> 56) && ferry_type_size(message->type))
 		return ferrySuccess;
 	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
 	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer,
@@ -476,7 +486,24 @@ static bool take(struct ferry_member *member)
 	return found;
 }
 
+static ferryResult_t member_land(struct ferry_member *member, struct ferry_call *call, uint32_t peer,
+                                 const struct ferry_buffer_name *name, uint64_t bytes, struct ferry_landing *landing)
+{
+	struct ferry_intake *intake = intake_of(member);
+	struct mapped_call *mapped = (struct mapped_call *)call;
+	struct ferry_imports *theirs = intake->job->imports[peer];
+	if (!theirs || !ferry_imports_gpu(theirs) || name->index == FERRY_LANDING_DIRECT)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data this router does not move",
+		                  member->rank, peer);
+	ferryResult_t result =
+	        ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports), &landing->address,
+	                           &mapped->imports[mapped->nimports + mapped->nlandings]);
+	mapped->nlandings += !result;
+	return result;
+}
+
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .land = member_land,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
@@ -549,8 +576,31 @@ static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gp
 	return ferrySuccess;
 }
 
+/*
+ * Who reaches whose memory: within the GPU, or as the GPUs' driver says. The ranks choose their programs by it; a rank
+ * that this router does not move reaches nobody.
+ */
+static void find_reach(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	for (uint32_t from = 0; from < job->shared.nranks; from++) {
+		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
+		uint64_t reached = 0;
+		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
+			struct ferry_imports *theirs = job->imports[to];
+			struct ferry_gpu *gpu = theirs ? ferry_imports_gpu(theirs) : NULL;
+			if (!gpu || !ferry_gpu_reaches(mine, gpu))
+				continue;
+			reached |= 1ull << to;
+			ferry_imports_other(theirs, mine);
+		}
+		atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed); /* `ready` follows */
+	}
+}
+
 ferryResult_t ferry_intakes_open(struct ferry_job *job)
 {
+	find_reach(job);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
 		struct ferry_lanes *lanes;
@@ -571,6 +621,7 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 {
 	struct ferry_lanes *lanes = intake->member.lanes;
 	ferry_lanes_leave(&intake->member);
+	ferry_imports_shut(intake->imports);
 	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
 	                         memory_order_release);

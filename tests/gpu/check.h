@@ -255,6 +255,28 @@ static inline bool check_parent(int status, const struct check_test *tests, int 
 	return check_record->next < ntests;
 }
 
+/* How many GPUs there are, found out by a child: who initializes CUDA has read its variables. */
+static inline int check_devices(void)
+{
+	int status = 0, devices = 0;
+	pid_t child = fork();
+	if (child == 0)
+		_exit(cudaGetDeviceCount(&devices) ? 0 : devices > 100 ? 100 : devices);
+	return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+/*
+ * Ranks of this process that share a GPU share its context, too. There a kernel's first launch behind a call that waits
+ * holds up what other streams get after it, among it the other rank's call, which the first one waits for: CUDA's lazy
+ * loading, and docs/architecture.md ("How a stream waits").
+ */
+static inline void check_load_early(void)
+{
+	int devices = check_devices(), ranks = getenv("FERRY_GPU_RANKS") ? atoi(getenv("FERRY_GPU_RANKS")) : 2;
+	if (devices && ranks > devices)
+		setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static inline int check_main(int argc, char **argv, const struct check_test *tests, int ntests)
 {
 	int status = 0;
@@ -273,6 +295,7 @@ static inline int check_main(int argc, char **argv, const struct check_test *tes
 			       check_record->skipped);
 		return code;
 	}
+	check_load_early();
 	do {
 		fflush(stdout);
 		pid_t child = fork();
