@@ -3,15 +3,15 @@
  * The links of a machine of host devices, as text: FERRY_HOST_LINK, and `ferryprog synth --links`. Settings in any
  * order, separated by commas, speeds in GB/s:
  *
- *   d2h=GBPS h2d=GBPS             between a device and the host
- *   peer=GBPS                     from any device to any other
- *   links=dgx1v:GBPS              eight devices on the cube mesh of a DGX-1 with V100s; GBPS of one NVLink
- *   links=nvswitch:GBPS           any number of devices, each with that much to all others at once
- *   links=pcie2:GBPS[:ACROSS]     two sockets of four devices, each with GBPS to all others at once, ACROSS at most to
- *                                 one of the other socket
- *   peer@A-B=GBPS between devices A and B, both ways, instead of the former; 0: none. Any number of them port=GBPS what
- *   each device sends to all others at once, instead of the former devices=A,B,... the devices that ranks 0, 1, ... are
- *   on; else rank n is on device n
+ * - d2h=GBPS, h2d=GBPS: between each device and the host.
+ * - peer=GBPS: from each device to each other.
+ * - links=dgx1v:GBPS: eight devices on the cube mesh of a DGX-1 with V100s; GBPS is one NVLink's.
+ * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
+ * - links=pcie2:GBPS[:ACROSS]: two sockets of four devices, each with GBPS to all others at once, and at most ACROSS to
+ *   each of the other socket.
+ * - peer@A-B=GBPS: between devices A and B, both ways, whatever the former say; 0: no link. Any number of these.
+ * - port=GBPS: what each device sends to all others at once, whatever the former say.
+ * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.
  */
 #ifndef FERRY_IPC_HOST_LINKS_H
 #define FERRY_IPC_HOST_LINKS_H

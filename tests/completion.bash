@@ -48,6 +48,7 @@ expect "sum." ferry-perf allreduce -o s
 expect "check show draw synth" ferryprog ""
 expect "show." ferryprog sh
 expect "broadcast." ferryprog synth b
+expect "host peer" ferryprog synth allgather --fabric ""
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
 ! command -v python3 >/dev/null || expect "--output" ferry-plot --
 # A file's name is bash's own to complete: nothing is offered in its place.

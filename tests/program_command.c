@@ -100,6 +100,14 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("synth allreduce -d 2 --place 0,3", "", 64, "--domains 2: --place has a rank in domain 3");
 	assert_says("synth allreduce -n 2 -c broadcast", "", 64, "the collective is its operand, \"allreduce\"");
 	assert_says("synth allreduce -n 2 --dot", "", 64, "synth: --dot is an option of show");
+	assert_says("synth allgather -n 2 --fabric ring", "", 64, "\"ring\" is no fabric: host or peer");
+	assert_says("synth allgather -n 2 --fabric peer", "", 64, "over which links? --links SPEC");
+	assert_says("synth allgather -n 2 --links peer=5", "", 64, "--links is an option of --fabric=peer");
+	assert_says("check - --fabric peer", figure3, 64, "check: --fabric is an option of synth");
+	assert_says("synth allgather --fabric peer --links peer=5", "", 64, "for how many ranks?");
+	assert_says("synth allgather --fabric peer --links links=dgx2:5", "", 64, "--links=links=dgx2:5: expected");
+	assert_says("synth allgather -n 9 --fabric peer --links links=dgx1v:5", "", 1, "rank 8 on device 8");
+	assert_says("synth allreduce --fabric peer --links links=dgx1v:5", "", 64, "they add nothing up");
 	assert_says("check - --count 5", figure3, 64, "check: --count is an option of show");
 	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
 	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1,
@@ -122,13 +130,28 @@ static void what_synth_prints_passes_the_check(void **state)
 	static const char *const requests[] = {"synth allreduce --ranks 8 --domains 2",
 	                                       "synth broadcast --place 0,0,1,1,1 --root "
 	                                       "2", "synth alltoallv -n 5 -d 3",
-	                                       "synth sendrecv -n 2", "synth reduce -n 64 -d 8 -r 63"};
+	                                       "synth sendrecv -n 2", "synth reduce -n 64 -d 8 -r 63",
+	                                       "synth allgather --fabric peer --links links=dgx1v:25",
+	                                       "synth broadcast -r 2 --fabric peer --links peer@0-1=5 -n 4 -d 2",
+	                                       "synth alltoall --fabric=peer --links=links=pcie2:12:6 -n 5"};
 	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
 		char *text;
 		assert_int_equal(ferryprog(requests[i], "", &text), 0);
 		assert_says("check -", text, 0, "right");
 		free(text);
 	}
+}
+
+static void synth_writes_pushes_over_the_links_named_and_how_long_they_take(void **state)
+{
+	(void)state;
+	assert_says("synth allgather --fabric peer --links links=nvswitch:450,devices=4,7", "", 0,
+	            "program allgather  ranks 2  domains 1  chunks 1\n"
+	            "rank 0\n"
+	            "  PUT    gpu[0] -> gpu@1[0]\n"
+	            "rank 1\n"
+	            "  PUT    gpu[0] -> gpu@0[1]\n"
+	            "# its PUTs take at least 0.002222 ns per byte of a block\n");
 }
 
 static void show_prints_instructions_and_bytes_per_link(void **state)
@@ -375,6 +398,7 @@ int main(void)
 	        cmocka_unit_test(check_warns_about_work_for_nothing),
 	        cmocka_unit_test(a_wrong_command_line_exits_with_64),
 	        cmocka_unit_test(what_synth_prints_passes_the_check),
+	        cmocka_unit_test(synth_writes_pushes_over_the_links_named_and_how_long_they_take),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
 	        cmocka_unit_test(show_has_the_authors_names_and_lines),
 	        cmocka_unit_test(the_graph_has_an_arrow_per_edge),

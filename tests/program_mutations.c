@@ -98,9 +98,11 @@ static const char *const hand_written[] = {
 
 static struct ferry_program *random_original(uint64_t *seed)
 {
-	uint32_t which = draw_below(seed, 3 * HAND_WRITTEN);
+	uint32_t which = draw_below(seed, 4 * HAND_WRITTEN);
 	if (which < HAND_WRITTEN)
 		return program_of(hand_written[which]);
+	if (which < 2 * HAND_WRITTEN)
+		return random_pushing_program(seed, 5, 3);
 	struct ferry_topology topology = random_topology(seed, 5, 3);
 	enum ferry_collective collective = (enum ferry_collective)draw_below(seed, FERRY_NUM_COLLECTIVES);
 	return synthesized(collective, &topology, draw_below(seed, topology.nranks));
@@ -263,17 +265,6 @@ static void swap_lines(struct ferry_program *program, uint64_t *seed)
 static void move_rank(struct ferry_program *program, uint64_t *seed)
 {
 	program->rank_domain[draw_below(seed, program->nranks)] = (uint8_t)draw_below(seed, program->ndomains);
-}
-
-/* What is printed goes by sections; the order of lines within each stays. */
-static void sort_sections(struct ferry_program *program)
-{
-	for (uint32_t i = 1; i < program->nstatements; i++)
-		for (uint32_t j = i; j > 0 && program->statements[j - 1].rank > program->statements[j].rank; j--) {
-			struct ferry_statement kept = program->statements[j];
-			program->statements[j] = program->statements[j - 1];
-			program->statements[j - 1] = kept;
-		}
 }
 
 /* Mutates until the text differs; the text is the caller's to free(). */

@@ -11,8 +11,8 @@
 
 #include "ipc/error.h"
 #include "ipc/host_links.h"
-#include "rank-lib/program/versions.h"
 #include "tests/program_cases.h"
+#include "tests/program_execution.h"
 #include "tests/program_interpreter.h"
 
 #include <stdlib.h>
@@ -28,134 +28,22 @@ static void fail_on(const struct ferry_program *program, const char *reason)
 	         program->nranks, program->root, program->nchunks, program->nstatements, reason);
 }
 
-/* ---- symbolic execution, by a reading of the language of its own ---- */
+static uint64_t seed = 7;
 
-struct content {
-	bool is_there;
-	uint32_t rank, chunk; /* of whose send buffer */
-};
-
-struct execution {
-	const struct ferry_program *program;
-	const struct ferry_links *links;
-	uint32_t most; /* chunks of a buffer */
-	struct content *received, *host;
-	bool *done;
-};
-
-static struct content *receive_buffer(const struct execution *execution, uint32_t rank)
+/* It passes the checker, both readings of the language run it right, and it pushes where there are links alone. */
+static void assert_right(const struct ferry_program *program, const struct ferry_links *links)
 {
-	return &execution->received[(size_t)rank * execution->most];
-}
-
-static void write_chunk(const struct execution *execution, uint32_t rank, uint32_t chunk, struct content content)
-{
-	uint32_t send, receive;
-	const struct ferry_program *program = execution->program;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
-	                        &receive);
-	if (chunk >= receive)
-		fail_on(program, "a chunk behind the receive buffer is written");
-	struct content *place = &receive_buffer(execution, rank)[chunk];
-	if (place->is_there)
-		fail_on(program, "a chunk is written twice");
-	*place = content;
-}
-
-static struct content read_send_buffer(const struct execution *execution, uint32_t rank, uint32_t chunk)
-{
-	uint32_t send, receive;
-	const struct ferry_program *program = execution->program;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
-	                        &receive);
-	if (chunk >= send)
-		fail_on(program, "a chunk behind the send buffer is read");
-	return (struct content){true, rank, chunk};
-}
-
-/* False: what it reads is not there yet. */
-static bool execute_statement(const struct execution *execution, const struct ferry_statement *statement)
-{
-	struct content content;
-	uint32_t most = execution->most * FERRY_MAX_RANKS;
-	switch (statement->opcode) {
-	case FERRY_PUT:
-		if (!(execution->links->speed[statement->rank][statement->peer] > 0) ||
-		    statement->rank == statement->peer)
-			fail_on(execution->program, "a PUT where there is no link");
-		content = statement->forwards ? receive_buffer(execution, statement->rank)[statement->gpu]
-		                              : read_send_buffer(execution, statement->rank, statement->gpu);
-		if (content.is_there)
-			write_chunk(execution, statement->peer, statement->peer_gpu, content);
-		return content.is_there;
-	case FERRY_D2H:
-		execution->host[statement->destination.domain * most + statement->destination.chunk] =
-		        read_send_buffer(execution, statement->rank, statement->gpu);
-		return true;
-	case FERRY_H2D:
-		content = execution->host[statement->source.domain * most + statement->source.chunk];
-		if (content.is_there)
-			write_chunk(execution, statement->rank, statement->gpu, content);
-		return content.is_there;
-	default:
-		fail_on(execution->program, "an instruction that moves no data");
-		return false;
+	char reason[256];
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (statement->opcode == FERRY_PUT && !(links->speed[statement->rank][statement->peer] > 0))
+			fail_on(program, "a PUT where there is no link");
 	}
-}
-
-/* What of the output is a rank's own input is copied by no statement. */
-static bool is_own(const struct ferry_program *program, uint32_t rank, uint32_t chunk)
-{
-	uint64_t ranks;
-	uint32_t send_chunk;
-	ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-	return ranks == 1ull << rank;
-}
-
-static void check_outputs(const struct execution *execution)
-{
-	const struct ferry_program *program = execution->program;
-	for (uint32_t rank = 0; rank < program->nranks; rank++) {
-		uint32_t send, receive;
-		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
-		                        &send, &receive);
-		for (uint32_t chunk = 0; chunk < receive; chunk++) {
-			uint64_t ranks;
-			uint32_t send_chunk;
-			const struct content *content = &receive_buffer(execution, rank)[chunk];
-			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-			if (is_own(program, rank, chunk) == content->is_there)
-				fail_on(program, content->is_there ? "a rank's own block is written"
-				                                   : "a chunk is never written");
-			if (content->is_there && (ranks != 1ull << content->rank || send_chunk != content->chunk))
-				fail_on(program, "a chunk gets what belongs elsewhere");
-		}
-	}
-}
-
-/* Fails the test unless the program computes its collective over these links, in whatever order statements run. */
-static void execute(const struct ferry_program *program, const struct ferry_links *links)
-{
-	uint32_t most = program->nranks * program->nchunks, left = program->nstatements, before;
-	struct execution execution = {.program = program, .links = links, .most = most};
-	execution.received = calloc((size_t)program->nranks * most, sizeof *execution.received);
-	execution.host = calloc((size_t)FERRY_MAX_DOMAINS * FERRY_MAX_RANKS * most, sizeof *execution.host);
-	execution.done = calloc(program->nstatements + 1, sizeof *execution.done);
-	assert_true(execution.received && execution.host && execution.done);
-	do {
-		before = left;
-		for (uint32_t i = program->nstatements; i-- > 0;) /* against the order of lines */
-			if (!execution.done[i] && execute_statement(&execution, &program->statements[i])) {
-				execution.done[i] = true;
-				left--;
-			}
-	} while (left && left < before);
-	if (left)
-		fail_on(program, "it never ends");
-	check_outputs(&execution);
-	free(execution.received);
-	free(execution.host);
-	free(execution.done);
+	if (ferry_program_check(program))
+		fail_on(program, ferry_last_message());
+	if (!interpret_program(program, draw_below(&seed, 50), draw(&seed), reason) ||
+	    !compile_and_execute(program, draw(&seed), reason))
+		fail_on(program, reason);
 }
 
 /* ---- machines ---- */
@@ -191,7 +79,7 @@ static void every_collective_is_right_on_all_links(const char *text, uint32_t nr
 			if (moving[i] == FERRY_SENDRECV && nranks != 2)
 				continue;
 			struct ferry_program *program = synthesize(moving[i], &topology, &links, root);
-			execute(program, &links);
+			assert_right(program, &links);
 			ferry_program_free(program);
 		}
 }
@@ -219,26 +107,9 @@ static void the_largest_machines_get_right_programs(void **state)
 		struct ferry_links links = links_of(machines[m], 64);
 		for (size_t i = 0; i + 1 < MOVING; i++) {
 			struct ferry_program *program = synthesize(moving[i], &topology, &links, 63);
-			execute(program, &links);
+			assert_right(program, &links);
 			ferry_program_free(program);
 		}
-	}
-}
-
-static void every_subset_of_a_dgx1v_gets_right_programs(void **state)
-{
-	(void)state;
-	for (uint32_t set = 0; set < 256; set++) {
-		uint32_t nranks = (uint32_t)__builtin_popcount(set);
-		char text[64] = "links=dgx1v:25,devices";
-		if (nranks < 3 || nranks > 7)
-			continue;
-		for (uint32_t device = 0, first = 1; device < 8; device++)
-			if (set >> device & 1) {
-				snprintf(text + strlen(text), 8, "%c%u", first ? '=' : ',', device);
-				first = 0;
-			}
-		every_collective_is_right_on_all_links(text, nranks);
 	}
 }
 
@@ -246,7 +117,6 @@ static void every_subset_of_a_dgx1v_gets_right_programs(void **state)
 static void random_links_get_right_programs(void **state)
 {
 	(void)state;
-	uint64_t seed = 7;
 	for (uint32_t i = 0; i < 600; i++) {
 		enum ferry_collective collective = moving[i % MOVING];
 		struct ferry_topology topology = random_topology(&seed, i < 500 ? 8 : 20, 8);
@@ -269,7 +139,7 @@ static void random_links_get_right_programs(void **state)
 		assert_int_equal(result, any ? ferrySuccess : ferryInvalidUsage);
 		if (result)
 			continue;
-		execute(program, &links);
+		assert_right(program, &links);
 		ferry_program_free(program);
 	}
 }
@@ -301,12 +171,117 @@ static void what_puts_cannot_do_is_refused_with_the_reason(void **state)
 	assert_null(program);
 }
 
+/* ---- speed, by arithmetic ---- */
+
+/* A time of a program by ferry_program_peer_time, nanoseconds per byte of a block. */
+static void assert_takes(enum ferry_collective collective, const char *machine, uint32_t nranks, double time)
+{
+	struct ferry_links links = links_of(machine, nranks);
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
+	struct ferry_program *program = synthesize(collective, &topology, &links, 0);
+	double taken = ferry_program_peer_time(program, &links);
+	if (taken < time * 0.999 || taken > time * 1.021) {
+		char reason[128];
+		snprintf(reason, sizeof reason, "%s: %.5f ns a byte, by arithmetic %.5f", machine, taken, time);
+		fail_on(program, reason);
+	}
+	ferry_program_free(program);
+}
+
+/* Speeds in GB/s are bytes per nanosecond. */
+static void programs_take_what_machines_allow(void **state)
+{
+	(void)state;
+	/* An NVSwitch: a device sends its block to 7 others through its port; what it broadcasts, once. */
+	assert_takes(FERRY_ALLGATHER, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_ALLTOALL, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_SCATTER, "links=nvswitch:450", 8, 7 / 450.0);
+	assert_takes(FERRY_GATHER, "links=nvswitch:450", 8, 1 / 450.0);
+	assert_takes(FERRY_BROADCAST, "links=nvswitch:450", 8, 1 / 450.0);
+	assert_takes(FERRY_BROADCAST, "links=nvswitch:450", 64, 1 / 450.0);
+	assert_takes(FERRY_SENDRECV, "links=nvswitch:450", 2, 1 / 450.0);
+	/* A DGX-1V: 7 blocks come in over six NVLinks; what is broadcast goes out over six. */
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25", 8, 7 / 150.0);
+	assert_takes(FERRY_BROADCAST, "links=dgx1v:25", 8, 1 / 150.0);
+	/* Each device pushes directly to its four neighbours, over one NVLink to two of them. */
+	assert_takes(FERRY_ALLTOALL, "links=dgx1v:25", 8, 1 / 25.0);
+	/* Devices 0 to 3 alone: rank 0 has four NVLinks there. A line 1 - 0 - 4: two blocks come over one. */
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25", 4, 3 / 100.0);
+	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25,devices=1,0,4", 3, 2 / 25.0);
+	/* PCIe: all goes out of one port. The sockets' link carries 4 blocks directly, or fewer that are handed on. */
+	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:6", 8, 7 / 12.0);
+	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:6", 8, 7 / 12.0);
+	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:1", 8, 1 / 1.0);
+	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:1", 8, 7 / 12.0);
+	/* Links alone: the root's seven send a seventh each, the others hand it on. */
+	assert_takes(FERRY_BROADCAST, "peer=10", 8, 1 / 70.0);
+	assert_takes(FERRY_ALLGATHER, "peer=10,port=35", 8, 7 / 35.0);
+	assert_takes(FERRY_ALLGATHER, "peer=10,port=35,peer@0-1=0", 8, 7 / 35.0);
+}
+
+/*
+ * Whatever comes into a set of ranks comes over the links into it: the least time of any program, by all sets. 0 where
+ * a set has no link.
+ */
+static double cut_time(enum ferry_collective collective, const struct ferry_links *links, uint32_t n, uint32_t root)
+{
+	double least = 0;
+	for (uint32_t set = 1; set + 1 < 1u << n; set++) {
+		double comes = 0,
+		       lacks = collective == FERRY_ALLGATHER ? n - __builtin_popcount(set) : !(set >> root & 1);
+		for (uint32_t from = 0; from < n; from++)
+			for (uint32_t to = 0; to < n; to++)
+				comes += set >> to & ~(set >> from) & 1 ? links->speed[from][to] : 0;
+		if (comes == 0)
+			return 0;
+		least = lacks / comes > least ? lacks / comes : least;
+	}
+	return least;
+}
+
+static void assert_takes_what_links_allow(const char *machine, uint32_t n, uint32_t *connected)
+{
+	struct ferry_links links = links_of(machine, n);
+	struct ferry_topology topology = {.nranks = n, .ndomains = 1};
+	*connected += cut_time(FERRY_ALLGATHER, &links, n, 0) > 0;
+	for (size_t i = 0; i < 2; i++)
+		for (uint32_t root = 0; root < (moving[i] == FERRY_BROADCAST ? n : 1); root++) {
+			double least = cut_time(moving[i], &links, n, root);
+			struct ferry_program *program = synthesize(moving[i], &topology, &links, root);
+			if (least > 0 && ferry_program_peer_time(program, &links) > least * 1.021)
+				fail_on(program, machine);
+			ferry_program_free(program);
+		}
+}
+
+/* As jobs get them: three to seven of the eight, not all of them connected. */
+static void every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links(void **state)
+{
+	(void)state;
+	uint32_t connected = 0;
+	for (uint32_t set = 0; set < 256; set++) {
+		uint32_t nranks = (uint32_t)__builtin_popcount(set);
+		char text[64] = "links=dgx1v:25,devices";
+		if (nranks < 3 || nranks > 7)
+			continue;
+		for (uint32_t device = 0, first = 1; device < 8; device++)
+			if (set >> device & 1) {
+				snprintf(text + strlen(text), 8, "%c%u", first ? '=' : ',', device);
+				first = 0;
+			}
+		every_collective_is_right_on_all_links(text, nranks);
+		assert_takes_what_links_allow(text, nranks, &connected);
+	}
+	assert_int_equal(connected, 180);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(machines_of_two_to_64_ranks_get_right_programs),
 	        cmocka_unit_test(the_largest_machines_get_right_programs),
-	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs),
+	        cmocka_unit_test(programs_take_what_machines_allow),
+	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links),
 	        cmocka_unit_test(random_links_get_right_programs),
 	        cmocka_unit_test(what_puts_cannot_do_is_refused_with_the_reason),
 	};

@@ -194,32 +194,34 @@ static ferryResult_t read_forwarded(struct parser *parser, struct ferry_statemen
 	return result;
 }
 
+static ferryResult_t read_dependency(struct parser *parser, struct ferry_statement *statement)
+{
+	struct ferry_dependency dependency;
+	ferryResult_t result = read_host(parser, &dependency.place);
+	if (!result)
+		result = expect(parser, ">=", "'>='");
+	if (!result)
+		result = read_number(parser, 1u << 20, "a version", &dependency.version);
+	if (result || !dependency.version) /* version 0 holds from the start */
+		return result;
+	void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
+	if (!grown)
+		return ferry_fail(ferrySystemError, "%s:%u: no memory", parser->name, parser->line);
+	statement->dependencies = grown;
+	statement->dependencies[statement->ndependencies++] = dependency;
+	return ferrySuccess;
+}
+
 static ferryResult_t read_dependencies(struct parser *parser, struct ferry_statement *statement)
 {
+	ferryResult_t result;
 	do {
-		struct ferry_dependency dependency;
-		if (statement->opcode == FERRY_PUT && accept_word(parser, "gpu")) {
-			ferryResult_t result = read_forwarded(parser, statement);
-			if (result)
-				return result;
-			continue;
-		}
-		ferryResult_t result = read_host(parser, &dependency.place);
-		if (!result)
-			result = expect(parser, ">=", "'>='");
-		if (!result)
-			result = read_number(parser, 1u << 20, "a version", &dependency.version);
-		if (result)
-			return result;
-		if (!dependency.version)
-			continue; /* holds from the start */
-		void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
-		if (!grown)
-			return ferry_fail(ferrySystemError, "%s:%u: no memory", parser->name, parser->line);
-		statement->dependencies = grown;
-		statement->dependencies[statement->ndependencies++] = dependency;
-	} while (accept(parser, ","));
-	return ferrySuccess;
+		if (statement->opcode == FERRY_PUT && accept_word(parser, "gpu"))
+			result = read_forwarded(parser, statement);
+		else
+			result = read_dependency(parser, statement);
+	} while (!result && accept(parser, ","));
+	return result;
 }
 
 static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct ferry_statement **statement)

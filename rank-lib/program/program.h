@@ -108,8 +108,9 @@ ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, co
 
 /**
  * The least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a rank
- * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest of
- * all. It counts neither the start of a pipeline nor what goes through the host. INFINITY if a PUT has no link.
+ * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest
+ * of all. It counts neither the start of a pipeline, nor what goes through the host, nor how much a device can receive
+ * at once. INFINITY if a PUT has no link.
  */
 double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links);
 

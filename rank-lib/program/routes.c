@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/program/routes.h"
 
-#include <math.h>
+#include "ipc/rankset.h"
+
 #include <stdlib.h>
 #include <string.h>
+
+#define HOP 0.005 /* a part of the time: what comes through one more rank begins a slice later, of some hundred */
 
 static void forget(struct ferry_route *route)
 {
@@ -36,37 +39,54 @@ void ferry_routes_free(struct ferry_routes *routes)
 	routes->routes = NULL;
 }
 
-/* A push that would lead one rank further, and what speaks for it: the less the better, the first before the second. */
+/* A push that would lead one rank further, how long its link or port is busy then, and behind how many others it is. */
 struct step {
 	uint32_t from, to;
-	double first, second;
-	uint32_t shift; /* so that the ranks do not all push to the same one */
+	/* laden: how long the port of the rank reached is busy already, which is to forward it */
+	double busy, laden;
+	uint32_t depth, shift; /* shift: so that the ranks do not all push to the same one */
 };
 
-static bool is_better(const struct step *step, const struct step *than)
+/* Up to `limit` it is no matter how long anything is busy: the fewest hops. Beyond that, the one that is over first. */
+static bool is_better(const struct step *step, const struct step *than, double limit)
 {
-	if (step->first != than->first)
-		return step->first < than->first;
-	if (step->second != than->second)
-		return step->second < than->second;
+	bool fits = step->busy <= limit, fitted = than->busy <= limit;
+	if (fits != fitted)
+		return fits;
+	if (fits && step->depth != than->depth)
+		return step->depth < than->depth;
+	if (step->busy != than->busy)
+		return step->busy < than->busy;
+	if (step->depth != than->depth)
+		return step->depth < than->depth;
+	if (step->laden != than->laden)
+		return step->laden < than->laden;
 	return step->shift < than->shift;
 }
 
-/* The best step from a rank that the route has reached to one that it has not; first is INFINITY if there is none. */
-static struct step find_step(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached)
+/* The best step from a rank that the route has reached to one that it has not. False: there is none. */
+static bool find_step(const struct ferry_routes *routes, const struct ferry_route *route, uint64_t reached,
+                      double limit, struct step *best)
 {
+	const struct ferry_load *load = &routes->load;
 	uint32_t n = routes->nranks;
-	struct step best = {.first = INFINITY};
-	for (uint32_t from = 0; from < n; from++)
-		for (uint32_t to = 0; to < n; to++) {
-			if (!(reached >> from & 1) || reached >> to & 1)
+	bool found = false;
+	for (uint64_t froms = reached; froms; froms &= froms - 1)
+		for (uint64_t tos = ferry_rankset_all(n) & ~reached; tos; tos &= tos - 1) {
+			uint32_t from = (uint32_t)__builtin_ctzll(froms), to = (uint32_t)__builtin_ctzll(tos);
+			if (!(load->links->speed[from][to] > 0))
 				continue;
-			double busy = ferry_load_after(&routes->load, from, to, 1.0 / routes->nchunks);
-			struct step step = {from, to, route->depth[from], busy, (to + n - from) % n};
-			if (isfinite(busy) && is_better(&step, &best))
-				best = step;
+			struct step step = {.from = from,
+			                    .to = to,
+			                    .busy = ferry_load_after(load, from, to, 1.0 / routes->nchunks),
+			                    .laden = load->port[to] / load->links->port[to],
+			                    .depth = route->depth[from],
+			                    .shift = (to + n - from) % n};
+			if (!found || is_better(&step, best, limit))
+				*best = step;
+			found = true;
 		}
-	return best;
+	return found;
 }
 
 /* Whom to give a chunk through the host: who has had the fewest so. */
@@ -82,26 +102,102 @@ static uint32_t find_landing(const struct ferry_routes *routes, const struct fer
 	return best;
 }
 
-static void grow(struct ferry_routes *routes, struct ferry_route *route)
+double ferry_routes_time(const struct ferry_routes *routes)
+{
+	uint32_t deepest = 1;
+	for (uint32_t i = 0; i < routes->nroutes; i++)
+		for (uint32_t rank = 0; rank < routes->nranks; rank++)
+			deepest = routes->routes[i].depth[rank] > deepest ? routes->routes[i].depth[rank] : deepest;
+	return ferry_load_time(&routes->load) * (1 + HOP * (deepest - 1));
+}
+
+/* One push of a route. */
+static void push(struct ferry_routes *routes, struct ferry_route *route, uint32_t from, uint32_t to)
+{
+	route->parent[to] = (uint8_t)from;
+	route->depth[to] = route->depth[from] + 1;
+	ferry_load_add(&routes->load, from, to, 1.0 / routes->nchunks);
+}
+
+static void grow(struct ferry_routes *routes, struct ferry_route *route, double limit)
 {
 	uint64_t reached = 1ull << route->source;
 	for (uint32_t count = 1; count < routes->nranks; count++) {
-		struct step step = find_step(routes, route, reached);
-		if (isinf(step.first)) {
+		struct step step = {0};
+		if (!find_step(routes, route, reached, limit, &step)) {
 			step.to = find_landing(routes, route, reached);
 			route->parent[step.to] = FERRY_FROM_HOST;
 			routes->from_host[step.to]++;
 		} else {
-			route->parent[step.to] = (uint8_t)step.from;
-			route->depth[step.to] = route->depth[step.from] + 1;
-			ferry_load_add(&routes->load, step.from, step.to, 1.0 / routes->nchunks);
+			push(routes, route, step.from, step.to);
 		}
 		reached |= 1ull << step.to;
 	}
 }
 
-void ferry_routes_go_directly(struct ferry_routes *routes)
+static void take_back(struct ferry_routes *routes, struct ferry_route *route)
 {
+	for (uint32_t rank = 0; rank < routes->nranks; rank++)
+		if (route->parent[rank] == FERRY_FROM_HOST)
+			routes->from_host[rank]--;
+		else if (route->parent[rank] != FERRY_FROM_NONE)
+			ferry_load_add(&routes->load, route->parent[rank], rank, -1.0 / routes->nchunks);
+	forget(route);
+}
+
+/* Each source pushes each of its chunks at least once: nothing else may take its port's time for that. */
+void ferry_routes_go(struct ferry_routes *routes, double limit)
+{
+	double part = 1.0 / routes->nchunks;
 	for (uint32_t i = 0; i < routes->nroutes; i++)
-		grow(routes, &routes->routes[i]);
+		routes->load.port[routes->routes[i].source] += part;
+	for (uint32_t i = 0; i < routes->nroutes; i++) {
+		routes->load.port[routes->routes[i].source] -= part;
+		grow(routes, &routes->routes[i], limit);
+	}
+}
+
+bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough)
+{
+	struct ferry_routes best = *routes;
+	size_t bytes = routes->nroutes * sizeof *routes->routes;
+	best.routes = malloc(bytes);
+	if (!best.routes)
+		return false;
+	memcpy(best.routes, routes->routes, bytes);
+	for (uint32_t round = 0; round < rounds && ferry_routes_time(&best) > enough; round++) {
+		for (uint32_t i = 0; i < routes->nroutes; i++) {
+			take_back(routes, &routes->routes[i]);
+			grow(routes, &routes->routes[i], limit);
+		}
+		if (ferry_routes_time(routes) >= ferry_routes_time(&best))
+			continue;
+		struct ferry_route *kept = best.routes;
+		best = *routes;
+		best.routes = kept;
+		memcpy(kept, routes->routes, bytes);
+	}
+	free(routes->routes);
+	*routes = best;
+	return true;
+}
+
+void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring *rings, uint32_t nrings)
+{
+	uint32_t share[FERRY_MOST_RINGS] = {0}, nsources = routes->nroutes / routes->nchunks;
+	for (uint32_t i = 0; i < routes->nroutes; i += nsources) {
+		uint32_t least = 0; /* the ring that would be through with one chunk more before the others */
+		for (uint32_t ring = 1; ring < nrings; ring++)
+			if ((float)(share[ring] + 1) / rings[ring].speed <
+			    (float)(share[least] + 1) / rings[least].speed)
+				least = ring;
+		share[least]++;
+		for (uint32_t k = i; k < i + nsources; k++) {
+			uint32_t rank = routes->routes[k].source;
+			for (uint32_t hop = 1; hop < routes->nranks; hop++) {
+				push(routes, &routes->routes[k], rank, rings[least].next[rank]);
+				rank = rings[least].next[rank];
+			}
+		}
+	}
 }

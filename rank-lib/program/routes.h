@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_PROGRAM_ROUTES_H
 
 #include "rank-lib/program/load.h"
+#include "rank-lib/program/rings.h"
 
 #define FERRY_FROM_HOST 0xfe /* ferry_route.parent: it comes through the host */
 #define FERRY_FROM_NONE 0xff /* it is the source */
@@ -26,15 +27,31 @@ struct ferry_routes {
 	uint32_t from_host[FERRY_MAX_RANKS]; /* how many chunks come to each rank through the host */
 };
 
-/** Routes that lead nowhere yet, of each rank in `sources` (a set), each block in nchunks. False: no memory. */
+/**
+ * Routes that lead nowhere yet, of each rank in `sources` (a set), each block in nchunks. The links' ports all have a
+ * speed. False: no memory.
+ */
 bool ferry_routes_begin(struct ferry_routes *routes, const struct ferry_links *links, uint32_t nranks, uint64_t sources,
                         uint32_t nchunks);
 void ferry_routes_free(struct ferry_routes *routes);
 
 /**
- * From each source directly to whom it reaches, by as few others as possible to the rest, each time the way that is
- * then busy for the shortest time; through the host to one of those whom nobody reaches.
+ * From each source to all ranks. As long as no link and no port is then busy for longer than `limit`
+ * (ferry_load_after), by as few others as possible; then by whichever way is busy for the shortest time. INFINITY:
+ * directly wherever that can be. Whom nobody reaches has it from the host, and hands it on to those whom it reaches.
  */
-void ferry_routes_go_directly(struct ferry_routes *routes);
+void ferry_routes_go(struct ferry_routes *routes, double limit);
+
+/**
+ * Takes one route after the other back and lets it go anew, and keeps the best of the rounds, the first whose time is
+ * `enough`. False: no memory.
+ */
+bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough);
+
+/** The time that they need, as ferry_load_time, and the longer the more ranks are behind each other. */
+double ferry_routes_time(const struct ferry_routes *routes);
+
+/** Round the rings, each chunk on one of them, as many as each has a part in the speed. */
+void ferry_routes_go_round(struct ferry_routes *routes, const struct ferry_ring *rings, uint32_t nrings);
 
 #endif

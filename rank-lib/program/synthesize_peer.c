@@ -6,8 +6,16 @@
  * island of devices, which hands it on by itself.
  */
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 #include "rank-lib/program/routes.h"
 #include "rank-lib/program/writer.h"
+
+#include <math.h>
+
+#define CLOSE       0.02  /* a part of the time: so much is no difference */
+#define MOST_CHUNKS 12    /* that a block is divided into */
+#define MOST_PUTS   8192  /* of a program */
+#define MANY_RANKS  16    /* more than these: less search */
 
 static void put(struct ferry_writer *writer, uint32_t from, bool forwards, uint32_t chunk, uint32_t to,
                 uint32_t receive_chunk)
@@ -100,19 +108,131 @@ static void write_routes(struct ferry_writer *writer, const struct ferry_routes 
 			}
 }
 
+/* ---- which routes ---- */
+
+/* The routes that need the least time so far, and how much: as ferry_routes_time. */
+struct choice {
+	struct ferry_links links; /* ports as well */
+	uint32_t nranks;
+	uint64_t sources;
+	struct ferry_routes best;
+	double time, least; /* least: no routes can need less */
+};
+
+static bool is_good(const struct choice *choice)
+{
+	return choice->time <= choice->least * (1 + CLOSE);
+}
+
+/* Takes or frees the routes. What needs more chunks, or more ranks to forward them, must be faster by something. */
+static void consider(struct choice *choice, struct ferry_routes *routes)
+{
+	double time = ferry_routes_time(routes);
+	if (choice->best.routes && !(time < choice->time * (1 - CLOSE))) {
+		ferry_routes_free(routes);
+		return;
+	}
+	ferry_routes_free(&choice->best);
+	choice->best = *routes;
+	choice->time = time;
+}
+
+/*
+ * The least time that any routes need: what each rank lacks must come in over its links, and what all lack must go out
+ * of all of them. 0 where the host helps.
+ */
+static double find_least(const struct choice *choice)
+{
+	const struct ferry_links *links = &choice->links;
+	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources);
+	double least = 0, out = 0;
+	for (uint32_t rank = 0; rank < n; rank++)
+		if (choice->best.from_host[rank])
+			return 0;
+	for (uint32_t rank = 0; rank < n; rank++) {
+		double comes = 0;
+		for (uint32_t other = 0; other < n; other++)
+			comes += fminf(links->port[other], links->speed[other][rank]);
+		out += links->port[rank];
+		uint32_t lacks = nsources - (uint32_t)(choice->sources >> rank & 1);
+		least = lacks ? fmax(least, lacks / comes) : least;
+		least = choice->sources >> rank & 1 ? fmax(least, 1 / links->port[rank]) : least;
+	}
+	return fmax(least, nsources * (n - 1.0) / out);
+}
+
+static bool try_rings(struct choice *choice, uint32_t most_chunks)
+{
+	struct ferry_ring rings[FERRY_MOST_RINGS];
+	struct ferry_routes routes;
+	uint32_t nrings = ferry_rings_find(&choice->links, choice->nranks, rings);
+	for (uint32_t nchunks = 1; nrings && nchunks <= most_chunks && !is_good(choice); nchunks++) {
+		if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
+			return false;
+		ferry_routes_go_round(&routes, rings, nrings);
+		consider(choice, &routes);
+	}
+	return true;
+}
+
+static bool try_trees(struct choice *choice, uint32_t nchunks, double limit)
+{
+	struct ferry_routes routes;
+	uint32_t rounds = choice->nranks > MANY_RANKS ? 1 : 8;
+	if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
+		return false;
+	ferry_routes_go(&routes, limit);
+	if (!ferry_routes_improve(&routes, limit, rounds, choice->least * (1 + CLOSE))) {
+		ferry_routes_free(&routes);
+		return false;
+	}
+	consider(choice, &routes);
+	return true;
+}
+
+/* The best routes there are, in choice->best. False: no memory. */
+static bool choose(struct choice *choice, uint32_t most_chunks)
+{
+	static const uint32_t chunks[] = {1, 2, 3, 4, 6, 7, 8, 12};
+	choice->least = INFINITY;
+	if (!try_trees(choice, 1, INFINITY))
+		return false;
+	choice->least = find_least(choice);
+	bool made = is_good(choice) || try_rings(choice, most_chunks);
+	for (uint32_t i = 0; made && i < sizeof chunks / sizeof *chunks && chunks[i] <= most_chunks; i++)
+		if (!is_good(choice))
+			made = try_trees(choice, chunks[i], choice->least * (1 + CLOSE / 2)) &&
+			       try_trees(choice, chunks[i], 0);
+	return made;
+}
+
+/* Links whose ports all have a speed: no more than the links, which says nothing new. */
+static struct ferry_links with_ports(const struct ferry_links *links, uint32_t nranks)
+{
+	struct ferry_links filled = *links;
+	for (uint32_t from = 0; from < nranks; from++) {
+		float sum = 0;
+		for (uint32_t to = 0; to < nranks; to++)
+			sum += filled.speed[from][to];
+		filled.port[from] = filled.port[from] > 0 ? fminf(filled.port[from], sum) : sum;
+	}
+	return filled;
+}
+
 static ferryResult_t spread(struct ferry_writer *writer, const struct ferry_links *links)
 {
 	const struct ferry_program *program = writer->program;
-	uint64_t sources = 1ull << program->root;
-	struct ferry_routes routes;
-	if (program->collective == FERRY_ALLGATHER)
-		sources = program->nranks == 64 ? UINT64_MAX : (1ull << program->nranks) - 1;
-	if (!ferry_routes_begin(&routes, links, program->nranks, sources, 1))
-		return ferry_fail(ferrySystemError, "no memory for the routes of %u ranks", program->nranks);
-	ferry_routes_go_directly(&routes);
-	write_routes(writer, &routes);
-	ferry_routes_free(&routes);
-	return ferrySuccess;
+	uint32_t n = program->nranks;
+	bool all = program->collective == FERRY_ALLGATHER;
+	struct choice choice = {.links = with_ports(links, n), .nranks = n};
+	choice.sources = all ? ferry_rankset_all(n) : 1ull << program->root;
+	uint32_t most_chunks = MOST_PUTS / ((all ? n : 1) * (n - 1));
+	most_chunks = most_chunks > MOST_CHUNKS ? MOST_CHUNKS : most_chunks;
+	bool made = choose(&choice, most_chunks);
+	if (made)
+		write_routes(writer, &choice.best);
+	ferry_routes_free(&choice.best);
+	return made ? ferrySuccess : ferry_fail(ferrySystemError, "no memory for the routes of %u ranks", n);
 }
 
 static ferryResult_t check_possible(enum ferry_collective collective, uint32_t nranks, const struct ferry_links *links)
