@@ -110,7 +110,8 @@ static double find_delay(const struct ferry_routes *routes, const struct ferry_r
 	for (uint32_t from = route->parent[rank]; from < FERRY_MAX_RANKS; rank = from, from = route->parent[rank])
 		if (from != route->source) {
 			float speed = links->speed[from][rank];
-			delay += 1.0 / routes->nchunks / PIECES / (speed < links->port[from] ? speed : links->port[from]);
+			delay += 1.0 / routes->nchunks / PIECES /
+			         (speed < links->port[from] ? speed : links->port[from]);
 		}
 	return delay;
 }

@@ -49,8 +49,8 @@ void ferry_routes_go(struct ferry_routes *routes, double limit);
 bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough);
 
 /**
- * The time that they need, as ferry_load_time, and until pieces of chunks have come to whom they reach last: a link waits
- * for that as long as it has nothing else to do, the less the more sources there are.
+ * The time that they need, as ferry_load_time, and until pieces of chunks have come to whom they reach last: a link
+ * waits for that as long as it has nothing else to do, the less the more sources there are.
  */
 double ferry_routes_time(const struct ferry_routes *routes);
 

@@ -141,26 +141,28 @@ static void consider(struct choice *choice, struct ferry_routes *routes)
 
 /*
  * The least time that any routes need: what each rank lacks must come in over its links, and what all lack must go out
- * of all of them. 0 where the host helps.
+ * of all ports. Where the host brings some of it, the latter alone, as other ranks may have it from there by other
+ * routes.
  */
 static double find_least(const struct choice *choice)
 {
 	const struct ferry_links *links = &choice->links;
-	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources);
+	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), brought = 0;
 	double least = 0, out = 0;
 	for (uint32_t rank = 0; rank < n; rank++)
-		if (choice->best.from_host[rank])
-			return 0;
+		brought += choice->best.from_host[rank];
 	for (uint32_t rank = 0; rank < n; rank++) {
 		double comes = 0;
 		for (uint32_t other = 0; other < n; other++)
 			comes += fminf(links->port[other], links->speed[other][rank]);
 		out += links->port[rank];
-		uint32_t lacks = nsources - (uint32_t)(choice->sources >> rank & 1);
-		least = lacks ? fmax(least, lacks / comes) : least;
-		least = choice->sources >> rank & 1 ? fmax(least, 1 / links->port[rank]) : least;
+		uint32_t is_source = choice->sources >> rank & 1, lacks = nsources - is_source;
+		if (lacks && !brought)
+			least = fmax(least, lacks / comes);
+		if (is_source && !brought)
+			least = fmax(least, 1 / links->port[rank]);
 	}
-	return fmax(least, nsources * (n - 1.0) / out);
+	return fmax(least, (nsources * (n - 1.0) - brought) / out);
 }
 
 static bool try_rings(struct choice *choice, uint32_t nchunks)
