@@ -354,6 +354,24 @@ static void print_head(const struct picture *picture)
 	           "moved on");
 }
 
+/* What a rank's lane does: the copies in the direction of its arrow. */
+static const char *lane_work(const struct ferry_schedule *schedule, uint32_t lane)
+{
+	bool puts = false, others = false;
+	for (uint32_t i = 0; i < schedule->nevents; i++) {
+		const struct ferry_event *event = &schedule->events[i];
+		bool put = event->statement != FERRY_NO_STATEMENT &&
+		           schedule->program->statements[event->statement].opcode == FERRY_PUT;
+		if (event->lane != lane)
+			continue;
+		puts |= put;
+		others |= !put;
+	}
+	if (schedule->lanes[lane].kind == FERRY_LANE_DOWN)
+		return "H2D";
+	return !puts ? "D2H" : others ? "D2H, PUT" : "PUT";
+}
+
 static void print_domain(const struct picture *picture, uint32_t domain)
 {
 	const struct ferry_schedule *schedule = picture->schedule;
@@ -380,7 +398,7 @@ static void print_domain(const struct picture *picture, uint32_t domain)
 			print_text(out, MARGIN + 10, y + height / 2 + 4, "", "router %u", domain);
 		else
 			print_text(out, MARGIN + 10, y + height / 2 + 4, "", "rank %u  %s %s", what->rank,
-			           arrows[what->kind], what->kind == FERRY_LANE_UP ? "D2H" : "H2D");
+			           arrows[what->kind], lane_work(schedule, lane));
 	}
 }
 
@@ -426,13 +444,25 @@ static void print_box(const struct picture *picture, uint32_t number)
 	}
 }
 
+static bool pushes(const struct ferry_program *program)
+{
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		if (program->statements[i].opcode == FERRY_PUT)
+			return true;
+	return false;
+}
+
 static void print_legend(const struct picture *picture)
 {
 	const struct ferry_program *program = picture->schedule->program;
 	double y = picture->height + 6;
-	print_text(picture->out, MARGIN, y, "small",
-	           "gpu[i]: chunk i of the send buffer in D2H, of the receive buffer in H2D. host[j]: a chunk of host "
-	           "memory, as the program names it; host[j]:2 its version 2.");
+	print_text(
+	        picture->out, MARGIN, y, "small",
+	        pushes(program)
+	                ? "gpu[i]: chunk i of the send buffer in D2H; of it, or behind an arrow of the receive buffer, "
+	                  "in PUT; of the receive buffer in H2D. gpu@r[i]: of rank r's."
+	                : "gpu[i]: chunk i of the send buffer in D2H, of the receive buffer in H2D. host[j]: a chunk "
+	                  "of host memory, as the program names it; host[j]:2 its version 2.");
 	print_text(picture->out, MARGIN, y + 16, "small",
 	           "An arrow: waits for. Dashed: an order alone; a dashed box: what needs no statement. A colour: "
 	           "%s%s.",

@@ -13,6 +13,7 @@
 #include "rank-lib/program/versions.h"
 #include "tests/program_interpreter.h"
 
+#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +62,25 @@ unsigned for_each_manual_program(void (*visit)(const char *text, void *context),
 	assert_null(block);
 	free(line);
 	fclose(manual);
+	return count;
+}
+
+unsigned for_each_example(void (*visit)(const char *text, void *context), void *context)
+{
+	glob_t found;
+	assert_int_equal(glob(FERRY_SOURCE_DIR "/bench/examples/*.ferry", 0, NULL, &found), 0);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		char *text = NULL;
+		size_t room = 0;
+		FILE *file = fopen(found.gl_pathv[i], "r");
+		assert_non_null(file);
+		assert_true(getdelim(&text, &room, '\0', file) > 0);
+		fclose(file);
+		visit(text, context);
+		free(text);
+	}
+	unsigned count = (unsigned)found.gl_pathc;
+	globfree(&found);
 	return count;
 }
 

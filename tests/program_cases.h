@@ -15,6 +15,9 @@ struct ferry_program *program_of(const char *text);
 /** Calls visit for each block of docs/program-language.md that is fenced as ```ferry; how many there were. */
 unsigned for_each_manual_program(void (*visit)(const char *text, void *context), void *context);
 
+/** Calls visit for each program in bench/examples; how many there were. */
+unsigned for_each_example(void (*visit)(const char *text, void *context), void *context);
+
 /**
  * A machine with up to `most_ranks` ranks and `most_domains` domains: every other one from an hwloc synthetic string
  * with ranks in equal blocks, the others with ranks anywhere, so that domains are uneven and some are empty.

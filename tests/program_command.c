@@ -189,6 +189,25 @@ static void show_has_the_authors_names_and_lines(void **state)
 	free(text);
 }
 
+static const char relay[] = "program broadcast ranks 3 domains 1 chunks 1 root 0\n"
+                            "rank 0\nPUT gpu[0] -> gpu@1[0]\n"
+                            "rank 1\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n";
+
+static void show_has_puts_and_what_waits_for_them(void **state)
+{
+	(void)state;
+	assert_says("show - --count 256K", relay, 0,
+	            "    0      3  rank   0       1048576      4  PUT    gpu[0] -> gpu@1[0]   -\n"
+	            "    1      3  rank   1       1048576      4  LAND   gpu[0], from rank 0  0\n"
+	            "    2      5  rank   1       1048576      4  PUT    gpu[0] -> gpu@2[0]   0\n"
+	            "    3      5  rank   2       1048576      4  LAND   gpu[0], from rank 1  2\n");
+	assert_says("show - --count 256K", relay, 0, "  rank 0 -> 1  PUT 1048576\n  rank 1 -> 2  PUT 1048576\n");
+	assert_says("show - --dot", relay, 0, "i0 -> i2;");
+	assert_says("check -", relay, 0, "<stdin>: right: broadcast of 3 ranks in 1 domain, 1 chunk, 2 statements");
+	assert_says("check -", "program broadcast ranks 2 domains 1 chunks 1\nrank 1\nPUT gpu[0] -> gpu@0[0]\n", 1,
+	            "<stdin>:3: gpu[0]: the send buffer of rank 1 has 0 chunks");
+}
+
 static void the_graph_has_an_arrow_per_edge(void **state)
 {
 	(void)state;
@@ -344,6 +363,11 @@ static void a_picture_has_lanes_domains_versions_and_the_repeat(void **state)
 	assert_int_equal(lines_with(picture, "class=\"arrow\""), 8); /* two for each sum, one for each H2D */
 	assert_int_equal(lines_with(picture, "again for each slice"), 1);
 	free(picture);
+	assert_int_equal(ferryprog("draw -", relay, &picture), 0);
+	assert_int_equal(lines_with(picture, "class=\"arrow\""), 1); /* from what brings to what passes on */
+	assert_int_equal(lines_with(picture, "\342\206\221 PUT<"), 2);
+	assert_int_equal(lines_with(picture, ">gpu[0] \342\206\222 gpu@2[0]<"), 1);
+	free(picture);
 	assert_int_equal(ferryprog("synth allreduce -n 8 -d 2", "", &text), 0);
 	assert_int_equal(ferryprog("draw -", text, &picture), 0);
 	assert_int_equal(lines_with(picture, ">domain "), 2);
@@ -401,6 +425,7 @@ int main(void)
 	        cmocka_unit_test(synth_writes_pushes_over_the_links_named_and_how_long_they_take),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
 	        cmocka_unit_test(show_has_the_authors_names_and_lines),
+	        cmocka_unit_test(show_has_puts_and_what_waits_for_them),
 	        cmocka_unit_test(the_graph_has_an_arrow_per_edge),
 	        cmocka_unit_test(every_program_is_drawn_and_shown_with_its_authors_names),
 	        cmocka_unit_test(a_picture_has_lanes_domains_versions_and_the_repeat),

@@ -476,6 +476,27 @@ static void parts_have_the_slices_that_the_windows_need(void **state)
 	ferry_program_free(peer);
 }
 
+/* Else a share of a few bytes would cut what goes beside it into pieces of as few. */
+static void a_small_part_of_the_host_leaves_puts_long_slices(void **state)
+{
+	(void)state;
+	struct ferry_compile_options options = options_for(16u << 20);
+	struct ferry_program *host = program_of(by_host), *peer = program_of(pairs);
+	struct ferry_program_part parts[2] = {{host, 0, 100}, {peer, 100, (16u << 20) - 100}};
+	struct ferry_plan *plan;
+	assert_int_equal(ferry_program_compile_parts(parts, 2, &options, &plan), ferrySuccess);
+	assert_int_equal(plan->slice, 2u << 20); /* two windows in 4 MiB */
+	assert_int_equal(plan->staging[0], 4u << 20);
+	assert_int_equal(validate(plan), ferrySuccess);
+	free(plan);
+	options.slice = 512;
+	assert_int_equal(ferry_program_compile_parts(parts, 2, &options, &plan), ferrySuccess);
+	assert_int_equal(plan->slice, 512);
+	free(plan);
+	ferry_program_free(host);
+	ferry_program_free(peer);
+}
+
 static void assert_parts_refused(const struct ferry_program_part *parts, uint32_t nparts, const char *message)
 {
 	struct ferry_compile_options options = options_for(100);
@@ -505,6 +526,7 @@ static void parts_that_do_not_make_a_call_are_refused(void **state)
 	assert_parts_refused(parts, 1, "has 2 from 18446744073709551615: they are not there");
 	parts[0] = parts[1] = (struct ferry_program_part){variable, 0, 0};
 	assert_parts_refused(parts, 2, "an alltoallv in 2 parts");
+	assert_parts_refused(parts, 0, "a call of 100 elements in no part");
 	ferry_program_free(a);
 	ferry_program_free(b);
 	ferry_program_free(sum);
@@ -522,6 +544,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(calls_in_parts_are_right),
 	        cmocka_unit_test(a_call_in_one_part_has_the_plan_of_its_program),
 	        cmocka_unit_test(parts_have_the_slices_that_the_windows_need),
+	        cmocka_unit_test(a_small_part_of_the_host_leaves_puts_long_slices),
 	        cmocka_unit_test(parts_that_do_not_make_a_call_are_refused),
 	};
 	if (argc > 1)

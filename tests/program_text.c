@@ -253,7 +253,14 @@ static void every_program_of_the_manual_is_right(void **state)
 {
 	(void)state;
 	uint64_t seed = 7;
-	assert_true(for_each_manual_program(check_and_run, &seed) >= 4);
+	assert_true(for_each_manual_program(check_and_run, &seed) >= 6);
+}
+
+static void every_example_is_right(void **state)
+{
+	(void)state;
+	uint64_t seed = 8;
+	assert_true(for_each_example(check_and_run, &seed) >= 6);
 }
 
 int main(void)
@@ -266,6 +273,7 @@ int main(void)
 	        cmocka_unit_test(ranks_are_in_equal_blocks_unless_their_section_says_otherwise),
 	        cmocka_unit_test(what_is_printed_parses_to_the_same_program),
 	        cmocka_unit_test(every_program_of_the_manual_is_right),
+	        cmocka_unit_test(every_example_is_right),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

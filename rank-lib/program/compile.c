@@ -71,11 +71,15 @@ static void place_windows(struct ferry_part *part, uint64_t *staging)
 		}
 }
 
-/* Slices of all parts are of one size, and where any has windows that is what these need. */
+/*
+ * Slices of all parts are of one size, and where any has windows that is what these need. A chunk that is one slice is
+ * so in longer slices too.
+ */
 static ferryResult_t choose_sizes(struct ferry_compiler *compiler, struct ferry_part *parts, uint32_t nparts,
                                   const struct ferry_program *program)
 {
 	uint32_t nwindows[FERRY_MAX_DOMAINS] = {0};
+	const struct ferry_compile_options *options = compiler->options;
 	struct ferry_plan *head = &compiler->head;
 	uint64_t longest = compiler->longest;
 	bool windows = false;
@@ -87,12 +91,15 @@ static ferryResult_t choose_sizes(struct ferry_compiler *compiler, struct ferry_
 				nwindows[parts[p].versions.values[v].place.domain]++;
 	}
 	ferryResult_t result = ferrySuccess;
-	if (!windows && any_puts(parts, nparts))
-		ferry_choose_put_slices(compiler->options, longest, any_forwards(parts, nparts), &head->slice,
-		                        &head->window);
-	else
-		result = ferry_choose_slices(program, compiler->options, compiler->longest, nwindows, &head->slice,
+	bool puts = any_puts(parts, nparts);
+	uint32_t put = ferry_choose_put_slice(options, longest, any_forwards(parts, nparts));
+	head->slice = put;
+	head->window = options->window ? options->window : 1;
+	if (windows || !puts)
+		result = ferry_choose_slices(program, options, compiler->longest, nwindows, &head->slice,
 		                             &head->window);
+	if (!result && windows && puts && !options->slice && compiler->longest <= head->slice)
+		head->slice = ferry_lengthen_slice(program, options, nwindows, put, head->slice, head->window);
 	if (!result && (longest + head->slice - 1) / head->slice > UINT32_MAX / 64)
 		result = ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %u", program->name,
 		                    (unsigned long long)longest, head->slice);
@@ -276,6 +283,9 @@ static ferryResult_t compile(const struct ferry_program_part *given, uint32_t np
                              struct ferry_instr_origin **origins)
 {
 	struct ferry_compiler compiler = {.options = options};
+	if (!nparts)
+		return ferry_fail(ferryInvalidArgument, "a call of %llu elements in no part",
+		                  (unsigned long long)options->count);
 	if (!ferry_type_size(options->type) || (unsigned)options->redop > ferryNumOps ||
 	    options->count > (1ull << 50) / FERRY_MAX_RANKS || options->slice % 64)
 		return ferry_fail(ferryInvalidArgument, "%s: compiling for type %d, op %d, count %llu, slice %u",

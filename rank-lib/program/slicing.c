@@ -228,8 +228,7 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 	return ferrySuccess;
 }
 
-void ferry_choose_put_slices(const struct ferry_compile_options *options, uint64_t longest, bool forwards,
-                             uint32_t *slice, uint32_t *window)
+uint32_t ferry_choose_put_slice(const struct ferry_compile_options *options, uint64_t longest, bool forwards)
 {
 	uint64_t best = PUT_MOST;
 	if (forwards)
@@ -237,8 +236,14 @@ void ferry_choose_put_slices(const struct ferry_compile_options *options, uint64
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = (longest + best - 1) / best;
 	best = nslices ? up_to_line((longest + nslices - 1) / nslices) : 64;
-	*slice = options->slice ? options->slice : (uint32_t)best;
-	*window = options->window ? options->window : 1;
+	return options->slice ? options->slice : (uint32_t)best;
+}
+
+uint32_t ferry_lengthen_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
+                              const uint32_t *nwindows, uint32_t wanted, uint32_t slice, uint32_t window)
+{
+	uint64_t most = room(program, options, nwindows) / window / 128 * 128; /* a window is whole pairs of lines */
+	return (uint32_t)between(slice, wanted, most > slice ? most : slice);
 }
 
 uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest,
