@@ -3,6 +3,7 @@
 
 #include "ipc/rankset.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,7 +80,9 @@ static bool find_step(const struct ferry_routes *routes, const struct ferry_rout
 			struct step step = {.from = from,
 			                    .to = to,
 			                    .busy = ferry_load_after(load, from, to, 1.0 / routes->nchunks),
-			                    .laden = load->port[to] / load->links->port[to],
+			                    .laden = load->links->port[to] > 0
+			                                     ? load->port[to] / load->links->port[to]
+			                                     : INFINITY,
 			                    .depth = route->depth[from],
 			                    .shift = (to + n - from) % n};
 			if (!found || is_better(&step, best, limit))
