@@ -14,7 +14,6 @@
 #include "ipc/wait.h"
 #include "router/copy/host.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

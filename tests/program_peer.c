@@ -219,6 +219,69 @@ static void programs_take_what_machines_allow(void **state)
 	assert_takes(FERRY_ALLGATHER, "peer=10,port=35,peer@0-1=0", 8, 7 / 35.0);
 }
 
+/* The most pushes that a chunk of the root's goes through. */
+static uint32_t broadcast_depth(const char *machine, uint32_t nranks)
+{
+	struct ferry_links links = links_of(machine, nranks);
+	struct ferry_topology topology = {.nranks = nranks, .ndomains = 1};
+	struct ferry_program *program = synthesize(FERRY_BROADCAST, &topology, &links, 0);
+	uint32_t deepest = 0;
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		uint32_t depth = 1;
+		for (uint32_t k = 0; statement->forwards && k < program->nstatements; k++)
+			if (program->statements[k].peer == statement->rank &&
+			    program->statements[k].peer_gpu == statement->gpu) {
+				statement = &program->statements[k];
+				depth++;
+				k = UINT32_MAX; /* whence that came */
+			}
+		deepest = depth > deepest ? depth : deepest;
+	}
+	ferry_program_free(program);
+	return deepest;
+}
+
+static void what_is_broadcast_goes_by_few_hops_where_all_are_linked(void **state)
+{
+	(void)state;
+	assert_int_equal(broadcast_depth("links=nvswitch:450", 2), 1);
+	assert_int_equal(broadcast_depth("links=nvswitch:450", 8), 2);
+	assert_true(broadcast_depth("links=nvswitch:450", 64) <= 6);
+	assert_int_equal(broadcast_depth("links=pcie2:12:6", 8), 2);
+	assert_int_equal(broadcast_depth("peer=10", 8), 2);
+}
+
+static uint32_t count(const struct ferry_program *program, uint8_t opcode)
+{
+	uint32_t found = 0;
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		found += program->statements[i].opcode == opcode;
+	return found;
+}
+
+static void islands_get_each_block_through_the_host_once(void **state)
+{
+	(void)state;
+	struct ferry_topology topology = {.nranks = 8, .ndomains = 2, .rank_domain = {0, 0, 0, 0, 1, 1, 1, 1}};
+	struct ferry_links links = links_of("links=pcie2:12", 8);
+	for (uint32_t a = 0; a < 4; a++)
+		for (uint32_t b = 4; b < 8; b++)
+			links.speed[a][b] = links.speed[b][a] = 0;
+	struct ferry_program *program = synthesize(FERRY_ALLGATHER, &topology, &links, 0);
+	assert_right(program, &links);
+	assert_int_equal(count(program, FERRY_D2H), 8 * program->nchunks);
+	assert_int_equal(count(program, FERRY_H2D), 8 * program->nchunks);
+	assert_int_equal(count(program, FERRY_PUT), (8 * 7 - 8) * program->nchunks);
+	uint32_t landed[8] = {0};
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		if (program->statements[i].opcode == FERRY_H2D)
+			landed[program->statements[i].rank]++;
+	for (uint32_t rank = 0; rank < 8; rank++)
+		assert_int_equal(landed[rank], program->nchunks);
+	ferry_program_free(program);
+}
+
 /*
  * Whatever comes into a set of ranks comes over the links into it: the least time of any program, by all sets. 0 where
  * a set has no link.
@@ -281,6 +344,8 @@ int main(void)
 	        cmocka_unit_test(machines_of_two_to_64_ranks_get_right_programs),
 	        cmocka_unit_test(the_largest_machines_get_right_programs),
 	        cmocka_unit_test(programs_take_what_machines_allow),
+	        cmocka_unit_test(what_is_broadcast_goes_by_few_hops_where_all_are_linked),
+	        cmocka_unit_test(islands_get_each_block_through_the_host_once),
 	        cmocka_unit_test(every_subset_of_a_dgx1v_gets_right_programs_as_fast_as_its_links),
 	        cmocka_unit_test(random_links_get_right_programs),
 	        cmocka_unit_test(what_puts_cannot_do_is_refused_with_the_reason),

@@ -3,10 +3,11 @@
 
 #include "ipc/rankset.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define HOP 0.005 /* a part of the time: what comes through one more rank begins a slice later, of some hundred */
+#define PIECES 16 /* that a chunk is forwarded in */
 
 static void forget(struct ferry_route *route)
 {
@@ -79,7 +80,9 @@ static bool find_step(const struct ferry_routes *routes, const struct ferry_rout
 			struct step step = {.from = from,
 			                    .to = to,
 			                    .busy = ferry_load_after(load, from, to, 1.0 / routes->nchunks),
-			                    .laden = load->port[to] / load->links->port[to],
+			                    .laden = load->links->port[to] > 0
+			                                     ? load->port[to] / load->links->port[to]
+			                                     : INFINITY,
 			                    .depth = route->depth[from],
 			                    .shift = (to + n - from) % n};
 			if (!found || is_better(&step, best, limit))
@@ -102,13 +105,30 @@ static uint32_t find_landing(const struct ferry_routes *routes, const struct fer
 	return best;
 }
 
+/* How long after its source's first byte a rank gets the first one of this route. */
+static double find_delay(const struct ferry_routes *routes, const struct ferry_route *route, uint32_t rank)
+{
+	const struct ferry_links *links = routes->load.links;
+	double delay = 0;
+	for (uint32_t from = route->parent[rank]; from < FERRY_MAX_RANKS; rank = from, from = route->parent[rank])
+		if (from != route->source) {
+			float speed = links->speed[from][rank];
+			delay += 1.0 / routes->nchunks / PIECES /
+			         (speed < links->port[from] ? speed : links->port[from]);
+		}
+	return delay;
+}
+
 double ferry_routes_time(const struct ferry_routes *routes)
 {
-	uint32_t deepest = 1;
+	double longest = 0;
 	for (uint32_t i = 0; i < routes->nroutes; i++)
-		for (uint32_t rank = 0; rank < routes->nranks; rank++)
-			deepest = routes->routes[i].depth[rank] > deepest ? routes->routes[i].depth[rank] : deepest;
-	return ferry_load_time(&routes->load) * (1 + HOP * (deepest - 1));
+		for (uint32_t rank = 0; rank < routes->nranks; rank++) {
+			double delay = find_delay(routes, &routes->routes[i], rank);
+			longest = delay > longest ? delay : longest;
+		}
+	uint32_t nsources = routes->nroutes / routes->nchunks;
+	return ferry_load_time(&routes->load) + longest / nsources;
 }
 
 /* One push of a route. */

@@ -48,7 +48,10 @@ void ferry_routes_go(struct ferry_routes *routes, double limit);
  */
 bool ferry_routes_improve(struct ferry_routes *routes, double limit, uint32_t rounds, double enough);
 
-/** The time that they need, as ferry_load_time, and the longer the more ranks are behind each other. */
+/**
+ * The time that they need, as ferry_load_time, and until pieces of chunks have come to whom they reach last: a link
+ * waits for that as long as it has nothing else to do, the less the more sources there are.
+ */
 double ferry_routes_time(const struct ferry_routes *routes);
 
 /** Round the rings, each chunk on one of them, as many as each has a part in the speed. */

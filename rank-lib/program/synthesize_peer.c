@@ -13,7 +13,7 @@
 #include <math.h>
 
 #define CLOSE       0.02  /* a part of the time: so much is no difference */
-#define MOST_CHUNKS 12    /* that a block is divided into */
+#define MOST_CHUNKS 24    /* that a block is divided into */
 #define MOST_PUTS   8192  /* of a program */
 #define MANY_RANKS  16    /* more than these: less search */
 
@@ -115,13 +115,15 @@ struct choice {
 	struct ferry_links links; /* ports as well */
 	uint32_t nranks;
 	uint64_t sources;
+	struct ferry_ring rings[FERRY_MOST_RINGS];
+	uint32_t nrings;
 	struct ferry_routes best;
 	double time, least; /* least: no routes can need less */
 };
 
 static bool is_good(const struct choice *choice)
 {
-	return choice->time <= choice->least * (1 + CLOSE);
+	return choice->best.routes && choice->time <= choice->least * (1 + CLOSE);
 }
 
 /* Takes or frees the routes. What needs more chunks, or more ranks to forward them, must be faster by something. */
@@ -139,39 +141,39 @@ static void consider(struct choice *choice, struct ferry_routes *routes)
 
 /*
  * The least time that any routes need: what each rank lacks must come in over its links, and what all lack must go out
- * of all of them. 0 where the host helps.
+ * of all ports. Where the host brings some of it, the latter alone, as other ranks may have it from there by other
+ * routes.
  */
 static double find_least(const struct choice *choice)
 {
 	const struct ferry_links *links = &choice->links;
-	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources);
+	uint32_t n = choice->nranks, nsources = (uint32_t)__builtin_popcountll(choice->sources), brought = 0;
 	double least = 0, out = 0;
 	for (uint32_t rank = 0; rank < n; rank++)
-		if (choice->best.from_host[rank])
-			return 0;
+		brought += choice->best.from_host[rank];
 	for (uint32_t rank = 0; rank < n; rank++) {
 		double comes = 0;
 		for (uint32_t other = 0; other < n; other++)
 			comes += fminf(links->port[other], links->speed[other][rank]);
 		out += links->port[rank];
-		uint32_t lacks = nsources - (uint32_t)(choice->sources >> rank & 1);
-		least = lacks ? fmax(least, lacks / comes) : least;
-		least = choice->sources >> rank & 1 ? fmax(least, 1 / links->port[rank]) : least;
+		uint32_t is_source = choice->sources >> rank & 1, lacks = nsources - is_source;
+		if (lacks && !brought)
+			least = fmax(least, lacks / comes);
+		if (is_source && !brought)
+			least = fmax(least, 1 / links->port[rank]);
 	}
-	return fmax(least, nsources * (n - 1.0) / out);
+	return fmax(least, (nsources * (n - 1.0) - brought) / out);
 }
 
-static bool try_rings(struct choice *choice, uint32_t most_chunks)
+static bool try_rings(struct choice *choice, uint32_t nchunks)
 {
-	struct ferry_ring rings[FERRY_MOST_RINGS];
 	struct ferry_routes routes;
-	uint32_t nrings = ferry_rings_find(&choice->links, choice->nranks, rings);
-	for (uint32_t nchunks = 1; nrings && nchunks <= most_chunks && !is_good(choice); nchunks++) {
-		if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
-			return false;
-		ferry_routes_go_round(&routes, rings, nrings);
-		consider(choice, &routes);
-	}
+	if (!choice->nrings || is_good(choice))
+		return true;
+	if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
+		return false;
+	ferry_routes_go_round(&routes, choice->rings, choice->nrings);
+	consider(choice, &routes);
 	return true;
 }
 
@@ -179,6 +181,8 @@ static bool try_trees(struct choice *choice, uint32_t nchunks, double limit)
 {
 	struct ferry_routes routes;
 	uint32_t rounds = choice->nranks > MANY_RANKS ? 1 : 8;
+	if (is_good(choice))
+		return true;
 	if (!ferry_routes_begin(&routes, &choice->links, choice->nranks, choice->sources, nchunks))
 		return false;
 	ferry_routes_go(&routes, limit);
@@ -193,16 +197,18 @@ static bool try_trees(struct choice *choice, uint32_t nchunks, double limit)
 /* The best routes there are, in choice->best. False: no memory. */
 static bool choose(struct choice *choice, uint32_t most_chunks)
 {
-	static const uint32_t chunks[] = {1, 2, 3, 4, 6, 7, 8, 12};
+	static const uint32_t chunks[] = {1, 2, 3, 4, 6, 7, 8, 12, 16, 24};
 	choice->least = INFINITY;
 	if (!try_trees(choice, 1, INFINITY))
 		return false;
 	choice->least = find_least(choice);
-	bool made = is_good(choice) || try_rings(choice, most_chunks);
+	if (!is_good(choice))
+		choice->nrings = ferry_rings_find(&choice->links, choice->nranks, choice->rings);
+	bool made = true;
 	for (uint32_t i = 0; made && i < sizeof chunks / sizeof *chunks && chunks[i] <= most_chunks; i++)
-		if (!is_good(choice))
-			made = try_trees(choice, chunks[i], choice->least * (1 + CLOSE / 2)) &&
-			       try_trees(choice, chunks[i], 0);
+		made = try_rings(choice, chunks[i]) &&
+		       try_trees(choice, chunks[i], choice->least * (1 + CLOSE / 2)) &&
+		       try_trees(choice, chunks[i], 0);
 	return made;
 }
 
