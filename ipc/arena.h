@@ -12,11 +12,12 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
- * its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that gives up
- * before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`, the router
- * `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line:
- * `up` and the slot heads its source, `down` and the post its destination. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the
+ * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
+ * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
+ * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Doorbells: anybody. `failed`:
+ * anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -100,7 +101,8 @@ struct ferry_rank_line {
 	struct ferry_board board[2];
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
-	_Atomic uint32_t mover; /* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
+	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
+	_Atomic uint32_t mover;
 	char pad0[52];
 	struct ferry_failure failure;
 	char pad1[120];

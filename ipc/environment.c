@@ -53,8 +53,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "port=100: what a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2. Unset: "
 	 "as fast as memory, and no links between devices."},
 	{"FERRY_FABRICS", "",
-	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), or "
-	 "both, as host,peer. Unset: both on GPUs, the host on host devices."},
+	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
+	 "or both, as host,peer. Unset: both on GPUs, the host on host devices."},
 	{"FERRY_SHARES", "",
 	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. Unset: by the "
 	 "rates that ferry-perf limits has measured; without those peers carry all that they can."},

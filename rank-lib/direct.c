@@ -79,7 +79,7 @@ static ferryResult_t member_land(struct ferry_member *member, struct ferry_call 
 {
 	(void)call, (void)bytes;
 	if (name->index != FERRY_LANDING_DIRECT || !direct_of(member)->device->copier->ops->push)
-		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, into whose memory its device cannot push",
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose memory its device does not reach",
 		                  member->rank, peer);
 	landing->address = (char *)(uintptr_t)name->offset;
 	landing->process = name->generation == (uint64_t)getpid() ? 0 : (int64_t)name->generation;

@@ -38,9 +38,9 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		message->puts = puts && message->bytes > FERRY_EAGER_BYTES;
 		if (!message->bytes)
 			continue;
+		bool landing = message->puts && request->direction == FERRY_DOWN;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
-		                                          submission, pin, message->puts && request->direction == FERRY_DOWN,
-		                                          &message->buffer);
+		                                          submission, pin, landing, &message->buffer);
 		if (result && !ferry_exports_refused(result))
 			return result;
 		if (!result)

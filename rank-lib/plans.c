@@ -38,7 +38,8 @@ static ferryResult_t synthesize(const struct ferry_plans *plans, const struct fe
 	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, key->count,
 	                                            ferry_type_size(key->type), &host);
 	if (!result && (host || !key->count))
-		result = ferry_program_synthesize(key->collective, plans->topology, key->root, add_part(parts, 0, host));
+		result = ferry_program_synthesize(key->collective, plans->topology, key->root,
+		                                  add_part(parts, 0, host));
 	if (!result && host < key->count)
 		result = ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
 		                                       key->root, add_part(parts, host, key->count - host));

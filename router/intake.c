@@ -363,7 +363,8 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
 {
-	struct mapped_call *mapped = call_new(intake, head, 2 * intake->nmessages, intake->nmessages, intake->nmessages, 1);
+	struct mapped_call *mapped = call_new(intake, head, 2 * intake->nmessages, intake->nmessages, intake->nmessages,
+	                                      1);
 	if (!mapped)
 		return no_memory();
 	for (uint32_t i = 0; i < intake->nmessages; i++) {

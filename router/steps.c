@@ -46,9 +46,9 @@ static void reach(struct ferry_steps *steps, const struct ferry_instr *instr)
 	bool forwards = instr->flags & FERRY_INSTR_FORWARDS && instr->opcode == FERRY_PUT;
 	uint64_t end = instr->user_offset + instr->length;
 	uint64_t sends = ferry_opcode_sends(instr->opcode) && !forwards ? end : 0;
-	uint64_t receives = instr->opcode == FERRY_COPY                          ? instr->user_destination + instr->length
-	                    : ferry_opcode_receives(instr->opcode) || forwards ? end
-	                                                                         : 0;
+	uint64_t receives = ferry_opcode_receives(instr->opcode) || forwards ? end : 0;
+	if (instr->opcode == FERRY_COPY)
+		receives = instr->user_destination + instr->length;
 	if (!instr->length)
 		return;
 	if (sends > steps->reach[FERRY_UP])

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The D2Hs, H2Ds, PUTs, LANDs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes run. Made once
- * per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
+ * The D2Hs, H2Ds, PUTs, LANDs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
+ * run. Made once per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
  */
 #ifndef FERRY_ROUTER_STEPS_H
 #define FERRY_ROUTER_STEPS_H

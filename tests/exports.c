@@ -293,7 +293,8 @@ static void memory_that_cannot_be_exported_is_told_apart(void **state)
 	assert_non_null(strstr(ferry_last_message(), "handle"));
 	name_of(at, PIECE, NEVER);
 	/* What is no memory of the device at all is another matter. */
-	assert_int_equal(ferry_exports_name(exports, host, sizeof host, NEVER, false, false, &name), ferryInvalidArgument);
+	assert_int_equal(ferry_exports_name(exports, host, sizeof host, NEVER, false, false, &name),
+	                 ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary, 1 << 20, NEVER, &name), ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary, 0, NEVER, &name), ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary + 8, UINT64_MAX - 4, NEVER, &name), ferryInvalidArgument);

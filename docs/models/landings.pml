@@ -13,8 +13,8 @@
  * nobody is putting any more the router says that it has let go: the stream goes on, and the buffer is the
  * application's.
  *
- * Checked: no copy begins, goes on or ends while the buffer is not ready; whoever shuts the table comes to the end; rank
- * 0's lane lets go of what it took.
+ * Checked: no copy begins, goes on or ends while the buffer is not ready; whoever shuts the table comes to the end;
+ * rank 0's lane lets go of what it took.
  *
  * Each of these breaks it, as scripts/check-models shows:
  *   -DNO_AGREEMENT   rank 0 puts as soon as its own stream has reached the call
