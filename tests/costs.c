@@ -74,7 +74,8 @@ static void rates_of_the_fabrics_are_those_of_the_slowest_gpu(void **state)
 {
 	static const char windows[] =
 	        "\"windows\": [{\"gpus\": 1, \"both\": {\"d2h\": 90, \"h2d\": 90}},"
-	        "{\"gpus\": 2, \"both\": {\"d2h\": 70, \"h2d\": 40}}, {\"gpus\": 2, \"both\": {\"d2h\": 60, \"h2d\": 50}}],"
+	        "{\"gpus\": 2, \"both\": {\"d2h\": 70, \"h2d\": 40}},"
+	        "{\"gpus\": 2, \"both\": {\"d2h\": 60, \"h2d\": 50}}],"
 	        "\"copy\": {\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"d2h\": 50, \"h2d\": 50}}";
 	struct ferry_costs costs;
 	char text[1024];

@@ -82,7 +82,8 @@ static void what_gains_less_than_two_percent_is_the_peers_alone(void **state)
 static void what_a_device_moves_decides_not_the_block(void **state)
 {
 	(void)state;
-	uint64_t whole = ferry_share_of_host(&made_up, 7ull << 24, 1), block = ferry_share_of_host(&made_up, 1 << 24, 7);
+	uint64_t whole = ferry_share_of_host(&made_up, 7ull << 24, 1);
+	uint64_t block = ferry_share_of_host(&made_up, 1 << 24, 7);
 	assert_true(whole > 0 && block > 0 && block <= whole / 7 && block + 4096 > whole / 7);
 }
 
