@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/host_links.h"
 #include "ipc/rankset.h"
+#include "rank-lib/program/shares.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,17 +132,17 @@ static bool all_are(const struct ferry_rank *rank, enum ferry_mover_kind mover)
 static bool find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
-	uint64_t everyone = ferry_rankset_all((uint32_t)rank->nranks);
+	bool all = true;
 	for (int from = 0; from < rank->nranks; from++) {
 		uint32_t domain = rank->shared.rank_domain[from];
 		uint64_t reach = atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from],
 		                                      memory_order_relaxed);
-		if ((reach & everyone) != everyone)
-			return false;
-		for (int to = 0; to < rank->nranks; to++)
-			fabrics->links.speed[from][to] = to == from ? 0 : 1;
+		for (int to = 0; to < rank->nranks; to++) {
+			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
+			all &= reach >> to & 1;
+		}
 	}
-	return true;
+	return all;
 }
 
 /* Of host devices: those that are modelled, else all are memory. */
@@ -150,7 +151,8 @@ static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 	struct ferry_host_links machine;
 	uint32_t nranks = (uint32_t)fabrics->rank->nranks;
 	ferryResult_t result = ferry_host_links_load(&machine);
-	if (!result && machine.peers)
+	fabrics->speeds = !result && machine.peers;
+	if (fabrics->speeds)
 		return ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, &fabrics->links);
 	for (uint32_t from = 0; !result && from < nranks; from++)
 		for (uint32_t to = 0; to < nranks; to++)
@@ -184,6 +186,14 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 static bool peers_take(enum ferry_collective collective)
 {
 	return !ferry_collective_reduces(collective) && collective != FERRY_ALLTOALLV;
+}
+
+/*
+ * How many blocks the busiest device sends or receives. Chains and trees of a Broadcast hand on the whole as it comes.
+ */
+static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
+{
+	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
 }
 
 /* Whether peers may carry anything, and can. */
@@ -224,14 +234,53 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
                                    size_t element, uint64_t *host)
 {
 	bool can;
-	(void)element;
 	*host = count;
 	if (!peers_take(collective))
 		return ferrySuccess;
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;
-	bool alone = (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST]) || fabrics->host_share <= 0;
-	*host = alone ? 0 : (uint64_t)((double)count * fabrics->host_share);
+	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
+	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		*host = 0;
+	else if (fabrics->host_share >= 0)
+		*host = (uint64_t)((double)count * fabrics->host_share);
+	else
+		*host = ferry_share_of_host(fabrics->costs, count * element, blocks) / element;
 	return ferrySuccess;
+}
+
+/* ---- shown ---- */
+
+static void print_links(const struct ferry_fabrics *fabrics, FILE *out)
+{
+	int nranks = fabrics->rank->nranks, pairs = 0;
+	float slowest = 0, fastest = 0;
+	for (int from = 0; from < nranks; from++)
+		for (int to = 0; to < nranks; to++) {
+			float speed = fabrics->links.speed[from][to];
+			if (!(speed > 0))
+				continue;
+			slowest = !pairs || speed < slowest ? speed : slowest;
+			fastest = speed > fastest ? speed : fastest;
+			pairs++;
+		}
+	fprintf(out, ", links %d of %d", pairs, nranks * (nranks - 1));
+	if (pairs && fabrics->speeds)
+		fprintf(out, " of %g to %g GB/s", (double)slowest, (double)fastest);
+	if (fabrics->costs->push > 0)
+		fprintf(out, ", a GPU pushes %g GB/s and moves %g by the host (ferry-perf limits)",
+		        fabrics->costs->push, fabrics->costs->host);
+}
+
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out)
+{
+	double share = count ? (double)host / (double)count : 1;
+	fprintf(out, ", fabrics");
+	if (host || !count)
+		fprintf(out, " %s=%.4g", names[FERRY_FABRIC_HOST], share);
+	if (host < count)
+		fprintf(out, "%s%s=%.4g", host ? "," : " ", names[FERRY_FABRIC_PEER], 1 - share);
+	if (fabrics->settled)
+		print_links(fabrics, out);
 }

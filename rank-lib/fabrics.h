@@ -10,15 +10,20 @@
 #include "rank-lib/program/program.h"
 #include "rank-lib/rank.h"
 
+#include <stdio.h>
+
 enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_NUM_FABRICS };
 
 struct ferry_fabrics {
-	struct ferry_rank *rank; /* constant, from who makes the communicator */
+	/* constant, from who makes the communicator; costs: of GPUs, without rates where they are not read */
+	struct ferry_rank *rank;
+	const struct ferry_costs *costs;
 	bool named, wanted[FERRY_NUM_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
 	uint64_t stall_ns;
 	/* once settled */
 	bool settled, able, peers; /* able: there are links; peers: calls take them */
+	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	struct ferry_links links;
 };
 
@@ -27,6 +32,12 @@ ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
 /** Tells the other ranks who moves this one's data. */
 void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover);
+
+/**
+ * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
+ * and the links if it is settled which there are.
+ */
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out);
 
 /**
  * What the fabrics carry of each block of `count` elements: *host, and the rest the peers, whose program would be of

@@ -125,6 +125,15 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 	return ferrySuccess;
 }
 
+/* A user's program says itself which ways it takes. */
+static void show_fabrics(const struct ferry_plans *plans, const struct ferry_plan_key *key)
+{
+	uint64_t host;
+	if (plans->rank->nranks > 1 && !key->program &&
+	    !ferry_fabrics_divide(plans->fabrics, key->collective, key->count, ferry_type_size(key->type), &host))
+		ferry_fabrics_print(plans->fabrics, host, key->count, stderr);
+}
+
 static void show(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
 	const struct ferry_plan *plan = entry->plan;
@@ -144,6 +153,7 @@ static void show(const struct ferry_plans *plans, const struct ferry_plan_entry 
 	if (plan->flags & FERRY_PLAN_DMA)
 		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", costs->issue_ns, costs->link,
 		        costs->measured ? "ferry-perf limits" : "not measured here");
+	show_fabrics(plans, &entry->key);
 	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }
 

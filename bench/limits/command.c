@@ -101,10 +101,12 @@ int limits_command(int argc, char **argv)
 	                                 .parser = parse,
 	                                 .doc = "Measures what this machine can do at most: copies between GPUs and "
 	                                        "host memory, alone and together, in and "
-	                                        "out of cache; their fixed costs; flags between host and GPU; "
+	                                        "out of cache; from GPU to GPU, one way, both ways and all at once; "
+	                                        "their fixed costs; flags between host and GPU; "
 	                                        "reductions by cores. Prints a table and writes "
-	                                        "a JSON file, which ferry-perf reads to show each row's limit. Takes "
-	                                        "about half a minute; run it on a quiet "
+	                                        "a JSON file, from which ferry-perf shows each row's limit and "
+	                                        "communicators choose what each fabric carries. Takes "
+	                                        "about half a minute, more with many GPUs; run it on a quiet "
 	                                        "machine.\vWithout a GPU it measures the cores alone."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";
