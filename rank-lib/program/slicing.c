@@ -60,8 +60,8 @@
  * one slice's time for each hop beyond the first: so it is cut, but not so finely that starting copies counts.
  */
 #define PUT_MOST (1u << 30) /* what a plan may say */
-#define PUT_DEPTH 16
-#define PUT_FORWARD_LEAST (256u << 10)
+#define PUT_DEPTH 64
+#define PUT_FORWARD_LEAST (64u << 10)
 #define PUT_FORWARD_MOST (16u << 20)
 
 static uint64_t up_to_line(uint64_t bytes)
