@@ -29,6 +29,7 @@ static float *sink;
 static int blocks;
 static double alone_call_us;
 static bool gathers, nccl, graph; /* what the calls are */
+static double only_ms;            /* of kernels; 0: 0.1, 1 and 5 */
 
 static __global__ void compute(long iterations, float *out)
 {
@@ -164,10 +165,10 @@ static void prepare(double *us_per_iteration)
 
 static void usage(FILE *to)
 {
-	fprintf(to, "Usage: ferryrun --fork -n GPUS -- ferry-beside [allreduce|allgather] [nccl] [graph]\n"
+	fprintf(to, "Usage: ferryrun --fork -n GPUS -- ferry-beside [allreduce|allgather] [nccl] [graph] [MS]\n"
 	            "What kernels that fill the GPU and AllReduce (or AllGather) of 256 MiB take from each other.\n"
 	            "nccl: calls of NCCL (FERRY_NCCL_LIBRARY) instead of Ferry's; graph: replays of a captured "
-	            "call.\n");
+	            "call;\nMS: kernels of so many milliseconds (default: of 0.1, then 1, then 5).\n");
 }
 
 static bool read_words(int argc, char **argv)
@@ -176,8 +177,9 @@ static bool read_words(int argc, char **argv)
 		gathers |= !strcmp(argv[i], "allgather");
 		nccl |= !strcmp(argv[i], "nccl");
 		graph |= !strcmp(argv[i], "graph");
+		only_ms = atof(argv[i]) > 0 ? atof(argv[i]) : only_ms;
 		if (strcmp(argv[i], "allreduce") && strcmp(argv[i], "allgather") && strcmp(argv[i], "nccl") &&
-		    strcmp(argv[i], "graph"))
+		    strcmp(argv[i], "graph") && !(atof(argv[i]) > 0))
 			return false;
 	}
 	return true;
@@ -207,7 +209,10 @@ int main(int argc, char **argv)
 		       graph ? ", replayed" : "", ROUNDS, "kernels", "alone", "beside", "longer", "", "calls alone",
 		       "beside", "slower");
 	for (double kernel_ms : {0.1, 1.0, 5.0})
-		compare(kernel_ms, us_per_iteration);
+		if (!only_ms)
+			compare(kernel_ms, us_per_iteration);
+	if (only_ms)
+		compare(only_ms, us_per_iteration);
 	crew_close();
 	return 0;
 }
