@@ -262,6 +262,8 @@ static ferryResult_t say_refused(const char *path, int error, const struct patie
 {
 	if (patience->given_up && atomic_load(patience->given_up))
 		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
+	if (error == EAGAIN && !patience->seconds)
+		return ferry_fail(ferryRemoteError, "the router on %s takes no connection now", path);
 	if (error == EAGAIN)
 		return ferry_fail(ferryRemoteError,
 		                  "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
@@ -306,6 +308,12 @@ bool ferry_attach_nobody(ferryResult_t result)
 ferryResult_t ferry_attach_connect(const char *path, int *connection)
 {
 	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	return connect_within(path, connection, &patience);
+}
+
+ferryResult_t ferry_attach_connect_now(const char *path, int *connection)
+{
+	struct patience patience = patience_for(0, NULL);
 	return connect_within(path, connection, &patience);
 }
 
@@ -451,7 +459,7 @@ static ferryResult_t say_silent(int connection, const struct patience *patience,
 	                  patience->seconds);
 }
 
-static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, int received)
+ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply)
 {
 	reply->message[sizeof reply->message - 1] = '\0';
 	if (reply->magic != FERRY_ATTACH_MAGIC || reply->abi != FERRY_ATTACH_ABI)
@@ -460,8 +468,14 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 		                  reply->magic, reply->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
 	if (reply->result >= ferryNumResults)
 		return ferry_fail(ferryInternalError, "the router answers with result %u", reply->result);
-	if (reply->result)
-		return ferry_fail((ferryResult_t)reply->result, "%s", reply->message);
+	return reply->result ? ferry_fail((ferryResult_t)reply->result, "%s", reply->message) : ferrySuccess;
+}
+
+static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, int received)
+{
+	ferryResult_t result = ferry_attach_check_reply(reply);
+	if (result)
+		return result;
 	if (wanted && received == LOST)
 		return ferry_fail(ferrySystemError,
 		                  "the router's reply came without its arena: this process has no descriptor left for "
@@ -591,7 +605,7 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 		                                   "it has not answered for %u s: it is stopped, busy, or hangs",
 		                                   patience->seconds)
 		                      : ferry_fail(ferryRemoteError, "it closed the connection");
-	ferryResult_t result = check_reply(&reply, false, -1);
+	ferryResult_t result = ferry_attach_check_reply(&reply);
 	if (!result)
 		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
 	return result;

@@ -99,6 +99,9 @@ ferryResult_t ferry_attach_listen(const char *path, int *listener);
  */
 ferryResult_t ferry_attach_connect(const char *path, int *connection);
 
+/** The same for who does not wait: ferryRemoteError if it takes no connection at this moment. */
+ferryResult_t ferry_attach_connect_now(const char *path, int *connection);
+
 /**
  * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50
  * ms once *given_up is not 0.
@@ -167,6 +170,12 @@ ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
  * to be closed.
  */
 ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes);
+
+/**
+ * For who has sent a message and received the whole reply by itself: the router's failure as ferry_fail's, or
+ * ferryRefused where it speaks another version. The reply's message ends within it afterwards.
+ */
+ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply);
 
 /** True once the other end has closed. */
 bool ferry_attach_closed(int connection);
