@@ -166,8 +166,9 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 	close(clients->spare);
 	int descriptor = ferry_descriptor_above(accept4(clients->listener, NULL, NULL, SOCK_CLOEXEC));
 	if (descriptor >= 0) {
-		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s%s",
-		           clients->jobs->domain, clients->count, strerror(error), ferry_descriptors_hint(error));
+		ferry_fail(ferrySystemError, "the router of domain %u has %zu client%s and cannot take another: %s%s",
+		           clients->jobs->domain, clients->count, clients->count == 1 ? "" : "s", strerror(error),
+		           ferry_descriptors_hint(error));
 		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		close(descriptor);

@@ -259,6 +259,32 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
 }
 
+static void who_is_refused_hears_how_many_clients_there_are(void **state)
+{
+	(void)state;
+	struct rlimit before, none;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS};
+	int connections[2];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	for (int i = 0; i < 2; i++)
+		connections[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(connections[0], (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(ferry_attach_call(connections[0], &message, NULL, NULL), ferrySuccess);
+	int next = fcntl(0, F_DUPFD, 3); /* the lowest that is free */
+	close(next);
+	none = (struct rlimit){(rlim_t)next, before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(connect(connections[1], (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(ferry_attach_call(connections[1], &message, NULL, NULL), ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), " has 1 client and cannot take another"));
+	setrlimit(RLIMIT_NOFILE, &before);
+	for (int i = 0; i < 2; i++)
+		close(connections[i]);
+}
+
 static int descriptors_open(void)
 {
 	int count = 0;
@@ -478,20 +504,21 @@ static void a_rank_hears_who_died_while_its_router_waited_for_another(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(another_abi_and_garbage_are_answered_and_closed),
-		TEST(another_user_is_refused),
-		TEST(a_second_router_on_the_socket_is_refused),
-		TEST(a_job_over_the_limit_is_told_how_much_is_left),
-		TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
-		TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
-		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
-		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
-		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
-		TEST(a_process_without_descriptors_is_told_so),
-		TEST(a_router_leaves_the_socket_of_its_successor_alone),
-		TEST(a_router_replaces_no_socket_that_somebody_listens_on),
-		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
-		TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
+	        TEST(another_abi_and_garbage_are_answered_and_closed),
+	        TEST(another_user_is_refused),
+	        TEST(a_second_router_on_the_socket_is_refused),
+	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
+	        TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
+	        TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
+	        TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
+	        TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
+	        TEST(who_is_refused_hears_how_many_clients_there_are),
+	        TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
+	        TEST(a_process_without_descriptors_is_told_so),
+	        TEST(a_router_leaves_the_socket_of_its_successor_alone),
+	        TEST(a_router_replaces_no_socket_that_somebody_listens_on),
+	        TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
+	        TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	return cmocka_run_group_tests(tests, NULL, NULL);
