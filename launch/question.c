@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/question.h"
 
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
 
@@ -113,8 +114,8 @@ static ferryResult_t connect_to(struct ferry_question *question)
 	struct ferry_router_report *router = &question->router;
 	struct ucred peer;
 	socklen_t bytes = sizeof peer;
-	ferryResult_t result = ferry_attach_connect_now(router->socket.path, &question->connection);
-	bool nobody = ferry_attach_nobody(result); /* reads errno */
+	ferryResult_t result = ferry_endpoint_connect_now(router->socket.path, &question->connection);
+	bool nobody = ferry_endpoint_nobody(result); /* reads errno */
 	if (result)
 		question->connection = -1;
 	if (nobody || (result == ferryRefused && router->socket.path[0] == '@'))

@@ -2,6 +2,7 @@
 #include "router/clients.h"
 
 #include "ipc/descriptors.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "router/intake.h"
 
@@ -184,7 +185,7 @@ static void client_accept(struct ferry_clients *clients)
 			refuse_for_want(clients, errno);
 		return;
 	}
-	ferryResult_t result = ferry_attach_check_peer(descriptor);
+	ferryResult_t result = ferry_endpoint_check_peer(descriptor);
 	struct ferry_client *client = result ? NULL : calloc(1, sizeof *client);
 	if (!result && clients->count == clients->capacity) {
 		size_t capacity = clients->capacity ? 2 * clients->capacity : 64;

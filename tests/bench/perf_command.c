@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -668,7 +669,7 @@ static void workers_that_work_for_others_are_not_counted(void **state)
 	int listener;
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof path, "%s/router-0.sock", directory);
-	assert_int_equal(ferry_attach_listen(path, &listener), ferrySuccess);
+	assert_int_equal(ferry_endpoint_listen(path, &listener), ferrySuccess);
 	pid_t router = fork();
 	assert_true(router >= 0);
 	if (!router)
