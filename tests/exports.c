@@ -11,6 +11,7 @@
 
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "rank-lib/device/cuda.h"
 #include "rank-lib/device/open.h"
@@ -105,7 +106,7 @@ static void attach(const struct router_process *to)
 	int descriptor, words = memfd_create("words", MFD_CLOEXEC);
 	memset(message.key, 7, sizeof message.key);
 	assert_int_equal(device->ops->pieces->identify(device, message.gpu), ferrySuccess);
-	assert_int_equal(ferry_attach_connect(to->path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(to->path, &connection), ferrySuccess);
 	if (ferry_attach_exchange(connection, &message, NULL, &words, &reply, &descriptor, NULL))
 		fail_msg("%s", ferry_last_message());
 	close(words);

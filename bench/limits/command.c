@@ -23,13 +23,14 @@ struct arguments {
 	int devices;
 };
 
-enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES };
+enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES, KEY_PROGRAM };
 
 static const struct argp_option options[] = {
 	{"json", KEY_JSON, "FILE", 0,
 	 "Where to write the figures (default: FERRY_LIMITS, else ~/.cache/ferry/limits.json)", 0},
 	{"quick", KEY_QUICK, NULL, 0, "Shorter measurements, fewer windows: about 10 seconds, and more noise", 0},
 	{"devices", KEY_DEVICES, "N", 0, "Measure the first N GPUs (default: all)", 0},
+	{"program", KEY_PROGRAM, "FILE", OPTION_HIDDEN, "", 0}, /* else it is short for argp's --program-name */
 	{0}};
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -44,6 +45,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_DEVICES:
 		arguments->devices = (int)option_number(value, 1, FERRY_LIMITS_GPUS, "--devices", state);
+		return 0;
+	case KEY_PROGRAM:
+		argp_error(state, "--program %s: limits runs no program: ferry-perf COLLECTIVE --program FILE", value);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
