@@ -16,8 +16,8 @@
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
- * pair line: `up`, `pushed` and the slot heads its source, `down` and the post its destination. Doorbells: anybody.
- * `failed`: anybody, 0 to 1 only.
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Doorbells: anybody. `failed`:
+ * anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -133,7 +133,6 @@ struct ferry_pair_post {
 struct ferry_pair_line {
 	struct ferry_counter up;   /* value: slices published since the start; writer: source */
 	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
-	struct ferry_counter pushed; /* value: slices pushed since the start, which take no slot; writer: source */
 	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `up` covers the slice */
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */

@@ -225,14 +225,9 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 	return result;
 }
 
-/* Elements of each block of `count` that the host carries, where both can take it. */
-static uint64_t share(const struct ferry_fabrics *fabrics, uint64_t count, size_t element, uint32_t blocks)
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
 {
-	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
-		return 0;
-	if (fabrics->host_share >= 0)
-		return (uint64_t)((double)count * fabrics->host_share);
-	return ferry_share_of_host(fabrics->costs, count * element, blocks) / element;
+	return ask_peers(fabrics, puts);
 }
 
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
@@ -245,21 +240,14 @@ ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_col
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;
-	*host = share(fabrics, count, element, blocks_of(collective, (uint32_t)fabrics->rank->nranks));
+	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
+	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		*host = 0;
+	else if (fabrics->host_share >= 0)
+		*host = (uint64_t)((double)count * fabrics->host_share);
+	else
+		*host = ferry_share_of_host(fabrics->costs, count * element, blocks) / element;
 	return ferrySuccess;
-}
-
-ferryResult_t ferry_fabrics_divide_message(struct ferry_fabrics *fabrics, uint64_t count, size_t element,
-                                           uint64_t *host)
-{
-	bool can;
-	*host = count;
-	if (count * element <= FERRY_EAGER_BYTES)
-		return ferrySuccess;
-	ferryResult_t result = ask_peers(fabrics, &can);
-	if (!result && can)
-		*host = share(fabrics, count, element, 1);
-	return result;
 }
 
 /* ---- shown ---- */

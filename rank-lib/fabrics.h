@@ -53,11 +53,7 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 /* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
 #define FERRY_EAGER_BYTES (64u << 10)
 
-/**
- * The same for a message of `count` elements: *host of them go through the host's windows, the rest is pushed. At both
- * its ends alike.
- */
-ferryResult_t ferry_fabrics_divide_message(struct ferry_fabrics *fabrics, uint64_t count, size_t element,
-                                           uint64_t *host);
+/** Whether longer messages are pushed. The same on all ranks, waits and errors as above. */
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
 
 #endif

@@ -3,8 +3,6 @@
 
 #include "rank-lib/comm.h"
 
-#include <stdlib.h>
-
 /*
  * The plan of a built-in program, or of what FERRY_PROGRAM_PATH has in its place. That one may ask for more than there
  * is, of staging above all; every rank then sees it alike, and takes the built-in one.
@@ -136,56 +134,19 @@ ferryResult_t ferry_launch(const struct ferry_request *request)
 	return leave(request->comm, &visit, result);
 }
 
-/* A message goes through the host, is pushed, or is two: its beginning goes the one way, the rest the other. */
-static ferryResult_t divide_message(struct ferryComm *comm, const struct ferry_request *request,
-                                    struct ferry_request *parts, uint32_t *nparts)
-{
-	size_t element = ferry_type_size(request->type);
-	uint64_t host;
-	ferryResult_t result = ferry_fabrics_divide_message(&comm->fabrics, request->count, element, &host);
-	if (result)
-		return result;
-	if (host || !request->count) {
-		parts[*nparts] = *request;
-		parts[(*nparts)++].count = host;
-	}
-	if (host == request->count)
-		return ferrySuccess;
-	struct ferry_request *pushed = &parts[(*nparts)++];
-	*pushed = *request;
-	pushed->pushed = true;
-	pushed->count = request->count - host;
-	if (request->direction == FERRY_UP)
-		pushed->send = (const char *)request->send + host * element;
-	else
-		pushed->receive = (char *)request->receive + host * element;
-	return ferrySuccess;
-}
-
-static ferryResult_t launch_parts(struct ferryComm *comm, const struct ferry_request *parts, uint32_t nparts)
-{
-	struct ferry_stream_state stream;
-	ferryResult_t result = comm->device->ops->check_stream(comm->device, parts[0].stream, &stream);
-	if (result)
-		return result;
-	comm->numbers.messages_named |= stream.captures;
-	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, parts, nparts, &stream)
-	                                  : ferry_direct_pairs(&comm->direct, parts, nparts, &stream);
-}
-
 static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferryComm *comm = requests[0].comm;
-	struct ferry_request *parts = malloc(2ull * nrequests * sizeof *parts);
-	ferryResult_t result = parts ? ferrySuccess
-	                             : ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	uint32_t nparts = 0;
-	for (uint32_t i = 0; i < nrequests && !result; i++)
-		result = divide_message(comm, &requests[i], parts, &nparts);
+	struct ferry_stream_state stream;
+	bool puts;
+	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
 	if (!result)
-		result = launch_parts(comm, parts, nparts);
-	free(parts);
-	return result;
+		result = ferry_fabrics_push(&comm->fabrics, &puts);
+	if (result)
+		return result;
+	comm->numbers.messages_named |= stream.captures;
+	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, puts, &stream)
+	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, puts, &stream);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

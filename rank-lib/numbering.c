@@ -24,8 +24,7 @@ struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool
 	return number;
 }
 
-uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, bool pushed,
-                                 uint32_t peer)
+uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, uint32_t peer)
 {
-	return numbering->messages[direction][pushed][peer] += !numbering->messages_named;
+	return numbering->messages[direction][peer] += !numbering->messages_named;
 }

@@ -16,7 +16,7 @@ struct ferry_numbering {
 	bool made_alone;  /* the last of them must be alone */
 	uint64_t fixed;   /* numbers up to this one are in the order of making; UINT64_MAX: all */
 	bool fixed_alone; /* the last of those must be alone */
-	uint64_t messages[2][2][FERRY_MAX_RANKS]; /* given out so far, by direction, whether pushed, and peer */
+	uint64_t messages[2][FERRY_MAX_RANKS]; /* given out so far, by direction and peer */
 	/* some messages were captured: those made from then on are numbered as streams come to them */
 	bool messages_named;
 };
@@ -35,7 +35,6 @@ struct ferry_number ferry_numbering_next(struct ferry_numbering *numbering, bool
  * Of the message that is made now: its number, or, once such are numbered as streams come to them, how many were
  * numbered before.
  */
-uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, bool pushed,
-                                 uint32_t peer);
+uint64_t ferry_numbering_message(struct ferry_numbering *numbering, enum ferry_direction direction, uint32_t peer);
 
 #endif

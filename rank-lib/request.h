@@ -25,7 +25,6 @@ struct ferry_request {
 	ferryComm_t comm;    /* launch.c's to open */
 	ferryStream_t stream;
 	enum ferry_direction direction; /* SENDRECV: FERRY_UP sends */
-	bool pushed;                    /* SENDRECV: from device to device; launch.c's to decide */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;

@@ -54,7 +54,7 @@ void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member)
 		seat->calls_end = &seat->calls;
 		pthread_mutex_init(&seat->inbox_lock, NULL);
 		for (uint32_t peer = 0; peer < member->shared->nranks; peer++)
-			seat->message[0][peer] = seat->message[1][peer] = 1;
+			seat->message[peer] = 1;
 	}
 	pthread_mutex_lock(&lanes->lock);
 	member->lanes = lanes;

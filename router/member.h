@@ -59,8 +59,8 @@ struct ferry_seat {
 	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
 	uint32_t under_way;                    /* copies of its calls */
-	uint64_t message[2][FERRY_MAX_RANKS];  /* next message to or from each peer; [1]: of those that are pushed */
-	uint64_t slices[2][FERRY_MAX_RANKS];   /* of finished messages */
+	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
+	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;
@@ -79,8 +79,7 @@ struct ferry_order {
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
-	/* the last number given here, by direction, whether pushed, and peer */
-	uint64_t messages[2][2][FERRY_MAX_RANKS];
+	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };
 

@@ -91,7 +91,7 @@ void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
 		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++) {
 			struct ferry_transfer *transfer = &call->halves[direction].transfers[i];
-			uint64_t *last = &member->order.messages[direction][transfer->puts][transfer->peer];
+			uint64_t *last = &member->order.messages[direction][transfer->peer];
 			transfer->message = *last = (transfer->message > *last ? transfer->message : *last) + 1;
 		}
 	if (call->captured) {

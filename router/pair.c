@@ -147,12 +147,6 @@ static bool push(struct ferry_pushes *pushes, struct ferry_seat *seat, struct fe
 	       ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, 1);
 }
 
-/* Slices that the sender has published, of messages that go this way. */
-static uint64_t arrived(const struct ferry_pair_line *line, const struct ferry_transfer *transfer)
-{
-	return atomic_load_explicit(transfer->puts ? &line->pushed.value : &line->up.value, memory_order_acquire);
-}
-
 bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer)
 {
 	if (transfer->finished == transfer->nslices)
@@ -160,7 +154,8 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	if (seat->direction == FERRY_UP)
 		return true;
 	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
-	return transfer->current && transfer->base + transfer->nslices > arrived(line, transfer);
+	return transfer->current && transfer->base + transfer->nslices >
+	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
@@ -170,40 +165,42 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 	if (transfer->issued == transfer->nslices)
 		return false;
 	if (!transfer->current) {
-		if (seat->message[transfer->puts][transfer->peer] != transfer->message)
+		if (seat->message[transfer->peer] != transfer->message)
 			return false;
 		/* What nobody will take is not sent into the window, as if it had arrived (router/absence.h). */
 		if (seat->direction == FERRY_UP && ferry_leavers(seat->member->shared) >> transfer->peer & 1)
 			return false;
 		transfer->current = true;
-		transfer->base = seat->slices[transfer->puts][transfer->peer];
+		transfer->base = seat->slices[transfer->peer];
 		if (transfer->puts && seat->direction == FERRY_DOWN)
 			post(seat, transfer);
 	}
+	bool pushed = transfer->puts && transfer->length;
+	if (pushed && seat->direction == FERRY_UP && !find_landing(seat, call, transfer))
+		return false;
 	uint64_t slice = transfer->base + transfer->issued;
 	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
 	uint64_t bytes = transfer->length - start < transfer->slice ? transfer->length - start : transfer->slice;
 	struct ferry_pair_slot *slot = &line->slots[slice % FERRY_PAIR_SLOTS];
-	if (seat->direction == FERRY_UP && transfer->puts)
-		return find_landing(seat, call, transfer) && push(pushes, seat, call, transfer, start, bytes);
 	if (seat->direction == FERRY_UP) {
 		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
 		atomic_store_explicit(&slot->message, transfer->message, memory_order_relaxed);
 		atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
 		atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
+		if (pushed)
+			return push(pushes, seat, call, transfer, start, bytes);
 		return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, window,
 		                                                        transfer->user + start, bytes, true);
 	}
-	if (slice >= arrived(line, transfer))
+	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire))
 		return false;
-	/* Of what is pushed the sender has found that they agree. */
-	if (!transfer->issued && !transfer->puts && !message_agrees(seat, transfer, slot))
+	if (!transfer->issued && !message_agrees(seat, transfer, slot))
 		return false;
 	/* What was pushed is there: it only takes its turn. */
 	return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, transfer->user + start,
-	                                                        window, transfer->puts ? 0 : bytes, true);
+	                                                        window, pushed ? 0 : bytes, true);
 }
 
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer)
@@ -211,15 +208,13 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
 	bool up = seat->direction == FERRY_UP;
 	uint64_t peer = 1ull << transfer->peer;
-	if (transfer->puts && !up)
-		return; /* there is no slot to be free again */
-	atomic_store_explicit(transfer->puts ? &line->pushed.value : up ? &line->up.value : &line->down.value,
-	                      transfer->base + transfer->finished, memory_order_release);
+	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished,
+	                      memory_order_release);
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 
 void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer)
 {
-	seat->message[transfer->puts][transfer->peer]++;
-	seat->slices[transfer->puts][transfer->peer] += transfer->nslices;
+	seat->message[transfer->peer]++;
+	seat->slices[transfer->peer] += transfer->nslices;
 }

@@ -6,9 +6,8 @@
  * thread that has the seat.
  *
  * Where devices reach each other's memory, the sender pushes instead: the receiver posts where its buffer is when it is
- * the message's turn, which is once its stream has come to it, and the sender, if the two agree, copies straight into
- * it. Both ends know beforehand which of the two ways it is (rank-lib/fabrics.h). Messages of each way are in an order
- * of their own, so that one may be two, a part each way, that move at once.
+ * the message's turn, which is once its stream has come to it, and the sender copies straight into it. The slots then
+ * have heads alone. Both ends know beforehand which of the two ways it is (rank-lib/fabrics.h).
  */
 #ifndef FERRY_ROUTER_PAIR_H
 #define FERRY_ROUTER_PAIR_H
