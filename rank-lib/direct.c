@@ -74,10 +74,10 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 }
 
 /* Host devices: memory of a process of the same user, which it has told the address of. */
-static ferryResult_t member_land(struct ferry_member *member, struct ferry_call *call, uint32_t peer,
-                                 const struct ferry_buffer_name *name, uint64_t bytes, struct ferry_landing *landing)
+static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                 uint64_t bytes, struct ferry_landing *landing)
 {
-	(void)call, (void)bytes;
+	(void)bytes;
 	if (name->index != FERRY_LANDING_DIRECT || !direct_of(member)->device->copier->ops->push)
 		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose memory its device does not reach",
 		                  member->rank, peer);

@@ -175,9 +175,6 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 	if (result)
 		return result;
 	fabrics->settled = true;
-	if (!fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
-		return ferry_fail(ferryInvalidUsage,
-		                  "FERRY_FABRICS=peer, and not all ranks' devices can push into each other's memory");
 	return ferrySuccess;
 }
 
@@ -204,6 +201,9 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 	if (unwanted || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
 		return ferrySuccess;
 	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
+	if (!result && !fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and not all ranks' devices can push into "
+		                                       "each other's memory");
 	*can = !result && fabrics->peers;
 	return result;
 }

@@ -123,7 +123,7 @@ void ferry_call_arm(struct ferry_call *call, uint32_t bank)
 		for (uint32_t i = 0; i < half->ntransfers; i++) {
 			struct ferry_transfer *transfer = &half->transfers[i];
 			transfer->issued = transfer->finished = transfer->open = 0;
-			transfer->current = false;
+			transfer->current = transfer->told = false;
 			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
 				transfer->destination = NULL; /* each run finds out anew where it lands */
 		}

@@ -19,6 +19,7 @@ struct ferry_transfer {
 	char *user;                    /* the device's side */
 	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
 	int64_t process;               /* PUT, and what is pushed: as in struct ferry_landing */
+	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: let go of */
 	uint64_t length;               /* bytes */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
@@ -32,6 +33,7 @@ struct ferry_transfer {
 	uint32_t type;
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
 	bool puts;                     /* pushed into the destination's buffer, which is `landing` there */
+	bool told;                     /* the same: its destination can see what is about to be pushed */
 	struct ferry_buffer_name landing;
 };
 

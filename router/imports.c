@@ -65,10 +65,12 @@ static ferryResult_t say_unknown(const struct ferry_imports *imports, const stru
 	                  (unsigned long long)mapped);
 }
 
-/* Under the lock. */
+/* Under the lock. What has not been exported as a landing nobody puts into, whoever names it. */
 static char *start_for(const struct ferry_imports *imports, const struct ferry_import *import,
                        const struct ferry_gpu *gpu)
 {
+	if (!import->landings)
+		return NULL;
 	if (gpu == ferry_imports_gpu(imports))
 		return import->mapping.address;
 	for (uint32_t i = 0; i < import->nlandings; i++)

@@ -24,10 +24,8 @@ struct mapped_call {
 	struct ferry_intake *intake;
 	struct ferry_job_plan *plan; /* held; NULL: point to point */
 	struct ferry_word *word;
-	uint32_t turn, nimports, nlandings;
-	/* held: its own buffers; behind them those of ranks that it puts to, in each run anew (D2H lane; whose lane
-	   ends the run lets go of them) */
-	struct ferry_import *imports[];
+	uint32_t turn, nimports;
+	struct ferry_import *imports[]; /* held: its own buffers */
 };
 
 static struct ferry_intake *intake_of(struct ferry_member *member)
@@ -107,17 +105,10 @@ static bool started(const struct ferry_call *call)
 	                      : ferry_word_reached(mapped->word, mapped->turn);
 }
 
-static void let_go_of_landings(struct mapped_call *mapped)
-{
-	while (mapped->nlandings)
-		ferry_imports_let_go(mapped->imports[mapped->nimports + --mapped->nlandings]);
-}
-
 static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
-	struct mapped_call *mapped = (struct mapped_call *)call;
+	const struct mapped_call *mapped = mapped_of(call);
 	(void)result, (void)message; /* the rank asks its communicator */
-	let_go_of_landings(mapped);
 	ferry_word_pass(mapped->word, mapped->turn);
 }
 
@@ -128,7 +119,6 @@ static bool forgotten(const struct ferry_call *call)
 
 static void call_free(struct mapped_call *mapped)
 {
-	let_go_of_landings(mapped);
 	for (uint32_t i = 0; i < mapped->nimports; i++)
 		ferry_imports_release(mapped->imports[i]);
 	if (mapped->plan)
@@ -313,8 +303,8 @@ static ferryResult_t take_collective(struct ferry_intake *intake, const struct f
 	ferryResult_t result = check_collective(intake, head, steps->plan);
 	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
 	struct mapped_call *mapped =
-		result ? NULL : call_new(intake, head, 2 + (uint32_t)__builtin_popcountll(steps->puts_to),
-		                         steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
+		result ? NULL
+		       : call_new(intake, head, 2, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
 	if (!mapped) {
 		ferry_job_release_plan(plan);
 		return result ? result : no_memory();
@@ -363,8 +353,7 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
 {
-	struct mapped_call *mapped = call_new(intake, head, 2 * intake->nmessages, intake->nmessages, intake->nmessages,
-	                                      1);
+	struct mapped_call *mapped = call_new(intake, head, intake->nmessages, intake->nmessages, intake->nmessages, 1);
 	if (!mapped)
 		return no_memory();
 	for (uint32_t i = 0; i < intake->nmessages; i++) {
@@ -487,24 +476,31 @@ static bool take(struct ferry_member *member)
 	return found;
 }
 
-static ferryResult_t member_land(struct ferry_member *member, struct ferry_call *call, uint32_t peer,
-                                 const struct ferry_buffer_name *name, uint64_t bytes, struct ferry_landing *landing)
+static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                 uint64_t bytes, struct ferry_landing *landing)
 {
-	struct ferry_intake *intake = intake_of(member);
-	struct mapped_call *mapped = (struct mapped_call *)call;
+	const struct ferry_intake *intake = intake_of(member);
+	struct ferry_import *held;
 	struct ferry_imports *theirs = intake->job->imports[peer];
 	if (!theirs || !ferry_imports_gpu(theirs) || name->index == FERRY_LANDING_DIRECT)
 		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data this router does not move",
 		                  member->rank, peer);
-	ferryResult_t result =
-	        ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports), &landing->address,
-	                           &mapped->imports[mapped->nimports + mapped->nlandings]);
-	mapped->nlandings += !result;
+	ferryResult_t result = ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports),
+	                                          &landing->address, &held);
+	if (!result)
+		landing->hold = held;
 	return result;
+}
+
+static void member_let_go(struct ferry_member *member, void *hold)
+{
+	(void)member;
+	ferry_imports_let_go(hold);
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .land = member_land,
+                                                   .let_go = member_let_go,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,

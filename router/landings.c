@@ -26,7 +26,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	if (!bytes)
 		return true; /* all of them are empty */
 	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->bank], &theirs);
-	ferryResult_t result = member->ops->land(member, call, peer, &theirs.landing, bytes, &landing);
+	ferryResult_t result = member->ops->land(member, peer, &theirs.landing, bytes, &landing);
 	if (result) {
 		member->ops->fail(member, result, ferry_last_message());
 		return false;
@@ -37,6 +37,8 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 			continue;
 		transfer->destination = landing.address + transfer->step->instr->user_destination;
 		transfer->process = landing.process;
+		transfer->hold = landing.hold;
+		landing.hold = NULL;
 	}
 	return true;
 }
@@ -50,4 +52,15 @@ bool ferry_landings_find(struct ferry_member *member, struct ferry_call *call)
 		if (!find(member, call, ferry_rankset_lowest(left)))
 			break;
 	return true;
+}
+
+void ferry_landings_let_go(struct ferry_member *member, struct ferry_call *call)
+{
+	const struct ferry_half *half = &call->halves[FERRY_UP];
+	for (uint32_t i = 0; half->transfers && i < half->ntransfers; i++) { /* NULL: it has never run */
+		struct ferry_transfer *transfer = &half->transfers[i];
+		if (transfer->hold)
+			member->ops->let_go(member, transfer->hold);
+		transfer->hold = NULL;
+	}
 }

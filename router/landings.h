@@ -15,4 +15,10 @@
  */
 bool ferry_landings_find(struct ferry_member *member, struct ferry_call *call);
 
+/**
+ * Lets go of those that the call still has: its half is over, or its job has failed and nothing of it is under way. Who
+ * leaves waits for that, so it depends on copies alone: not on other ranks, nor on the call's own stream. D2H lane.
+ */
+void ferry_landings_let_go(struct ferry_member *member, struct ferry_call *call);
+
 #endif

@@ -93,8 +93,11 @@ static void end_half(struct ferry_seat *seat, struct ferry_call *call)
 {
 	call->halves[seat->direction].ended = ferry_call_number(call);
 	ferry_traffic_ends_call(seat);
-	if (seat->direction == FERRY_UP && call->captured)
-		call->stage = FERRY_CALL_MADE;
+	if (seat->direction == FERRY_UP) {
+		ferry_landings_let_go(seat->member, call);
+		if (call->captured)
+			call->stage = FERRY_CALL_MADE;
+	}
 	ferry_order_end_half(seat->member, call);
 }
 
@@ -107,6 +110,8 @@ static bool is_in_line(const struct ferry_call *call)
 static void unlink_call(struct ferry_seat *seat, struct ferry_call **link)
 {
 	struct ferry_call *call = *link;
+	if (seat->direction == FERRY_UP)
+		ferry_landings_let_go(seat->member, call);
 	seat->out_of_line -= !is_in_line(call);
 	*link = call->halves[seat->direction].next;
 	if (!*link)
@@ -190,6 +195,13 @@ static bool take_inbox(struct ferry_seat *seat)
 	return true;
 }
 
+/* Others' buffers: whether the calls end depends on the rank's streams, or on what it says of them. */
+static void let_go_of_all(struct ferry_seat *seat)
+{
+	for (struct ferry_call *call = seat->calls; call; call = call->halves[FERRY_UP].next)
+		ferry_landings_let_go(seat->member, call);
+}
+
 static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 {
 	const struct ferry_member_ops *ops = seat->member->ops;
@@ -202,6 +214,8 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	bool failed = ops->failed(seat->member);
 	if (failed && seat->under_way)
 		return progress; /* the device may still write to the buffers of what is under way */
+	if (failed && seat->direction == FERRY_UP)
+		let_go_of_all(seat);
 	/*
 	 * Callers run far ahead: of hundreds of calls in line the first of each bank can get on, and the rest is not
 	 * looked at.

@@ -102,7 +102,7 @@ static void post(struct ferry_seat *seat, const struct ferry_transfer *transfer)
 }
 
 /* Sender: true once the receiver has posted where its buffer is, which is *to then. */
-static bool find_landing(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+static bool find_landing(struct ferry_seat *seat, struct ferry_transfer *transfer)
 {
 	const struct ferry_pair_post *there = &line_of(seat, transfer, 0, NULL)->post;
 	if (transfer->destination)
@@ -120,14 +120,14 @@ static bool find_landing(struct ferry_seat *seat, struct ferry_call *call, struc
 		disagree(seat, transfer, theirs);
 		return false;
 	}
-	ferryResult_t result = seat->member->ops->land(seat->member, call, transfer->peer, &name, theirs.bytes,
-	                                               &landing);
+	ferryResult_t result = seat->member->ops->land(seat->member, transfer->peer, &name, theirs.bytes, &landing);
 	if (result) {
 		seat->member->ops->fail(seat->member, result, ferry_last_message());
 		return false;
 	}
 	transfer->destination = landing.address;
 	transfer->process = landing.process;
+	transfer->hold = landing.hold;
 	return true;
 }
 
@@ -145,6 +145,36 @@ static bool push(struct ferry_pushes *pushes, struct ferry_seat *seat, struct fe
 	                                 .to = transfer->peer};
 	return !ferry_copies_full(copies) &&
 	       ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, 1);
+}
+
+/* Fields first, then `message`: a receiver may look before the slice is published. */
+static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer)
+{
+	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
+	atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&slot->message, transfer->message, memory_order_release);
+}
+
+/*
+ * A receiver that expects so few bytes that they would not be pushed posts nothing, and waits for a slice: it is to find
+ * out.
+ */
+static void tell(struct ferry_seat *seat, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
+{
+	if (transfer->told)
+		return;
+	fill_head(slot, transfer);
+	transfer->told = true;
+	ferry_wake(seat->member->shared, 0, 1ull << transfer->peer, 0);
+}
+
+/* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
+static void look_for_push(struct ferry_seat *seat, const struct ferry_transfer *transfer,
+                          const struct ferry_pair_slot *slot)
+{
+	if (!transfer->puts && !transfer->issued &&
+	    atomic_load_explicit(&slot->message, memory_order_acquire) == transfer->message)
+		message_agrees(seat, transfer, slot);
 }
 
 bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer)
@@ -176,8 +206,6 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 			post(seat, transfer);
 	}
 	bool pushed = transfer->puts && transfer->length;
-	if (pushed && seat->direction == FERRY_UP && !find_landing(seat, call, transfer))
-		return false;
 	uint64_t slice = transfer->base + transfer->issued;
 	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
@@ -186,16 +214,21 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 	if (seat->direction == FERRY_UP) {
 		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
-		atomic_store_explicit(&slot->message, transfer->message, memory_order_relaxed);
-		atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
-		atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
-		if (pushed)
+		if (pushed) {
+			tell(seat, slot, transfer);
+			if (!find_landing(seat, transfer))
+				return false;
+			fill_head(slot, transfer);
 			return push(pushes, seat, call, transfer, start, bytes);
+		}
+		fill_head(slot, transfer);
 		return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, window,
 		                                                        transfer->user + start, bytes, true);
 	}
-	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire))
+	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire)) {
+		look_for_push(seat, transfer, slot);
 		return false;
+	}
 	if (!transfer->issued && !message_agrees(seat, transfer, slot))
 		return false;
 	/* What was pushed is there: it only takes its turn. */
@@ -213,8 +246,12 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 
-void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer)
 {
+	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
+	if (transfer->hold)
+		seat->member->ops->let_go(seat->member, transfer->hold);
+	transfer->hold = NULL;
 	seat->message[transfer->peer]++;
 	seat->slices[transfer->peer] += transfer->nslices;
 }

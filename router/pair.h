@@ -38,6 +38,6 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
 /** The whole message has: the next one between these ranks may go. */
-void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer);
+void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
 #endif
