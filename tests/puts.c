@@ -9,6 +9,7 @@
 #include "tests/fake_cuda/routers.h"
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -533,7 +534,7 @@ static unsigned long long moved_down(void)
 	char path[128], line[512];
 	int connection;
 	snprintf(path, sizeof path, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_JOB, 1, line, sizeof line), ferrySuccess);
 	close(connection);
 	const char *down = strstr(line, " down=");
