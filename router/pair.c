@@ -156,8 +156,8 @@ static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer 
 }
 
 /*
- * A receiver that expects so few bytes that they would not be pushed posts nothing, and waits for a slice: it is to find
- * out.
+ * A receiver that expects so few bytes that they would not be pushed posts nothing, and waits for a slice: it is to
+ * find out.
  */
 static void tell(struct ferry_seat *seat, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
 {

@@ -621,7 +621,11 @@ static void peers_that_there_are_not_are_missed_at_every_call(void **state)
 /* The sender would push, the receiver expects too little for that: both are told, and nobody waits for ever. */
 static void ends_that_disagree_on_whether_a_message_is_pushed_find_out(void **state)
 {
-	static const size_t lengths[][2] = {{200000, 100}, {100, 200000}, {200000, 200001}, {65537, 65536}, {200000, 0}};
+	static const size_t lengths[][2] = {{200000, 100},
+	                                    {100, 200000},
+	                                    {200000, 200001},
+	                                    {65537, 65536},
+	                                    {200000, 0}};
 	(void)state;
 	for (size_t which = 0; which < sizeof lengths / sizeof *lengths; which++) {
 		struct gang gang;
