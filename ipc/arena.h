@@ -12,11 +12,12 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the arena of
- * its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that gives up
- * before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`, the router
- * `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A pair line:
- * `up` and the slot heads its source, `down` its destination. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the
+ * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
+ * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
+ * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Doorbells: anybody. `failed`:
+ * anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -36,7 +37,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 9u
+#define FERRY_ARENA_ABI 10u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -83,6 +84,14 @@ struct ferry_traffic {
 	char pad[96];
 };
 
+/* Who moves a rank's data. */
+enum ferry_mover_kind {
+	FERRY_MOVER_UNKNOWN,
+	FERRY_MOVER_ROUTER,     /* its domain's router */
+	FERRY_MOVER_HOST_LANES, /* its own lanes, of a host device */
+	FERRY_MOVER_GPU_LANES   /* its own lanes, of a GPU */
+};
+
 struct ferry_rank_line {
 	struct ferry_doorbell d2h; /* this rank's D2H lane sleeps here */
 	struct ferry_doorbell h2d;
@@ -92,7 +101,9 @@ struct ferry_rank_line {
 	struct ferry_board board[2];
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
-	char pad0[56];
+	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
+	_Atomic uint32_t mover;
+	char pad0[52];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -109,11 +120,23 @@ struct ferry_pair_slot {
 	_Atomic uint32_t reserved;
 };
 
+/*
+ * Where the destination of a message that the source pushes has its buffer: fields first, then `message` with release.
+ * The next one is posted when this message has come.
+ */
+struct ferry_pair_post {
+	_Atomic uint64_t message; /* number, from 1 */
+	_Atomic uint64_t bytes, generation, offset; /* as in a descriptor's landing */
+	_Atomic uint32_t type, index;
+};
+
 struct ferry_pair_line {
 	struct ferry_counter up;   /* value: slices published since the start; writer: source */
 	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
 	struct ferry_pair_slot slots[FERRY_PAIR_SLOTS]; /* writer: source, before `up` covers the slice */
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
+	struct ferry_pair_post post; /* writer: destination */
+	char pad1[128 - sizeof(struct ferry_pair_post)];
 };
 
 struct ferry_arena_header {
@@ -131,6 +154,8 @@ struct ferry_arena_header {
 	_Atomic uint32_t ready;
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
+	/* bit t of reach[f]: this router moves the data of both, and rank f's GPU reaches rank t's; before `ready` */
+	_Atomic uint64_t reach[FERRY_MAX_RANKS];
 	/*
 	 * bit r: this router has moved rank r's data and does so no more: no copy is under way, nor will one be; 0 to
 	 * 1, with release

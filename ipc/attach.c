@@ -2,27 +2,18 @@
 #include "ipc/attach.h"
 
 #include "ipc/descriptors.h"
-#include "ipc/environment.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/export.h"
+#include "ipc/patience.h"
 #include "ipc/plan.h"
-#include "ipc/wait.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
-
-#define LOOK_MS 50       /* how often a client looks whether its answer is wanted still */
-/* how long people wait for a status, and who only looks whether a router is there for its taking a connection */
-#define STATUS_SECONDS 5
 
 /* What comes along: the payload and the descriptors. */
 static ferryResult_t check_burden(const struct ferry_attach_message *message)
@@ -80,251 +71,13 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	return ferrySuccess;
 }
 
-static ferryResult_t check_directory(const char *path, bool make)
-{
-	struct stat status;
-	if (make && mkdir(path, 0700) && errno != EEXIST)
-		return ferry_fail(ferrySystemError,
-		                  "making the socket directory %s (FERRY_SOCKET_DIR names another): %s", path,
-		                  strerror(errno));
-	if (stat(path, &status))
-		return !make && errno == ENOENT
-		               ? ferrySuccess
-		               : ferry_fail(ferrySystemError, "the socket directory %s: %s", path, strerror(errno));
-	if (!S_ISDIR(status.st_mode))
-		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
-	if (status.st_uid != geteuid() && status.st_uid != 0)
-		return ferry_fail(ferryRefused,
-		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router "
-		                  "(FERRY_SOCKET_DIR names another directory)",
-		                  path, status.st_uid, geteuid());
-	return ferrySuccess;
-}
-
-ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make)
-{
-	const char *given = ferry_env("FERRY_SOCKET_DIR"), *runtime = ferry_env("XDG_RUNTIME_DIR");
-	int written;
-	if (given)
-		written = snprintf(path, bytes, "%s", given);
-	else if (runtime && access(runtime, W_OK) == 0)
-		written = snprintf(path, bytes, "%s/ferry", runtime);
-	else if (access("/run/ferry", W_OK) == 0 || access("/run", W_OK) == 0)
-		written = snprintf(path, bytes, "/run/ferry");
-	else
-		written = snprintf(path, bytes, "/tmp/ferry-%u", (unsigned)geteuid());
-	/* The file names in it take up to 48 bytes more; sun_path holds 108. */
-	if (written < 0 || (size_t)written >= bytes || written > 59)
-		return ferry_fail(ferryInvalidArgument,
-		                  "socket directory \"%.200s\" of %s has %d bytes; at most 59 fit a socket's path",
-		                  given ? given : runtime, given ? "FERRY_SOCKET_DIR" : "XDG_RUNTIME_DIR", written);
-	return check_directory(path, make);
-}
-
-/* A path that starts with '@' is a name in Linux's abstract namespace: it goes when its last socket does. */
-static ferryResult_t address_of(const char *path, struct sockaddr_un *address, socklen_t *bytes)
-{
-	memset(address, 0, sizeof *address);
-	address->sun_family = AF_UNIX;
-	if (strlen(path) >= sizeof address->sun_path)
-		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path,
-		                  strlen(path), sizeof address->sun_path - 1);
-	memcpy(address->sun_path, path, strlen(path) + 1);
-	*bytes = (socklen_t)sizeof *address;
-	if (path[0] == '@') {
-		address->sun_path[0] = '\0';
-		*bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-	}
-	return ferrySuccess;
-}
-
-static ferryResult_t new_socket(int *descriptor)
-{
-	*descriptor = ferry_descriptor_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-	return *descriptor >= 0
-	               ? ferrySuccess
-	               : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
-}
-
-/*
- * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
- */
-static ferryResult_t bind_alone(int listener, const char *path, const struct sockaddr_un *address, socklen_t bytes)
-{
-	char lock_path[sizeof address->sun_path + 8];
-	int probe;
-	snprintf(lock_path, sizeof lock_path, "%s.lock", path);
-	int lock = open(lock_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-	if (lock < 0 || flock(lock, LOCK_EX)) {
-		ferryResult_t result = ferry_fail(ferrySystemError,
-		                                  "locking %s: %s (FERRY_SOCKET_DIR names another directory)",
-		                                  lock_path, strerror(errno));
-		if (lock >= 0)
-			close(lock);
-		return result;
-	}
-	struct stat there;
-	ferryResult_t result = ferry_attach_connect(path, &probe);
-	bool nobody = ferry_attach_nobody(result);
-	if (!result) {
-		close(probe);
-		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
-	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
-		result = ferry_fail(
-		        ferrySystemError,
-		        "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
-	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
-		result = ferrySuccess;
-		unlink(path);
-		mode_t mask = umask(0177);
-		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
-			result = ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(errno));
-		umask(mask);
-	}
-	close(lock);
-	return result;
-}
-
-ferryResult_t ferry_attach_listen(const char *path, int *listener)
-{
-	struct sockaddr_un address;
-	socklen_t bytes = 0;
-	ferryResult_t result = address_of(path, &address, &bytes);
-	if (result || (result = new_socket(listener)))
-		return result;
-	if (path[0] != '@')
-		result = bind_alone(*listener, path, &address, bytes);
-	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
-		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s",
-		                    path, strerror(errno));
-	if (result)
-		close(*listener);
-	return result;
-}
-
-/* How long a client waits for a router: it may be stopped, or wait itself. */
-struct patience {
-	unsigned seconds;
-	uint64_t until;                   /* ferry_now_ns */
-	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
-	bool over;
-};
-
-static struct patience patience_for(unsigned seconds, const _Atomic uint32_t *given_up)
-{
-	return (struct patience){seconds, ferry_now_ns() + seconds * 1000000000ull, given_up, false};
-}
-
-static bool is_over(struct patience *patience)
-{
-	patience->over = ferry_now_ns() >= patience->until || (patience->given_up && atomic_load(patience->given_up));
-	return patience->over;
-}
-
-static bool may_wait(int connection, short events, struct patience *patience)
-{
-	while (!is_over(patience)) {
-		uint64_t now = ferry_now_ns(), ms = patience->until > now ? (patience->until - now) / 1000000 + 1 : 1;
-		struct pollfd entry = {connection, events, 0};
-		if (poll(&entry, 1, patience->given_up && ms > LOOK_MS ? LOOK_MS : (int)ms) > 0)
-			return true;
-	}
-	return false;
-}
-
-/*
- * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has
- * not accepted yet has to ask again and again: there is nothing to poll for.
- */
-static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes, struct patience *patience)
-{
-	int flags = fcntl(made, F_GETFL), pause = 1;
-	fcntl(made, F_SETFL, flags | O_NONBLOCK);
-	while (connect(made, (const struct sockaddr *)address, bytes)) {
-		int error = errno;
-		if (error == EINTR)
-			continue;
-		if (error != EAGAIN || is_over(patience))
-			return error;
-		poll(NULL, 0, pause);
-		pause = 2 * pause < LOOK_MS ? 2 * pause : LOOK_MS;
-	}
-	fcntl(made, F_SETFL, flags);
-	return 0;
-}
-
-static bool is_nobody(int error)
-{
-	return error == ECONNREFUSED || error == ENOENT;
-}
-
-static ferryResult_t say_refused(const char *path, int error, const struct patience *patience)
-{
-	if (patience->given_up && atomic_load(patience->given_up))
-		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
-	if (error == EAGAIN)
-		return ferry_fail(ferryRemoteError,
-		                  "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
-		                  patience->seconds);
-	if (is_nobody(error))
-		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
-	return ferry_fail(ferrySystemError, "connecting to %s: %s%s", path, strerror(error),
-	                  error == EACCES || error == EPERM
-	                          ? " (another user's? FERRY_SOCKET_DIR names another directory)"
-	                          : "");
-}
-
-/* Sets errno as ferry_attach_nobody reads it. */
-static ferryResult_t connect_within(const char *path, int *connection, struct patience *patience)
-{
-	struct sockaddr_un address;
-	socklen_t bytes = 0;
-	int made;
-	ferryResult_t result = address_of(path, &address, &bytes);
-	if (result || (result = new_socket(&made)))
-		return result;
-	int error = connect_patiently(made, &address, bytes, patience);
-	if (error)
-		result = say_refused(path, error, patience);
-	/* both ends look: an abstract name can be taken by anybody on the machine */
-	else if ((result = ferry_attach_check_peer(made)))
-		ferry_fail(result, "the router on %s: %s (FERRY_SOCKET_DIR names another directory)", path,
-		           ferry_last_message());
-	if (result)
-		close(made);
-	else
-		*connection = made;
-	errno = error;
-	return result;
-}
-
-bool ferry_attach_nobody(ferryResult_t result)
-{
-	return result == ferrySystemError && is_nobody(errno);
-}
-
-ferryResult_t ferry_attach_connect(const char *path, int *connection)
-{
-	struct patience patience = patience_for(STATUS_SECONDS, NULL);
-	return connect_within(path, connection, &patience);
-}
-
-ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up)
-{
-	long seconds;
-	ferryResult_t result = ferry_attach_timeout(&seconds);
-	if (result)
-		return result;
-	struct patience patience = patience_for((unsigned)seconds, given_up);
-	return connect_within(path, connection, &patience);
-}
-
-static bool send_all(int connection, const void *bytes, size_t length, struct patience *patience)
+static bool send_all(int connection, const void *bytes, size_t length, struct ferry_patience *patience)
 {
 	const char *next = bytes;
 	while (length) {
 		ssize_t sent = send(connection, next, length, MSG_NOSIGNAL | MSG_DONTWAIT);
-		if (sent < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLOUT, patience))))
+		if (sent < 0 &&
+		    (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLOUT, patience))))
 			continue;
 		if (sent <= 0)
 			return false;
@@ -339,7 +92,7 @@ static bool send_all(int connection, const void *bytes, size_t length, struct pa
  * broken, or patience over.
  */
 static int send_head(int connection, const struct ferry_attach_message *message, const int *descriptors,
-                     struct patience *patience)
+                     struct ferry_patience *patience)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))] = {0};
 	size_t bytes = message->descriptors * sizeof(int);
@@ -354,7 +107,8 @@ static int send_head(int connection, const struct ferry_attach_message *message,
 	ssize_t sent;
 	do
 		sent = sendmsg(connection, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
-	while (sent < 0 && (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLOUT, patience))));
+	while (sent < 0 &&
+	       (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLOUT, patience))));
 	if (sent < 0 && (errno == EBADF || errno == ETOOMANYREFS || errno == EINVAL))
 		return errno;
 	if (sent <= 0)
@@ -403,7 +157,8 @@ void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry
 #define LOST (-2) /* a descriptor that came when this process could have no other */
 
 /* A reply, and the descriptor that may ride on its first byte: -1 without one, or LOST. */
-static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor, struct patience *patience)
+static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor,
+                          struct ferry_patience *patience)
 {
 	struct ferry_attach_received received;
 	size_t have = 0;
@@ -411,7 +166,7 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	while (have < sizeof *reply) {
 		ferry_attach_receive(connection, (char *)reply + have, sizeof *reply - have, &received);
 		if (received.bytes < 0 &&
-		    (errno == EINTR || (errno == EAGAIN && may_wait(connection, POLLIN, patience))))
+		    (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLIN, patience))))
 			continue;
 		if (received.bytes <= 0)
 			return false;
@@ -427,18 +182,13 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	return true;
 }
 
-ferryResult_t ferry_attach_timeout(long *seconds)
-{
-	return ferry_env_integer("FERRY_ATTACH_TIMEOUT", 1, 86400, 60, seconds);
-}
-
 static ferryResult_t say_given_up(void)
 {
 	return ferry_fail(ferrySystemError, "nobody waits for the router's answer any more");
 }
 
 /* No reply came: why, and what becomes of the connection. */
-static ferryResult_t say_silent(int connection, const struct patience *patience, const _Atomic uint32_t *given_up)
+static ferryResult_t say_silent(int connection, const struct ferry_patience *patience, const _Atomic uint32_t *given_up)
 {
 	if (!patience->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
@@ -451,7 +201,7 @@ static ferryResult_t say_silent(int connection, const struct patience *patience,
 	                  patience->seconds);
 }
 
-static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, int received)
+ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply)
 {
 	reply->message[sizeof reply->message - 1] = '\0';
 	if (reply->magic != FERRY_ATTACH_MAGIC || reply->abi != FERRY_ATTACH_ABI)
@@ -460,8 +210,14 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 		                  reply->magic, reply->abi, FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI);
 	if (reply->result >= ferryNumResults)
 		return ferry_fail(ferryInternalError, "the router answers with result %u", reply->result);
-	if (reply->result)
-		return ferry_fail((ferryResult_t)reply->result, "%s", reply->message);
+	return reply->result ? ferry_fail((ferryResult_t)reply->result, "%s", reply->message) : ferrySuccess;
+}
+
+static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, int received)
+{
+	ferryResult_t result = ferry_attach_check_reply(reply);
+	if (result)
+		return result;
 	if (wanted && received == LOST)
 		return ferry_fail(ferrySystemError,
 		                  "the router's reply came without its arena: this process has no descriptor left for "
@@ -478,7 +234,7 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 {
 	int received = -1;
 	long seconds;
-	ferryResult_t result = ferry_attach_timeout(&seconds);
+	ferryResult_t result = ferry_patience_seconds(&seconds);
 	if (result)
 		return result;
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
@@ -486,7 +242,7 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
 	if (given_up && atomic_load(given_up))
 		return say_given_up();
-	struct patience patience = patience_for((unsigned)seconds, given_up);
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
 	int refused = message->descriptors ? send_head(connection, message, sent, &patience)
@@ -560,20 +316,8 @@ ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const cha
 	return ferry_attach_answer(connection, result, 0, text, descriptor);
 }
 
-ferryResult_t ferry_attach_check_peer(int connection)
-{
-	struct ucred peer;
-	socklen_t bytes = sizeof peer;
-	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
-		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
-	if (peer.uid != geteuid() && peer.uid != 0)
-		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid,
-		                  peer.uid, geteuid());
-	return ferrySuccess;
-}
-
 static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes,
-                                struct patience *patience)
+                                struct ferry_patience *patience)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS,
 	                                       .magic = FERRY_ATTACH_MAGIC,
@@ -591,7 +335,7 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 		                                   "it has not answered for %u s: it is stopped, busy, or hangs",
 		                                   patience->seconds)
 		                      : ferry_fail(ferryRemoteError, "it closed the connection");
-	ferryResult_t result = check_reply(&reply, false, -1);
+	ferryResult_t result = ferry_attach_check_reply(&reply);
 	if (!result)
 		snprintf(text, bytes, "%.*s", (int)sizeof reply.message, reply.message);
 	return result;
@@ -599,25 +343,19 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 
 ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes)
 {
-	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
 	return ask_status(connection, of, from, text, bytes, &patience);
 }
 
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
 {
-	struct patience patience = patience_for(STATUS_SECONDS, NULL);
+	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
 	int connection;
-	ferryResult_t result = connect_within(path, &connection, &patience);
+	ferryResult_t result = ferry_endpoint_connect_within(path, &connection, &patience);
 	if (result)
 		return result;
 	if ((result = ask_status(connection, FERRY_STATUS_ROUTER, 0, text, bytes, &patience)))
 		ferry_fail_context(result, "the router on %s", path);
 	close(connection);
 	return result;
-}
-
-bool ferry_attach_closed(int connection)
-{
-	struct pollfd entry = {connection, POLLRDHUP, 0};
-	return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }

@@ -78,43 +78,6 @@ struct ferry_attach_reply {
 ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry_attach_message *message);
 
 /**
- * The directory of the sockets: FERRY_SOCKET_DIR, else $XDG_RUNTIME_DIR/ferry, else /run/ferry where writable, else
- * /tmp/ferry-<uid>. If it does not exist, `make` makes it with mode 0700, for who is about to start a router; who only
- * looks for one leaves nothing behind. Errors: ferrySystemError with the path; ferryRefused if the directory belongs to
- * another user.
- */
-ferryResult_t ferry_socket_directory(char *path, size_t bytes, bool make);
-
-/**
- * Binds and listens. A socket file that nobody listens on is replaced; ferryInvalidUsage if a router answers on it, and
- * the failure of connecting if it cannot be known. A path that starts with '@' names a socket without a file (Linux's
- * abstract namespace); it is gone with the process, however that dies.
- */
-ferryResult_t ferry_attach_listen(const char *path, int *listener);
-
-/**
- * For who looks whether a router is there. Errors, all with the path: ferrySystemError if nobody listens there, or this
- * process may not or cannot ask; ferryRemoteError if somebody does who takes no connections for 5 seconds; ferryRefused
- * if that is another user.
- */
-ferryResult_t ferry_attach_connect(const char *path, int *connection);
-
-/**
- * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50
- * ms once *given_up is not 0.
- */
-ferryResult_t ferry_attach_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up);
-
-/**
- * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads
- * errno, so before anything else is called.
- */
-bool ferry_attach_nobody(ferryResult_t result);
-
-/** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
-ferryResult_t ferry_attach_timeout(long *seconds);
-
-/**
  * Sends a message and its payload, waits for the reply; a failure reported by the router comes back as ferry_fail's.
  * ferryRemoteError: the router has closed the connection. ferrySystemError: it has not answered for
  * FERRY_ATTACH_TIMEOUT; the connection is of no use any more.
@@ -152,9 +115,6 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
                                   int descriptor);
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
-/** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */
-ferryResult_t ferry_attach_check_peer(int connection);
-
 /**
  * Asks the router on that socket what it is doing: one line of "name=value" words. ferryRemoteError: no answer for some
  * seconds.
@@ -168,7 +128,10 @@ ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
  */
 ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes);
 
-/** True once the other end has closed. */
-bool ferry_attach_closed(int connection);
+/**
+ * For who has sent a message and received the whole reply by itself: the router's failure as ferry_fail's, or
+ * ferryRefused where it speaks another version. The reply's message ends within it afterwards.
+ */
+ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply);
 
 #endif

@@ -8,7 +8,7 @@
 #ifndef FERRY_IPC_DESCRIPTOR_H
 #define FERRY_IPC_DESCRIPTOR_H
 
-#include "ipc/ferry_types.h"
+#include "ipc/export.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,16 +25,24 @@ struct ferry_descriptor {
 	_Atomic uint32_t shape;    /* collective | type << 8 | redop << 16 | flags << 24 */
 	_Atomic uint32_t root;
 	_Atomic uint32_t domains;  /* bit d: the plan has work for router d; the others pass the call by */
-	_Atomic uint32_t reserved;
+	_Atomic uint32_t landing_index; /* of `landing` below */
 	_Atomic uint64_t name;     /* rank 0's, where it decides which call is number n: that one's (order.h); else 0 */
-	char pad[72];
+	_Atomic uint64_t landing_generation, landing_offset;
+	char pad[56];
 };
 
 /* The same, as a process has them to itself. */
 struct ferry_descriptor_fields {
 	uint64_t plan_hash, count, scalar, name;
 	uint32_t shape, root, domains;
+	/*
+	 * Where others put what this rank receives, in plans that have PUTs: its receive buffer, as its router knows
+	 * it; or, with index FERRY_LANDING_DIRECT, an address (offset) in the process of that number (generation).
+	 */
+	struct ferry_buffer_name landing;
 };
+
+#define FERRY_LANDING_DIRECT UINT32_MAX
 
 /** The rank's own thread; the slot's call before, seq - FERRY_BANKS, is over on all ranks. */
 void ferry_descriptor_write(struct ferry_descriptor *descriptor, uint64_t seq,

@@ -46,7 +46,18 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
 	{"FERRY_HOST_LINK", "",
-	 "Speed of a host device's links in GB/s, 1e-6 to 1e5, such as d2h=12.5,h2d=12.5. Unset: as fast as memory."},
+	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "
+	 "host. peer=50: from each device to each other; links=dgx1v:25: the cube mesh of a DGX-1V, by one NVLink's "
+	 "speed; links=nvswitch:450: each device's speed to all others; links=pcie2:12:6: two sockets of four devices, "
+	 "by each one's speed to all others and that to one of the other socket. peer@0-3=10: one pair's, 0 for none. "
+	 "port=100: what a device sends to all others at once. devices=0,2,5: the devices of ranks 0, 1 and 2. Unset: "
+	 "as fast as memory, and no links between devices."},
+	{"FERRY_FABRICS", "",
+	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
+	 "or both, as host,peer. Unset: both on GPUs, the host on host devices."},
+	{"FERRY_SHARES", "",
+	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. Unset: by the "
+	 "rates that ferry-perf limits has measured; without those peers carry all that they can."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

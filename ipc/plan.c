@@ -64,7 +64,7 @@ static ferryResult_t check_header(const struct ferry_plan *plan, uint64_t bytes,
 		return bad("slice of %u bytes, window of %u slots", plan->slice, plan->window);
 	if (plan->advance >= plan->window && plan->advance)
 		return bad("calls advance %u slots in windows of %u", plan->advance, plan->window);
-	if ((plan->flags & ~(FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA | FERRY_PLAN_ALONE)) ||
+	if ((plan->flags & ~(FERRY_PLAN_VARIABLE | FERRY_PLAN_DMA | FERRY_PLAN_ALONE | FERRY_PLAN_PUTS)) ||
 	    !(plan->flags & FERRY_PLAN_VARIABLE) != (plan->collective != FERRY_ALLTOALLV))
 		return bad("flags %#x for %s", plan->flags, ferry_collective_name(plan->collective));
 	if (!array_inside(plan->instrs_at, plan->ninstrs, sizeof(struct ferry_instr), bytes) ||
@@ -100,6 +100,7 @@ struct validator {
 	uint32_t *seen; /* by instruction and kind of lag: one more than who had an edge to it last */
 	struct ferry_window { uint64_t offset; uint32_t domain, instr; } *windows;
 	uint8_t *counter_used[FERRY_MAX_DOMAINS];
+	uint8_t *landed; /* by instruction: LANDs of this PUT */
 };
 
 static bool window_inside(const struct validator *v, uint32_t domain, uint64_t offset)
@@ -109,12 +110,19 @@ static bool window_inside(const struct validator *v, uint32_t domain, uint64_t o
 	       offset <= plan->staging[domain] - v->window_bytes;
 }
 
+static bool is_between_ranks(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_PUT || instr->opcode == FERRY_LAND;
+}
+
+/* Where an instruction is, and whom else it is about. */
 static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 {
 	const struct ferry_instr *instr = &v->instrs[i];
 	const struct ferry_plan *plan = v->plan;
 	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
-	if (instr->opcode >= FERRY_NUM_OPCODES || (variable && ferry_opcode_is_work(instr->opcode)))
+	if (instr->opcode >= FERRY_NUM_OPCODES ||
+	    (variable && (ferry_opcode_is_work(instr->opcode) || is_between_ranks(instr))))
 		return bad("instruction %u: opcode %u", i, instr->opcode);
 	if (ferry_opcode_is_work(instr->opcode) ? instr->owner >= plan->ndomains || instr->domain != instr->owner
 	                     : instr->owner >= plan->nranks || instr->domain != plan->rank_domain[instr->owner])
@@ -125,7 +133,21 @@ static ferryResult_t check_owner(const struct validator *v, uint32_t i)
 	if (v->counter_used[instr->domain][instr->counter]++)
 		return bad("instruction %u: counter %u of domain %u has another writer", i, instr->counter,
 		           instr->domain);
-	if (instr->flags & ~FERRY_INSTR_FINAL)
+	if (is_between_ranks(instr) ? instr->peer >= plan->nranks || instr->peer == instr->owner : instr->peer)
+		return bad("instruction %u: %s of rank %u, peer %u of %u", i, ferry_opcode_name(instr->opcode),
+		           instr->owner, instr->peer, plan->nranks);
+	if (is_between_ranks(instr) && !(plan->flags & FERRY_PLAN_PUTS))
+		return bad("instruction %u: %s in a plan that says it has no PUT", i, ferry_opcode_name(instr->opcode));
+	return ferrySuccess;
+}
+
+/* How much it moves, and from where to where. */
+static ferryResult_t check_reach(const struct validator *v, uint32_t i)
+{
+	const struct ferry_instr *instr = &v->instrs[i];
+	const struct ferry_plan *plan = v->plan;
+	bool variable = plan->flags & FERRY_PLAN_VARIABLE;
+	if (instr->flags & ~(instr->opcode == FERRY_PUT ? FERRY_INSTR_FORWARDS : FERRY_INSTR_FINAL))
 		return bad("instruction %u: flags %#x", i, instr->flags);
 	if (variable ? instr->length || instr->nslices || instr->chunk >= plan->nranks
 	             : instr->length > 1ull << 50 || instr->length % ferry_type_size(plan->type) ||
@@ -280,6 +302,74 @@ static ferryResult_t check_edges(const struct validator *v, uint32_t i)
 	return ferrySuccess;
 }
 
+/* ---- from rank to rank ---- */
+
+/* Whether it writes the bytes of its owner's receive buffer that the PUT passes on: slice by slice, the same ones. */
+static bool brings(const struct ferry_instr *instr, const struct ferry_instr *put)
+{
+	if (instr->length != put->length)
+		return false;
+	if (instr->opcode == FERRY_PUT)
+		return instr->peer == put->owner && instr->user_destination == put->user_offset;
+	return instr->opcode == FERRY_H2D && instr->owner == put->owner && instr->user_offset == put->user_offset;
+}
+
+static ferryResult_t check_put(const struct validator *v, uint32_t i)
+{
+	const struct ferry_instr *put = &v->instrs[i];
+	bool brought = !(put->flags & FERRY_INSTR_FORWARDS);
+	for (uint32_t e = 0; e < put->nedges; e++) {
+		const struct ferry_edge *edge = &v->edges[put->first_edge + e];
+		if (edge->lag)
+			return bad("instruction %u: a PUT, which has no window, waits for %u with lag %u", i,
+			           edge->instr, edge->lag);
+		brought |= brings(&v->instrs[edge->instr], put);
+	}
+	return brought ? ferrySuccess
+	               : bad("instruction %u: forwards %llu bytes at %llu and waits for nothing that brings them",
+	                     i, (unsigned long long)put->length, (unsigned long long)put->user_offset);
+}
+
+/* A LAND is of one PUT, and waits for it alone. */
+static ferryResult_t check_land(const struct validator *v, uint32_t i)
+{
+	const struct ferry_instr *land = &v->instrs[i];
+	const struct ferry_edge *edge = &v->edges[land->first_edge];
+	if (land->nedges != 1 || edge->lag)
+		return bad("instruction %u: a LAND with %u edges, or with a lag", i, land->nedges);
+	const struct ferry_instr *put = &v->instrs[edge->instr];
+	if (put->opcode != FERRY_PUT || put->peer != land->owner || put->owner != land->peer ||
+	    put->user_destination != land->user_offset || put->length != land->length)
+		return bad("instruction %u: rank %u's LAND of %llu bytes at %llu from rank %u is not what "
+		           "instruction %u does",
+		           i, land->owner, (unsigned long long)land->length, (unsigned long long)land->user_offset,
+		           land->peer, edge->instr);
+	if (v->landed[edge->instr]++)
+		return bad("instruction %u: another LAND of instruction %u", i, edge->instr);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_puts(const struct validator *v)
+{
+	ferryResult_t result = ferrySuccess;
+	uint32_t n = v->plan->ninstrs;
+	bool any = false;
+	for (uint32_t i = 0; i < n && !result; i++) {
+		any |= v->instrs[i].opcode == FERRY_PUT;
+		if (v->instrs[i].opcode == FERRY_PUT)
+			result = check_put(v, i);
+		else if (v->instrs[i].opcode == FERRY_LAND)
+			result = check_land(v, i);
+	}
+	for (uint32_t i = 0; i < n && !result; i++)
+		if (v->instrs[i].opcode == FERRY_PUT && !v->landed[i])
+			result = bad("instruction %u: rank %u does not wait for what this PUT brings", i,
+			             v->instrs[i].peer);
+	if (!result && !any && (v->plan->flags & FERRY_PLAN_PUTS))
+		result = bad("it says that it has PUTs, and has none");
+	return result;
+}
+
 /* ---- the whole ---- */
 
 /* Edges of lag 0 form no cycle. Lags from 1 to W then cannot deadlock either: see rank-lib/program/versions.c. */
@@ -336,6 +426,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 	for (uint32_t i = 0; i < n && !result; i++) {
 		result = check_owner(v, i);
 		if (!result)
+			result = check_reach(v, i);
+		if (!result)
 			result = check_edges(v, i);
 		edges += v->instrs[i].nedges;
 	}
@@ -348,6 +440,8 @@ static ferryResult_t check_instructions(const struct validator *v)
 		index_back_edges(v);
 	for (uint32_t i = 0; i < n && !result; i++)
 		result = check_reads(v, nwindows, i);
+	if (!result)
+		result = check_puts(v);
 	return result ? result : check_acyclic(v);
 }
 
@@ -369,7 +463,7 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 	                      .sources = ferry_plan_sources(plan),
 	                      .window_bytes = (uint64_t)plan->slice * plan->window};
 	uint32_t *words = calloc(6 * n + 6 + 2 * (size_t)plan->nedges, sizeof *words);
-	uint8_t *used = calloc(ncounters + 1, 1);
+	uint8_t *used = calloc(ncounters + n + 1, 1);
 	v.windows = calloc(n + 1, sizeof *v.windows);
 	if (words && used && v.windows) {
 		v.missing = words;
@@ -379,6 +473,7 @@ ferryResult_t ferry_plan_validate(const void *blob, uint64_t bytes, const struct
 		v.seen = words + 3 * n + 4 + plan->nedges;
 		v.first_back = words + 5 * n + 4 + plan->nedges;
 		v.back = words + 6 * n + 6 + plan->nedges;
+		v.landed = used + ncounters;
 		for (uint32_t domain = 0, at = 0; domain < plan->ndomains; at += plan->counters[domain++])
 			v.counter_used[domain] = used + at;
 		result = check_instructions(&v);

@@ -29,7 +29,7 @@
 /* instructions in one domain: an arena has room for their counters, and the checker refuses programs of more */
 #define FERRY_MOST_COUNTERS (1u << 17)
 
-#define FERRY_PLAN_ABI 4u
+#define FERRY_PLAN_ABI 5u
 #define FERRY_PLAN_MAX_BYTES (64u << 20)
 #define FERRY_PARTIAL 0xffffu /* ferry_source.rank of a source that is itself a result of a REDUCE */
 
@@ -40,8 +40,11 @@
 #define FERRY_PLAN_DMA 2u
 #define FERRY_PLAN_ALONE 4u    /* no other call is under way beside it: it has bank 0's staging, whatever its bank */
 
+#define FERRY_PLAN_PUTS 8u     /* has PUTs: nobody puts before all ranks are known to make this call */
+
 /* ferry_instr.flags */
 #define FERRY_INSTR_FINAL 1u   /* REDUCE whose result holds every rank's contribution: ferryAvg divides here */
+#define FERRY_INSTR_FORWARDS 2u /* PUT that reads its rank's receive buffer: what has come there */
 
 struct ferry_plan {
 	uint32_t magic;
@@ -72,7 +75,8 @@ struct ferry_plan {
 
 struct ferry_instr {
 	uint8_t opcode;   /* enum ferry_opcode */
-	uint8_t owner;    /* D2H, H2D, COPY: the rank; REDUCE, H2H: the domain whose router runs it */
+	/* REDUCE, H2H: the domain whose router runs it; the others: the rank */
+	uint8_t owner;
 	uint8_t domain;   /* whose arena has this instruction's counter: the rank's domain, or owner */
 	uint8_t flags;
 	uint16_t line;    /* of the program's text, for people; 0 if synthesized away */
@@ -81,13 +85,15 @@ struct ferry_instr {
 	uint32_t counter; /* index among the domain's counters of this plan; one instruction writes one counter */
 	uint32_t nslices; /* ceil(length / slice); 0 for an empty chunk. Variable plans: 0, known at the call */
 	uint64_t length;  /* bytes. Variable plans: 0, known at the call */
-	uint64_t user_offset;      /* D2H, COPY: bytes into the send buffer; H2D: bytes into the receive buffer */
-	uint64_t user_destination; /* COPY: bytes into the receive buffer */
+	/* D2H, COPY, PUT: bytes into the send buffer; H2D, LAND, PUT that forwards: bytes into the receive buffer */
+	uint64_t user_offset;
+	uint64_t user_destination; /* COPY: bytes into the receive buffer; PUT: into that of `peer` */
 	/* D2H, REDUCE, H2H: the window written; H2D: the window read; bytes into the staging */
 	uint64_t window_offset;
 	uint8_t window_domain;     /* whose staging that is */
 	uint8_t wakes_domains;     /* bit d: router d waits for this counter */
-	uint16_t reserved16;
+	uint8_t peer;              /* PUT: the rank that it puts to; LAND: the rank that puts; else 0 */
+	uint8_t reserved8;
 	uint32_t first_edge, nedges;
 	uint32_t first_source, nsources; /* REDUCE: >= 1; H2H: 1; others 0 */
 	uint32_t reserved32;
@@ -155,7 +161,8 @@ struct ferry_plan_room {
  * Checks every field of a blob of `bytes` bytes that nobody else can write to: bounds of all arrays and indexes,
  * windows inside the staging and not overlapping, counters unique, edges acyclic at equal slice (so that the plan
  * cannot deadlock, whatever the window), lags from 0 to W, wake masks that cover every waiter, sources of the
- * instruction's length, opcode and owner consistent, hash right. After ferrySuccess executing the plan touches nothing
+ * instruction's length, what a PUT forwards written by what it waits for, a LAND for each PUT, opcode and owner
+ * consistent, hash right. After ferrySuccess executing the plan touches nothing
  * outside its staging and counters, and ends. Errors: ferryProgramError with the index of the instruction and the
  * values.
  */

@@ -40,7 +40,7 @@ struct ferry_submitted_message {
 	uint64_t message;  /* its number between these two ranks in this direction, from 1 */
 	uint32_t peer;
 	uint8_t type, direction; /* ferryDataType_t, enum ferry_direction */
-	uint16_t reserved;
+	uint8_t puts, reserved;  /* 1: the source pushes it into the destination's buffer */
 };
 
 struct ferry_submission {

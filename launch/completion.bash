@@ -5,9 +5,33 @@
 # option needs nothing here; only lists that no help text has whole are written down. Installed under each command's
 # name, for bash-completion to load; sourced by hand it serves all of them.
 
-# The column of options of a command's help, a line an option: "-d, --domain=D", "--device=host|cuda".
+# Which of several commands in one was typed, if any: "synth", "limits".
+_ferry_subcommand() {
+	local typed
+	case ${1##*/} in
+	ferry-perf) [[ ${COMP_WORDS[1]} =~ ^(reduce|limits)$ ]] && ((COMP_CWORD > 1)) && echo "${COMP_WORDS[1]}" ;;
+	ferryprog)
+		for typed in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+			[[ $typed =~ ^(check|show|draw|synth)$ ]] && echo "$typed" && return
+		done
+		;;
+	esac
+}
+
+# The column of options of a command's help, a line an option: "-d, --domain=D", "--device=host|cuda". Those of
+# ferryprog stand below lines that say what they are of: "Of draw:"; where none does, they are of all.
 _ferry_options() {
-	"$1" --help 2>/dev/null | sed -n 's/^ \{1,6\}\(-.*\)/\1/p' | sed 's/   *.*//; s/\[.*//'
+	local subcommand
+	subcommand=$(_ferry_subcommand "$1")
+	if [[ ${1##*/} == ferryprog ]]; then
+		"$1" --help 2>/dev/null | awk -v word="$subcommand" '
+			/^$/ { of = "" }
+			/^ [^ -]/ { of = of $0 " " }
+			/^ +-/ && (word == "" || of == "" || of ~ "[ ,]" word "[ ,:]")'
+	else
+		# shellcheck disable=SC2086 # none is no word
+		"$1" $subcommand --help 2>/dev/null
+	fi | sed -n 's/^ \{1,6\}\(-.*\)/\1/p' | sed 's/   *.*//; s/\[.*//'
 }
 
 # What an option's value may be, where that is a list; nothing where it is a number or a file.
@@ -19,7 +43,10 @@ _ferry_values() {
 	ferry-perf:-d | ferryprog:-t | ferryprog:--type)
 		echo i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2
 		;;
-	ferry-perf:-o | ferryprog:--op) echo sum prod min max avg premulsum ;;
+	ferry-perf:-o | ferryprog:--op)
+		echo sum prod min max avg
+		[[ $(_ferry_subcommand "$command") == reduce ]] || echo premulsum # of the kernel
+		;;
 	ferryprog:-c | ferryprog:--collective) _ferry_collectives ferryprog ;;
 	*) _ferry_options "$command" | sed -n "s/.*$option=\([a-z0-9]*|[a-z0-9|]*\).*/\1/p" | tr '|' ' ' ;;
 	esac
@@ -27,7 +54,7 @@ _ferry_values() {
 
 _ferry_collectives() {
 	if [[ ${1##*/} == ferryprog ]]; then
-		echo allreduce allgather reducescatter broadcast reduce gather scatter alltoall
+		echo allreduce allgather reducescatter broadcast reduce gather scatter alltoall alltoallv sendrecv
 		return
 	fi
 	"$1" --help 2>/dev/null | tr '\n' ' ' | sed 's/.*COLLECTIVE: \([^.]*\)\..*/\1/; s/,/ /g'
@@ -39,7 +66,7 @@ _ferry_subjects() {
 	case ${1##*/} in
 	ferry-perf) _ferry_collectives "$1" ;;
 	ferryprog)
-		if [[ " ${COMP_WORDS[*]:1:COMP_CWORD-1} " == *" synth "* ]]; then
+		if [[ $(_ferry_subcommand "$1") == synth ]]; then
 			_ferry_collectives "$1"
 		elif ((COMP_CWORD == 1)); then
 			"$1" --help 2>/dev/null | sed -n 's/^.*: *ferryprog \[OPTION\.\.\.\] \([a-z]*\).*/\1/p' |

@@ -3,17 +3,18 @@
  * ferry-stat: what routers do, in a table that refreshes; what Ferry reads from the environment, and how it sees the
  * machine.
  */
-#include "ipc/attach.h"
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
+#include "ipc/wait.h"
 #include "launch/screen.h"
 
 #include <argp.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_ONCE
 
 #define INTERVAL_S      1.0
 #define INTERVAL_ONCE_S 0.2
+#define PATIENCE_S      1.0 /* a router that says nothing for longer is silent */
 
 struct arguments {
 	bool env, markdown, layout, routers, once, json;
@@ -188,40 +190,66 @@ static int print_layout(void)
 
 static int print_routers(void)
 {
-	struct ferry_sockets sockets;
-	char text[512];
-	unsigned found = 0;
-	ferryResult_t result = ferry_sockets_find(&sockets);
-	for (size_t i = 0; i < sockets.count && !result; i++) {
-		ferryResult_t asked = ferry_attach_status(sockets.all[i].path, text, sizeof text);
-		if (ferry_attach_nobody(asked))
-			continue;
-		printf("%s  %s\n", sockets.all[i].path, asked ? ferry_last_message() : text);
-		found++;
+	struct ferry_report report;
+	if (ferry_report_take(&report, NULL, PATIENCE_S))
+		return fail();
+	for (size_t i = 0; i < report.nrouters; i++) {
+		const struct ferry_router_report *router = &report.routers[i];
+		printf("%s  %s\n", router->socket.path, *router->trouble ? router->trouble : router->line);
 	}
-	if (!result && !found)
-		ferry_screen_print_none(&sockets, stdout);
-	ferry_sockets_free(&sockets);
-	return result ? fail() : 0;
+	if (!report.nrouters)
+		ferry_screen_print_none(&report.sockets, stdout);
+	ferry_report_free(&report);
+	return 0;
 }
 
 /* ---- the table ---- */
 
-static void wait_for(double seconds)
+/* Until so long after what ferry_now_ns said then. */
+static void wait_until(uint64_t then_ns, double seconds)
 {
-	struct timespec left = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-	while (nanosleep(&left, &left) && errno == EINTR)
-		;
+	uint64_t until = then_ns + (uint64_t)(seconds * 1e9);
+	for (uint64_t now; (now = ferry_now_ns()) < until;) {
+		struct timespec left = {(time_t)((until - now) / 1000000000), (long)((until - now) % 1000000000)};
+		nanosleep(&left, NULL);
+	}
 }
 
-static ferryResult_t show(const struct ferry_report *before, const struct ferry_report *now, bool json)
+/* What fits: of a line its beginning, as one that goes on in the next would push the first ones out. */
+static ferryResult_t show_on_screen(const struct ferry_rows *rows, const struct ferry_sockets *sockets)
+{
+	struct winsize size = {0};
+	char *text = NULL;
+	size_t bytes;
+	FILE *whole = open_memstream(&text, &bytes);
+	if (whole) {
+		bool known = !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+		ferry_screen_print(rows, sockets, known ? size.ws_row : 0, whole);
+	}
+	if (!whole || fclose(whole) || !text) {
+		free(text);
+		return ferry_fail(ferrySystemError, "no memory for the table");
+	}
+	printf("\033[H\033[J"); /* home, and clear what is below */
+	for (const char *line = text; *line;) {
+		int length = (int)strcspn(line, "\n");
+		printf("%.*s\n", size.ws_col && length > size.ws_col ? size.ws_col : length, line);
+		line += length + (line[length] == '\n');
+	}
+	free(text);
+	return ferrySuccess;
+}
+
+static ferryResult_t show(const struct ferry_report *before, const struct ferry_report *now, bool json, bool screen)
 {
 	struct ferry_rows rows;
 	ferryResult_t result = ferry_rows_make(before, now, &rows);
 	if (!result && json)
 		result = ferry_screen_print_json(&rows, stdout);
+	else if (!result && screen)
+		result = show_on_screen(&rows, &now->sockets);
 	else if (!result)
-		ferry_screen_print(&rows, &now->sockets, stdout);
+		ferry_screen_print(&rows, &now->sockets, 0, stdout);
 	ferry_rows_free(&rows);
 	return result;
 }
@@ -233,17 +261,18 @@ static int watch(const struct arguments *arguments)
 	bool terminal = isatty(STDOUT_FILENO) && !arguments->json;
 	bool again = !arguments->once && (terminal || arguments->interval_s > 0);
 	double interval = arguments->interval_s > 0 ? arguments->interval_s : again ? INTERVAL_S : INTERVAL_ONCE_S;
-	ferryResult_t result = ferry_report_take(&before);
-	wait_for(again && !result ? INTERVAL_ONCE_S : interval); /* nobody likes to wait for the first one */
-	while (!result && !(result = ferry_report_take(&now))) {
-		if (again && terminal)
-			printf("\033[H\033[J"); /* home, and clear what is below */
-		result = show(&before, &now, arguments->json);
+	/* nobody likes to wait for the first one, nor a screen for a router that is silent */
+	double first = again ? INTERVAL_ONCE_S : interval, patience = again && terminal ? INTERVAL_ONCE_S : PATIENCE_S;
+	ferryResult_t result = ferry_report_take(&before, NULL, patience);
+	if (!result)
+		wait_until(before.taken_ns, first);
+	while (!result && !(result = ferry_report_take(&now, &before, patience))) {
+		result = show(&before, &now, arguments->json, again && terminal);
 		ferry_report_free(&before);
 		before = now;
 		if (fflush(stdout) || !again || result)
 			break;
-		wait_for(interval);
+		wait_until(now.taken_ns, interval);
 	}
 	ferry_report_free(&before); /* `now` is the same, or what a failure has freed */
 	return result ? fail() : 0;

@@ -3,6 +3,7 @@
 #include "ipc/arena.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/host_links.h"
 #include "launch/picture.h"
 #include "launch/plan_text.h"
 #include "rank-lib/program/versions.h"
@@ -15,7 +16,17 @@
 #define MOST_TEXT (64u << 20) /* bytes of a program */
 
 enum exit_code { EXIT_RIGHT = 0, EXIT_WRONG = 1, EXIT_USAGE = 64 };
-enum option_key { KEY_PLACE = 256, KEY_COUNT, KEY_SLICE, KEY_WINDOW, KEY_STAGING, KEY_DOT, KEY_OUTPUT };
+enum option_key {
+	KEY_PLACE = 256,
+	KEY_COUNT,
+	KEY_SLICE,
+	KEY_WINDOW,
+	KEY_STAGING,
+	KEY_DOT,
+	KEY_OUTPUT,
+	KEY_FABRIC,
+	KEY_LINKS
+};
 
 struct arguments {
 	const char *command, *operand;
@@ -28,6 +39,8 @@ struct arguments {
 	const char *op_given; /* as the user wrote it; NULL: the default */
 	const char *of_show; /* an option that is show's alone, if one was given */
 	const char *output;  /* of draw; NULL: standard output */
+	const char *fabric, *links_given; /* of synth */
+	struct ferry_host_links machine;  /* what links_given says */
 	struct ferry_compile_options compile;
 	uint64_t staging;
 	bool dot;
@@ -51,6 +64,11 @@ static const struct argp_option options[] = {
         {"dot", KEY_DOT, NULL, 0, "Print the graph of the plan for dot(1)", 2},
         {NULL, 0, NULL, 0, "Of draw:", 3},
         {"output", KEY_OUTPUT, "FILE", 0, "Where the picture goes; also -o (default: standard output)", 3},
+        {NULL, 0, NULL, 0, "Of synth:", 4},
+        {"fabric", KEY_FABRIC, "host|peer", 0, "Through host memory, or from device to device (default: host)", 4},
+        {"links", KEY_LINKS, "SPEC", 0,
+         "Of --fabric=peer: the links between the devices, as FERRY_HOST_LINK names them, such as links=dgx1v:25; "
+         "where that is a machine, --ranks is as many as it has", 4},
         {0}};
 
 static const char description[] = "Checks, shows, draws and synthesizes collective programs.\v"
@@ -64,6 +82,7 @@ static const char description[] = "Checks, shows, draws and synthesizes collecti
                                   "  ferryprog check figure3.txt\n"
                                   "  ferryprog synth allreduce --ranks 8 --domains 2\n"
                                   "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
+                                  "  ferryprog synth allgather --fabric peer --links links=dgx1v:25,devices=0,2,5\n"
                                   "  ferryprog show allgather.txt --count 64K --type bf16\n"
                                   "  ferryprog show figure3.txt --dot | dot -Tsvg > plan.svg\n"
                                   "  ferryprog draw figure3.txt -o figure3.svg\n"
@@ -204,6 +223,9 @@ static void check_together(struct arguments *arguments, struct argp_state *state
 	bool synth = !strcmp(arguments->command, "synth");
 	if (arguments->output && strcmp(arguments->command, "draw"))
 		argp_error(state, "%s: --output is an option of draw", arguments->command);
+	if ((arguments->fabric || arguments->links_given) && !synth)
+		argp_error(state, "%s: --%s is an option of synth", arguments->command,
+		           arguments->fabric ? "fabric" : "links");
 	read_short_o(arguments, state);
 	if (arguments->of_show && strcmp(arguments->command, "show"))
 		argp_error(state, "%s: --%s is an option of show", arguments->command, arguments->of_show);
@@ -220,6 +242,30 @@ static void check_together(struct arguments *arguments, struct argp_state *state
 		arguments->nranks = arguments->placed;
 	if (!arguments->ndomains)
 		arguments->ndomains = arguments->domains_placed;
+}
+
+static void check_synth(struct arguments *arguments, struct argp_state *state)
+{
+	bool peer = arguments->fabric && !strcmp(arguments->fabric, "peer");
+	const struct ferry_host_links *machine = &arguments->machine;
+	if (peer && !arguments->links_given)
+		argp_error(state, "synth: --fabric peer: over which links? --links SPEC");
+	if (!peer && arguments->links_given)
+		argp_error(state, "synth: --links is an option of --fabric=peer");
+	arguments->collective = parse_collective(arguments->operand, state);
+	if (check_meant(arguments, arguments->collective, "synth"))
+		argp_error(state, "%s", ferry_last_message());
+	if (!arguments->nranks && peer)
+		arguments->nranks = machine->nplaced                       ? machine->nplaced
+		                    : machine->ndevices < FERRY_MAX_RANKS ? machine->ndevices
+		                                                          : 0;
+	if (!arguments->nranks)
+		argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
+	if (arguments->root >= arguments->nranks)
+		argp_error(state, "synth: --root %u: the last of %u ranks is %u", arguments->root, arguments->nranks,
+		           arguments->nranks - 1);
+	if (arguments->collective == FERRY_SENDRECV && arguments->nranks != 2)
+		argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
 }
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -243,6 +289,16 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_OUTPUT:
 		arguments->output = value;
 		return 0;
+	case KEY_FABRIC:
+		if (strcmp(value, "host") && strcmp(value, "peer"))
+			argp_error(state, "--fabric: \"%s\" is no fabric: host or peer", value);
+		arguments->fabric = value;
+		return 0;
+	case KEY_LINKS:
+		arguments->links_given = value;
+		if (ferry_host_links_parse("--links", value, &arguments->machine))
+			argp_error(state, "%s", ferry_last_message());
+		return 0;
 	case KEY_PLACE:
 		parse_place(arguments, value, state);
 		return 0;
@@ -252,18 +308,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		if (!arguments->operand)
 			argp_usage(state);
 		check_together(arguments, state);
-		if (strcmp(arguments->command, "synth"))
-			return 0;
-		arguments->collective = parse_collective(arguments->operand, state);
-		if (check_meant(arguments, arguments->collective, "synth"))
-			argp_error(state, "%s", ferry_last_message());
-		if (!arguments->nranks)
-			argp_error(state, "synth: for how many ranks? --ranks N or --place LIST");
-		if (arguments->root >= arguments->nranks)
-			argp_error(state, "synth: --root %u: the last of %u ranks is %u", arguments->root,
-			           arguments->nranks, arguments->nranks - 1);
-		if (arguments->collective == FERRY_SENDRECV && arguments->nranks != 2)
-			argp_error(state, "synth: sendrecv is between 2 ranks, not %u", arguments->nranks);
+		if (!strcmp(arguments->command, "synth"))
+			check_synth(arguments, state);
 		return 0;
 	default:
 		return parse_show(key, value, state);
@@ -474,17 +520,36 @@ static int draw(const struct arguments *arguments)
 	return result ? failed(result) : EXIT_RIGHT;
 }
 
+/* What it ends with is a comment of the language. */
+static ferryResult_t synthesize_peer(const struct arguments *arguments, const struct ferry_topology *topology,
+                                     struct ferry_program **program, char remark[128])
+{
+	struct ferry_links links;
+	ferryResult_t result = ferry_host_links_place("--links", &arguments->machine, topology->nranks, &links);
+	if (!result)
+		result = ferry_program_synthesize_peer(arguments->collective, topology, &links, arguments->root,
+		                                       program);
+	if (result)
+		return result;
+	double time = ferry_program_peer_time(*program, &links);
+	snprintf(remark, 128, "# its PUTs take at least %.4g ns per byte of a block\n", time);
+	return ferrySuccess;
+}
+
 static int synth(const struct arguments *arguments)
 {
 	struct ferry_topology topology = {.nranks = arguments->nranks, .ndomains = arguments->ndomains};
 	struct ferry_program *program = NULL;
-	char *text = NULL;
+	char *text = NULL, remark[128] = "";
 	memcpy(topology.rank_domain, arguments->rank_domain, sizeof topology.rank_domain);
-	ferryResult_t result = ferry_program_synthesize(arguments->collective, &topology, arguments->root, &program);
+	ferryResult_t result =
+	        arguments->links_given
+	                ? synthesize_peer(arguments, &topology, &program, remark)
+	                : ferry_program_synthesize(arguments->collective, &topology, arguments->root, &program);
 	if (!result)
 		result = ferry_program_print(program, &text);
 	if (!result)
-		fputs(text, stdout);
+		printf("%s%s", text, remark);
 	free(text);
 	ferry_program_free(program);
 	return result ? failed(result) : EXIT_RIGHT;

@@ -73,6 +73,18 @@ static unsigned number_of(const char *value, unsigned most, const char *name, st
 	return (unsigned)number;
 }
 
+/* mpiexecs' -np 4 is -n with the value "p" and one more word; what else is meant like it is told of. */
+static unsigned ranks_of(const char *value, struct argp_state *state)
+{
+	const char *digits = value + strspn(value, "p=");
+	if (!strcmp(value, "p") && state->next < state->argc)
+		value = state->argv[state->next++];
+	else if (digits > value)
+		argp_error(state, "-n%s: write \"-n %s\", or \"-np %s\"", value, *digits ? digits : "RANKS",
+		           *digits ? digits : "RANKS");
+	return number_of(value, FERRY_MAX_RANKS, "-n", state);
+}
+
 /* All options are there. */
 static void check_together(const struct arguments *arguments, struct argp_state *state)
 {
@@ -97,9 +109,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	enum ferry_log_level level;
 	switch (key) {
 	case 'n':
-		if (!strcmp(value, "p") && state->next < state->argc) /* -np 4, as mpiexecs call it */
-			value = state->argv[state->next++];
-		arguments->ranks = number_of(value, FERRY_MAX_RANKS, "-n", state);
+		arguments->ranks = ranks_of(value, state);
 		return 0;
 	case KEY_DOMAINS:
 		arguments->domains = number_of(value, FERRY_MAX_DOMAINS, "--domains", state);

@@ -80,6 +80,11 @@ static bool write_sources(const struct ferry_schedule *schedule, const struct fe
 	return true;
 }
 
+static void write_put(const struct ferry_statement *statement, FILE *out)
+{
+	fprintf(out, "PUT\ngpu[%u] \342\206\222 gpu@%u[%u]", statement->gpu, statement->peer, statement->peer_gpu);
+}
+
 static bool write_event(const struct ferry_schedule *schedule, const struct ferry_event *event, FILE *out)
 {
 	char from[48], to[48];
@@ -97,6 +102,9 @@ static bool write_event(const struct ferry_schedule *schedule, const struct ferr
 	case FERRY_H2D:
 		fprintf(out, "H2D\n%s \342\206\222 gpu[%u]", value_text(schedule, use->reads, statement->rank, from),
 		        statement->gpu);
+		break;
+	case FERRY_PUT:
+		write_put(statement, out);
 		break;
 	case FERRY_H2H:
 		fprintf(out, "H2H\n%s\n\342\206\222 %s", value_text(schedule, use->reads, statement->rank, from),
@@ -194,27 +202,34 @@ static bool passes_over(const struct ferry_event *from, const struct ferry_event
 	return from->lane == to->lane && to->step > from->step + 1;
 }
 
-static void leave_room_over(struct picture *picture, uint32_t value, uint32_t to)
+static void leave_room_over(struct picture *picture, uint32_t writer, uint32_t to, bool order)
 {
 	const struct ferry_schedule *schedule = picture->schedule;
-	if (value == FERRY_NO_VALUE)
-		return;
-	uint32_t from = schedule->event_of[schedule->versions.values[value].writer];
+	uint32_t from = schedule->event_of[writer];
+	(void)order;
 	if (passes_over(&schedule->events[from], &schedule->events[to]))
 		picture->over[schedule->events[to].lane] = OVER;
 }
 
-static void find_passes(struct picture *picture)
+/* Visits every arrow: from the event of this statement to event `to`; `order`: it waits and does not read. */
+typedef void visit_arrow(struct picture *picture, uint32_t writer, uint32_t to, bool order);
+
+static void for_each_arrow(struct picture *picture, visit_arrow *visit)
 {
-	const struct ferry_versions *versions = &picture->schedule->versions;
-	for (uint32_t i = 0; i < picture->schedule->program->nstatements; i++) {
+	const struct ferry_schedule *schedule = picture->schedule;
+	const struct ferry_versions *versions = &schedule->versions;
+	for (uint32_t i = 0; i < schedule->program->nstatements; i++) {
 		const struct ferry_use *use = &versions->uses[i];
-		uint32_t to = picture->schedule->event_of[i];
-		leave_room_over(picture, use->reads, to);
-		if (use->writes != FERRY_NO_VALUE && picture->schedule->before[i] == FERRY_NO_STATEMENT)
-			leave_room_over(picture, versions->values[use->writes].base, to);
+		uint32_t to = schedule->event_of[i];
+		if (use->reads != FERRY_NO_VALUE)
+			visit(picture, versions->values[use->reads].writer, to, false);
+		if (use->forwards != FERRY_NO_STATEMENT)
+			visit(picture, use->forwards, to, false);
+		if (use->writes != FERRY_NO_VALUE && versions->values[use->writes].base != FERRY_NO_VALUE &&
+		    schedule->before[i] == FERRY_NO_STATEMENT)
+			visit(picture, versions->values[versions->values[use->writes].base].writer, to, false);
 		for (uint32_t j = 0; j < use->nwaits; j++)
-			leave_room_over(picture, versions->waits[use->first_wait + j], to);
+			visit(picture, versions->values[versions->waits[use->first_wait + j]].writer, to, true);
 	}
 }
 
@@ -224,7 +239,7 @@ static void place_boxes(struct picture *picture)
 	for (uint32_t i = 0; i < schedule->nevents; i++)
 		measure(picture->texts[i], &picture->boxes[i].width, &picture->boxes[i].height);
 	place_columns(picture);
-	find_passes(picture);
+	for_each_arrow(picture, leave_room_over);
 	place_lanes(picture);
 	for (uint32_t i = 0; i < schedule->nevents; i++) {
 		const struct ferry_event *event = &schedule->events[i];
@@ -245,10 +260,9 @@ static bool colours_are_chunks(const struct ferry_program *program)
 	       program->collective == FERRY_SCATTER || program->collective == FERRY_SENDRECV;
 }
 
-static uint32_t colour_of(const struct ferry_schedule *schedule, uint32_t value)
+static uint32_t colour_of(const struct ferry_schedule *schedule, uint64_t ranks, uint32_t chunk)
 {
-	const struct ferry_value *what = &schedule->versions.values[value];
-	return (colours_are_chunks(schedule->program) ? what->chunk : ferry_rankset_lowest(what->ranks)) % NCOLOURS;
+	return (colours_are_chunks(schedule->program) ? chunk : ferry_rankset_lowest(ranks)) % NCOLOURS;
 }
 
 static uint32_t event_colour(const struct ferry_schedule *schedule, const struct ferry_event *event)
@@ -257,7 +271,7 @@ static uint32_t event_colour(const struct ferry_schedule *schedule, const struct
 		return (colours_are_chunks(schedule->program) ? event->send : schedule->lanes[event->lane].rank) %
 		       NCOLOURS;
 	const struct ferry_use *use = &schedule->versions.uses[event->statement];
-	return colour_of(schedule, use->writes != FERRY_NO_VALUE ? use->writes : use->reads);
+	return colour_of(schedule, use->ranks, use->chunk);
 }
 
 /* ---- SVG ---- */
@@ -340,6 +354,24 @@ static void print_head(const struct picture *picture)
 	           "moved on");
 }
 
+/* What a rank's lane does: the copies in the direction of its arrow. */
+static const char *lane_work(const struct ferry_schedule *schedule, uint32_t lane)
+{
+	bool puts = false, others = false;
+	for (uint32_t i = 0; i < schedule->nevents; i++) {
+		const struct ferry_event *event = &schedule->events[i];
+		bool put = event->statement != FERRY_NO_STATEMENT &&
+		           schedule->program->statements[event->statement].opcode == FERRY_PUT;
+		if (event->lane != lane)
+			continue;
+		puts |= put;
+		others |= !put;
+	}
+	if (schedule->lanes[lane].kind == FERRY_LANE_DOWN)
+		return "H2D";
+	return !puts ? "D2H" : others ? "D2H, PUT" : "PUT";
+}
+
 static void print_domain(const struct picture *picture, uint32_t domain)
 {
 	const struct ferry_schedule *schedule = picture->schedule;
@@ -366,15 +398,15 @@ static void print_domain(const struct picture *picture, uint32_t domain)
 			print_text(out, MARGIN + 10, y + height / 2 + 4, "", "router %u", domain);
 		else
 			print_text(out, MARGIN + 10, y + height / 2 + 4, "", "rank %u  %s %s", what->rank,
-			           arrows[what->kind], what->kind == FERRY_LANE_UP ? "D2H" : "H2D");
+			           arrows[what->kind], lane_work(schedule, lane));
 	}
 }
 
-static void print_arrow(const struct picture *picture, uint32_t value, uint32_t to, bool order)
+static void print_arrow(struct picture *picture, uint32_t writer, uint32_t to, bool order)
 {
 	const struct ferry_schedule *schedule = picture->schedule;
-	uint32_t from = schedule->event_of[schedule->versions.values[value].writer],
-	         colour = colour_of(schedule, value);
+	const struct ferry_use *made = &schedule->versions.uses[writer];
+	uint32_t from = schedule->event_of[writer], colour = colour_of(schedule, made->ranks, made->chunk);
 	const struct rectangle *left = &picture->boxes[from], *right = &picture->boxes[to];
 	double x = left->x + left->width, y = left->y + left->height / 2, end = right->x,
 	       end_y = right->y + right->height / 2, bend = (end - x) / 2 < 60 ? (end - x) / 2 : 60;
@@ -390,23 +422,6 @@ static void print_arrow(const struct picture *picture, uint32_t value, uint32_t 
 		        end, end_y);
 	}
 	fprintf(picture->out, "\"/>\n");
-}
-
-static void print_arrows(const struct picture *picture)
-{
-	const struct ferry_schedule *schedule = picture->schedule;
-	const struct ferry_versions *versions = &schedule->versions;
-	for (uint32_t i = 0; i < schedule->program->nstatements; i++) {
-		const struct ferry_use *use = &versions->uses[i];
-		uint32_t to = schedule->event_of[i];
-		if (use->reads != FERRY_NO_VALUE)
-			print_arrow(picture, use->reads, to, false);
-		if (use->writes != FERRY_NO_VALUE && versions->values[use->writes].base != FERRY_NO_VALUE &&
-		    schedule->before[i] == FERRY_NO_STATEMENT)
-			print_arrow(picture, versions->values[use->writes].base, to, false);
-		for (uint32_t j = 0; j < use->nwaits; j++)
-			print_arrow(picture, versions->waits[use->first_wait + j], to, true);
-	}
 }
 
 static void print_box(const struct picture *picture, uint32_t number)
@@ -429,13 +444,25 @@ static void print_box(const struct picture *picture, uint32_t number)
 	}
 }
 
+static bool pushes(const struct ferry_program *program)
+{
+	for (uint32_t i = 0; i < program->nstatements; i++)
+		if (program->statements[i].opcode == FERRY_PUT)
+			return true;
+	return false;
+}
+
 static void print_legend(const struct picture *picture)
 {
 	const struct ferry_program *program = picture->schedule->program;
 	double y = picture->height + 6;
-	print_text(picture->out, MARGIN, y, "small",
-	           "gpu[i]: chunk i of the send buffer in D2H, of the receive buffer in H2D. host[j]: a chunk of host "
-	           "memory, as the program names it; host[j]:2 its version 2.");
+	print_text(
+	        picture->out, MARGIN, y, "small",
+	        pushes(program)
+	                ? "gpu[i]: chunk i of the send buffer in D2H; of it, or behind an arrow of the receive buffer, "
+	                  "in PUT; of the receive buffer in H2D. gpu@r[i]: of rank r's."
+	                : "gpu[i]: chunk i of the send buffer in D2H, of the receive buffer in H2D. host[j]: a chunk "
+	                  "of host memory, as the program names it; host[j]:2 its version 2.");
 	print_text(picture->out, MARGIN, y + 16, "small",
 	           "An arrow: waits for. Dashed: an order alone; a dashed box: what needs no statement. A colour: "
 	           "%s%s.",
@@ -444,7 +471,7 @@ static void print_legend(const struct picture *picture)
 	                                                                                         : "");
 }
 
-static void print_all(const struct picture *picture)
+static void print_all(struct picture *picture)
 {
 	FILE *out = picture->out;
 	double width = picture->width, height = picture->height + 36;
@@ -456,7 +483,7 @@ static void print_all(const struct picture *picture)
 	print_head(picture);
 	for (uint32_t domain = 0; domain < picture->schedule->program->ndomains; domain++)
 		print_domain(picture, domain);
-	print_arrows(picture);
+	for_each_arrow(picture, print_arrow);
 	for (uint32_t i = 0; i < picture->schedule->nevents; i++)
 		print_box(picture, i);
 	print_legend(picture);

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const opcodes[FERRY_NUM_OPCODES] = {"D2H", "H2D", "COPY", "REDUCE", "H2H"};
-
 /* A plan's windows by their values: all are of one size, so that an offset is a number. */
 struct names {
 	const struct ferry_traced_plan *traced;
@@ -88,6 +86,12 @@ static void print_operands(const struct names *names, uint32_t number, FILE *out
 		return;
 	}
 	const struct ferry_statement *statement = &names->traced->program->statements[origin->statement];
+	if (instr->opcode == FERRY_PUT)
+		fprintf(out, "gpu[%u] -> gpu@%u[%u]", statement->gpu, statement->peer, statement->peer_gpu);
+	if (instr->opcode == FERRY_LAND)
+		fprintf(out, "gpu[%u], from rank %u", statement->peer_gpu, instr->peer);
+	if (!ferry_opcode_has_window(instr->opcode))
+		return;
 	if (instr->opcode == FERRY_D2H)
 		fprintf(out, "gpu[%u]", statement->gpu);
 	else if (instr->opcode == FERRY_H2D)
@@ -170,7 +174,7 @@ static void print_instr(const struct names *names, uint32_t number, FILE *out)
 	const struct ferry_plan *plan = names->traced->plan;
 	const struct ferry_instr *instr = &ferry_plan_instrs(plan)[number];
 	uint32_t statement = names->traced->origins[number].statement;
-	bool worker = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+	bool worker = ferry_opcode_is_work(instr->opcode);
 	fprintf(out, "%5u  ", number);
 	if (statement != FERRY_NO_STATEMENT)
 		fprintf(out, "%5u", names->traced->program->statements[statement].line);
@@ -179,7 +183,7 @@ static void print_instr(const struct names *names, uint32_t number, FILE *out)
 	fprintf(out, "  %s %-3u", worker ? "router" : "rank  ", instr->owner);
 	if (!is_variable(plan))
 		fprintf(out, " %11llu %6u", (unsigned long long)instr->length, instr->nslices);
-	fprintf(out, "  %-6s %-*s  ", opcodes[instr->opcode], (int)names->width, names->texts[number]);
+	fprintf(out, "  %-6s %-*s  ", ferry_opcode_name(instr->opcode), (int)names->width, names->texts[number]);
 	print_edges(plan, instr, false, out);
 	print_edges(plan, instr, true, out);
 	fputc('\n', out);
@@ -220,13 +224,18 @@ static void print_header(const struct ferry_plan *plan, uint64_t window_bytes, F
 
 static void print_legend(const struct names *names, FILE *out)
 {
+	static const char putting[] =
+	        "        in PUT of its send buffer, or of its receive buffer after what has brought it there;\n"
+	        "        gpu@r[i]: of rank r's receive buffer; LAND does nothing: what a PUT brings is there\n";
 	const struct ferry_plan *plan = names->traced->plan;
 	fprintf(out, "\n"
 	             "#       the instruction's number; by: who runs it\n"
 	             "line    of its statement in the text: of REDUCEs that became one, the last; -: needs none\n"
 	             "gpu[i]  chunk i of the rank's send buffer in D2H, of its receive buffer in H2D, of both in COPY\n"
+	             "%s"
 	             "host[j] a chunk of host memory, as the program names it; host[j]:2: its version 2; on the way:\n"
-	             "        sums that became part of this one and are not stored\n");
+	             "        sums that became part of this one and are not stored\n",
+	        plan->flags & FERRY_PLAN_PUTS ? putting : "");
 	if (!is_variable(plan))
 		fprintf(out, "bytes   of the chunk; slices: how many times the instruction runs, once a slice\n");
 	fprintf(out,
@@ -240,6 +249,7 @@ static void print_legend(const struct names *names, FILE *out)
 
 struct traffic {
 	uint64_t up[FERRY_MAX_RANKS], down[FERRY_MAX_RANKS];
+	uint64_t put[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	uint64_t routed[FERRY_MAX_DOMAINS][FERRY_MAX_DOMAINS]; /* from, to: by H2H */
 	uint64_t direct[FERRY_MAX_DOMAINS][FERRY_MAX_DOMAINS]; /* by a rank's D2H or H2D of another domain's staging */
 	uint64_t read[FERRY_MAX_DOMAINS], written[FERRY_MAX_DOMAINS]; /* by REDUCE */
@@ -259,6 +269,9 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 			traffic->down[instr->owner] += instr->length;
 			traffic->direct[instr->window_domain][instr->domain] += instr->length;
 			break;
+		case FERRY_PUT:
+			traffic->put[instr->owner][instr->peer] += instr->length;
+			break;
 		case FERRY_REDUCE:
 			traffic->read[instr->owner] += instr->length * instr->nsources;
 			traffic->written[instr->owner] += instr->length;
@@ -267,7 +280,7 @@ static void count_traffic(const struct ferry_plan *plan, struct traffic *traffic
 			traffic->routed[ferry_plan_sources(plan)[instr->first_source].domain]
 			               [instr->owner] += instr->length;
 			break;
-		default: /* COPY stays on the device */
+		default: /* COPY stays on the device, LAND moves nothing */
 			break;
 		}
 	}
@@ -282,6 +295,11 @@ static void print_traffic(const struct ferry_plan *plan, FILE *out)
 	for (uint32_t rank = 0; rank < plan->nranks; rank++)
 		fprintf(out, "  rank %-3u      up %llu  down %llu\n", rank, (unsigned long long)traffic.up[rank],
 		        (unsigned long long)traffic.down[rank]);
+	for (uint32_t from = 0; from < plan->nranks; from++)
+		for (uint32_t to = 0; to < plan->nranks; to++)
+			if (traffic.put[from][to])
+				fprintf(out, "  rank %u -> %u  PUT %llu\n", from, to,
+				        (unsigned long long)traffic.put[from][to]);
 	for (uint32_t from = 0; from < plan->ndomains; from++)
 		for (uint32_t to = 0; to < plan->ndomains; to++)
 			if (from != to && traffic.routed[from][to] + traffic.direct[from][to])
@@ -325,9 +343,10 @@ ferryResult_t ferry_plan_print_dot(const struct ferry_traced_plan *traced, FILE 
 	fprintf(out, "digraph plan {\n\trankdir=LR;\n\tnode [shape=box, fontname=\"monospace\"];\n");
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
-		bool worker = instr->opcode == FERRY_REDUCE || instr->opcode == FERRY_H2H;
+		bool worker = ferry_opcode_is_work(instr->opcode);
 		fprintf(out, "\ti%u [label=\"%u: %s %u\\n%s %s\"%s];\n", i, i, worker ? "router" : "rank", instr->owner,
-		        opcodes[instr->opcode], names.texts[i], worker ? ", style=filled, fillcolor=lightgrey" : "");
+		        ferry_opcode_name(instr->opcode), names.texts[i],
+		        worker ? ", style=filled, fillcolor=lightgrey" : "");
 	}
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];

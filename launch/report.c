@@ -1,168 +1,165 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/report.h"
 
-#include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define LINE_BYTES 512
+#define RETRY_MS 10 /* nothing tells when a router takes connections again */
 
-/* What is behind "name=" in a line of such words; "" if it is not there. */
-static const char *value_of(const char *line, const char *name)
+static ferryResult_t no_memory(size_t count)
 {
-	size_t length = strlen(name);
-	for (const char *word = line; *word; word += strcspn(word, " "), word += strspn(word, " "))
-		if (!strncmp(word, name, length) && word[length] == '=')
-			return word + length + 1;
-	return "";
+	return ferry_fail(ferrySystemError, "no memory for what %zu routers tell", count);
 }
 
-static uint64_t number_in(const char *line, const char *name)
+/* ---- asking all of them ---- */
+
+/* A round's questions, one for each socket. */
+struct round {
+	struct ferry_question *questions;
+	struct pollfd *entries;
+	size_t count;
+	uint64_t patience_ns;
+};
+
+static bool is_silent(const struct round *round, const struct ferry_question *question)
 {
-	return strtoull(value_of(line, name), NULL, 10);
+	return !ferry_question_is_over(question) && ferry_now_ns() - question->heard_ns >= round->patience_ns;
 }
 
-static uint64_t set_in(const char *line, const char *name)
+/* The question that is open since an earlier report, if the router has said nothing since. */
+static bool take_over(struct ferry_report *last, struct ferry_question *question, const struct ferry_socket *socket)
 {
-	return strtoull(value_of(line, name), NULL, 16);
+	for (size_t i = 0; last && i < last->nopen; i++) {
+		struct ferry_question *open = &last->open[i];
+		struct pollfd entry = {open->connection, POLLIN | POLLRDHUP, 0};
+		if (strcmp(open->router.socket.path, socket->path) != 0)
+			continue;
+		if (poll(&entry, 1, 0) == 0) {
+			*question = *open;
+			*open = last->open[--last->nopen];
+			return true;
+		}
+	}
+	return false;
 }
 
-static void text_in(const char *line, const char *name, char *text, size_t bytes)
+/* Until something may have come from one that is not silent, or it is; false: there is none. */
+static bool wait_for_any(struct round *round)
 {
-	const char *value = value_of(line, name);
-	snprintf(text, bytes, "%.*s", (int)strcspn(value, " "), value);
+	uint64_t now = ferry_now_ns(), least_ns = UINT64_MAX;
+	size_t waited = 0;
+	for (size_t i = 0; i < round->count; i++) {
+		const struct ferry_question *question = &round->questions[i];
+		if (ferry_question_is_over(question) || is_silent(round, question))
+			continue;
+		uint64_t until = question->heard_ns + round->patience_ns, left = until > now ? until - now : 0;
+		if (question->connection < 0 && left > RETRY_MS * 1000000)
+			left = RETRY_MS * 1000000;
+		least_ns = left < least_ns ? left : least_ns;
+		round->entries[waited++] = (struct pollfd){question->connection, POLLIN, 0};
+	}
+	if (waited)
+		poll(round->entries, waited, (int)(least_ns / 1000000 + 1));
+	return waited;
 }
 
-static void read_router(const char *line, struct ferry_router_report *router)
+static ferryResult_t ask_all(struct round *round)
 {
-	router->domain = (uint32_t)number_in(line, "domain");
-	router->pid = (pid_t)number_in(line, "pid");
-	router->workers = (uint32_t)number_in(line, "workers");
-	router->jobs = (uint32_t)number_in(line, "jobs");
-	router->failed = (uint32_t)number_in(line, "failed");
-	router->ranks = (uint32_t)number_in(line, "ranks");
-	router->staging = number_in(line, "staging");
-	router->working_ms = strtod(value_of(line, "working_ms"), NULL);
-	router->draining = *value_of(line, "state") == 'd';
-}
-
-static void read_job(const char *line, struct ferry_job_report *job)
-{
-	job->number = number_in(line, "number");
-	job->name = (uint32_t)set_in(line, "job");
-	job->nranks = (uint32_t)number_in(line, "nranks");
-	text_in(line, "state", job->state, sizeof job->state);
-	job->attached = set_in(line, "attached");
-	job->left = set_in(line, "left");
-	job->here = set_in(line, "here");
-	job->staging = number_in(line, "staging");
-	job->calls = number_in(line, "calls");
-	job->up = number_in(line, "up");
-	job->down = number_in(line, "down");
-	job->waiting = set_in(line, "waiting");
-	job->awaited = set_in(line, "awaited");
-	job->working_ms = strtod(value_of(line, "working_ms"), NULL);
-	job->waited_ms = strtod(value_of(line, "waited_ms"), NULL);
-}
-
-/* Room for one more at the end of a list of `count`; NULL: no memory. The list's room is a power of two. */
-static void *room_for(void *list, size_t count, size_t bytes)
-{
-	return count & (count - 1) ? list : realloc(list, (count ? 2 * count : 1) * bytes);
-}
-
-static ferryResult_t no_memory(void)
-{
-	return ferry_fail(ferrySystemError, "no memory for what the routers tell");
-}
-
-static ferryResult_t ask_jobs(struct ferry_report *report, size_t router, int connection)
-{
-	char line[LINE_BYTES];
 	ferryResult_t result = ferrySuccess;
-	uint64_t from = 1;
-	while (!(result = ferry_attach_ask_status(connection, FERRY_STATUS_JOB, from, line, sizeof line)) && *line) {
-		struct ferry_job_report *jobs = room_for(report->jobs, report->njobs, sizeof *jobs);
-		if (!jobs)
-			return no_memory();
-		report->jobs = jobs;
-		struct ferry_job_report *job = &jobs[report->njobs++];
-		*job = (struct ferry_job_report){.router = router};
-		read_job(line, job);
-		if (job->number < from)
-			return ferry_fail(ferryInternalError, "job %llu where the first from %llu on was asked for",
-			                  (unsigned long long)job->number, (unsigned long long)from);
-		from = job->number + 1;
-	}
+	do
+		for (size_t i = 0; i < round->count && !result; i++)
+			if (!ferry_question_is_over(&round->questions[i]))
+				result = ferry_question_go_on(&round->questions[i]);
+	while (!result && wait_for_any(round));
 	return result;
 }
 
-static ferryResult_t ask_gpus(struct ferry_report *report, size_t router, int connection)
+/* ---- what they have told ---- */
+
+/* It has not answered all: of what it may have told, nothing is for sure. */
+static void say_silent(struct ferry_router_report *router, const struct ferry_question *question)
 {
-	char line[LINE_BYTES];
-	ferryResult_t result = ferrySuccess;
-	for (uint64_t place = 0;
-	     !(result = ferry_attach_ask_status(connection, FERRY_STATUS_GPU, place, line, sizeof line)) && *line;
-	     place++) {
-		struct ferry_gpu_report *gpus = room_for(report->gpus, report->ngpus, sizeof *gpus);
-		if (!gpus)
-			return no_memory();
-		report->gpus = gpus;
-		struct ferry_gpu_report *gpu = &gpus[report->ngpus++];
-		*gpu = (struct ferry_gpu_report){.router = router};
-		text_in(line, "gpu", gpu->uuid, sizeof gpu->uuid);
-	}
-	return result;
+	double seconds = (double)(ferry_now_ns() - question->heard_ns) / 1e9;
+	*router = (struct ferry_router_report){.socket = question->router.socket,
+	                                       .domain = question->router.domain,
+	                                       .pid = question->router.pid,
+	                                       .silent = true};
+	snprintf(router->trouble, sizeof router->trouble,
+	         "it has not answered for %.*f s: it is stopped, busy, or hangs", seconds < 10, seconds);
 }
 
-static ferryResult_t ask_router(struct ferry_report *report, size_t index, int connection)
+static void add_router(struct ferry_report *report, struct ferry_question *question)
 {
-	char line[LINE_BYTES];
-	ferryResult_t result = ferry_attach_ask_status(connection, FERRY_STATUS_ROUTER, 0, line, sizeof line);
-	if (result)
-		return result;
-	read_router(line, &report->routers[index]);
-	if (!(result = ask_jobs(report, index, connection)))
-		result = ask_gpus(report, index, connection);
-	return result;
+	size_t index = report->nrouters++;
+	struct ferry_router_report *router = &report->routers[index];
+	if (!ferry_question_is_over(question)) {
+		say_silent(router, question);
+		report->open[report->nopen++] = *question;
+		*question = (struct ferry_question){.state = FERRY_QUESTION_NOBODY, .connection = -1};
+		return;
+	}
+	*router = question->router;
+	for (size_t i = 0; i < question->njobs; i++) {
+		report->jobs[report->njobs] = question->jobs[i];
+		report->jobs[report->njobs++].router = index;
+	}
+	for (size_t i = 0; i < question->ngpus; i++) {
+		report->gpus[report->ngpus] = question->gpus[i];
+		report->gpus[report->ngpus++].router = index;
+	}
 }
 
-/* One that does not answer is told of, with why; a socket that nobody listens on is none, nor another user's. */
-static ferryResult_t add_router(struct ferry_report *report, const struct ferry_socket *socket)
+static ferryResult_t collect(struct ferry_report *report, struct round *round)
 {
-	int connection;
-	ferryResult_t result = ferry_attach_connect(socket->path, &connection);
-	if (result && (ferry_attach_nobody(result) || (result == ferryRefused && socket->path[0] == '@')))
-		return ferrySuccess;
-	struct ferry_router_report *routers = room_for(report->routers, report->nrouters, sizeof *routers);
-	if (!routers) {
-		if (!result)
-			close(connection);
-		return no_memory();
+	size_t njobs = 0, ngpus = 0;
+	for (size_t i = 0; i < round->count; i++) {
+		njobs += round->questions[i].njobs;
+		ngpus += round->questions[i].ngpus;
 	}
-	report->routers = routers;
-	struct ferry_router_report *router = &routers[report->nrouters++];
-	*router = (struct ferry_router_report){.socket = *socket};
-	if (!result) {
-		result = ask_router(report, report->nrouters - 1, connection);
-		close(connection);
-	}
-	if (result)
-		snprintf(router->trouble, sizeof router->trouble, "%s", ferry_last_message());
+	report->routers = calloc(round->count + 1, sizeof *report->routers);
+	report->open = calloc(round->count + 1, sizeof *report->open);
+	report->jobs = calloc(njobs + 1, sizeof *report->jobs);
+	report->gpus = calloc(ngpus + 1, sizeof *report->gpus);
+	if (!report->routers || !report->open || !report->jobs || !report->gpus)
+		return no_memory(round->count);
+	for (size_t i = 0; i < round->count; i++)
+		if (round->questions[i].state != FERRY_QUESTION_NOBODY)
+			add_router(report, &round->questions[i]);
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_report_take(struct ferry_report *report)
+static ferryResult_t ask_and_collect(struct ferry_report *report, struct ferry_report *last, double patience_s)
+{
+	const struct ferry_sockets *sockets = &report->sockets;
+	struct round round = {.questions = calloc(sockets->count + 1, sizeof *round.questions),
+	                      .entries = calloc(sockets->count + 1, sizeof *round.entries),
+	                      .count = sockets->count,
+	                      .patience_ns = (uint64_t)(patience_s * 1e9)};
+	ferryResult_t result = round.questions && round.entries ? ferrySuccess : no_memory(sockets->count);
+	for (size_t i = 0; i < round.count && !result; i++)
+		if (!take_over(last, &round.questions[i], &sockets->all[i]))
+			ferry_question_begin(&round.questions[i], &sockets->all[i]);
+	if (!result && !(result = ask_all(&round)))
+		result = collect(report, &round);
+	for (size_t i = 0; round.questions && i < round.count; i++)
+		ferry_question_end(&round.questions[i]);
+	free(round.questions);
+	free(round.entries);
+	return result;
+}
+
+ferryResult_t ferry_report_take(struct ferry_report *report, struct ferry_report *last, double patience_s)
 {
 	*report = (struct ferry_report){.taken_ns = ferry_now_ns()};
 	ferryResult_t result = ferry_sockets_find(&report->sockets);
-	for (size_t i = 0; i < report->sockets.count && !result; i++)
-		result = add_router(report, &report->sockets.all[i]);
+	if (!result)
+		result = ask_and_collect(report, last, patience_s);
 	if (result)
 		ferry_report_free(report);
 	return result;
@@ -170,9 +167,12 @@ ferryResult_t ferry_report_take(struct ferry_report *report)
 
 void ferry_report_free(struct ferry_report *report)
 {
+	for (size_t i = 0; i < report->nopen; i++)
+		ferry_question_end(&report->open[i]);
 	ferry_sockets_free(&report->sockets);
 	free(report->routers);
 	free(report->jobs);
 	free(report->gpus);
+	free(report->open);
 	*report = (struct ferry_report){.nrouters = 0};
 }

@@ -33,10 +33,23 @@ static uint64_t moved(const struct ferry_job_report *job)
 	return job->up + job->down;
 }
 
-/* A job that was not there before has done all that it has since then. */
-static double gbps_of(const struct ferry_job_report *job, const struct ferry_job_report *before, double seconds)
+/* Whether it had not answered: what it has done since is not known. */
+static bool was_in_trouble(const struct ferry_report *before, const struct ferry_router_report *router)
 {
-	uint64_t first = before ? moved(before) : 0;
+	for (size_t i = 0; i < before->nrouters; i++)
+		if (!strcmp(before->routers[i].socket.path, router->socket.path))
+			return *before->routers[i].trouble;
+	return false;
+}
+
+/* A job that was not there before has done all that it has since then. */
+static double gbps_of(const struct ferry_report *before, const struct ferry_report *now,
+                      const struct ferry_job_report *job, double seconds)
+{
+	const struct ferry_job_report *old = job_before(before, now, job);
+	uint64_t first = old ? moved(old) : 0;
+	if (was_in_trouble(before, &now->routers[job->router]))
+		return 0;
 	return seconds > 0 && moved(job) > first ? (double)(moved(job) - first) / seconds / 1e9 : 0;
 }
 
@@ -86,7 +99,7 @@ static void make_jobs(const struct ferry_report *before, const struct ferry_repo
 {
 	for (size_t i = 0; i < now->njobs; i++) {
 		const struct ferry_job_report *job = &now->jobs[i];
-		double gbps = gbps_of(job, job_before(before, now, job), rows->interval_s);
+		double gbps = gbps_of(before, now, job, rows->interval_s);
 		add_job(row_of(rows, now, job), job, gbps);
 		rows->routers[job->router].gbps += gbps;
 	}
@@ -100,7 +113,7 @@ static void make_routers(const struct ferry_report *before, const struct ferry_r
 	rows->nrouters = now->nrouters;
 	for (size_t i = 0; i < now->nrouters; i++) {
 		const struct ferry_router_report *router = &now->routers[i], *old = router_before(before, router);
-		double worked = old ? router->working_ms - old->working_ms : 0;
+		double worked = old && !*old->trouble ? router->working_ms - old->working_ms : 0;
 		double room = rows->interval_s * 1e3 * router->workers;
 		rows->routers[i].report = router;
 		/* less than none: a job with its work has left */

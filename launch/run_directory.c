@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/run_directory.h"
 
-#include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 
 #include <ctype.h>
@@ -46,8 +46,8 @@ static bool answers(const char *directory, const char *name)
 	char path[800];
 	int connection;
 	snprintf(path, sizeof path, "%s/%s", directory, name);
-	ferryResult_t result = ferry_attach_connect(path, &connection);
-	bool nobody = ferry_attach_nobody(result);
+	ferryResult_t result = ferry_endpoint_connect(path, &connection);
+	bool nobody = ferry_endpoint_nobody(result);
 	if (!result)
 		close(connection);
 	return !nobody;
@@ -173,7 +173,7 @@ ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory)
 {
 	char named[64], base[PATH_MAX];
 	const char *parent = base, *prefix = "run-";
-	ferryResult_t result = ferry_socket_directory(named, sizeof named, true);
+	ferryResult_t result = ferry_endpoint_directory(named, sizeof named, true);
 	if (result)
 		return result;
 	if (!realpath(named, base)) /* the ranks may work elsewhere */

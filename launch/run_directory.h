@@ -21,7 +21,7 @@ struct ferry_run_directory {
 /**
  * Removes what others have left, then makes a directory of mode 0700 and locks it. Another's is removed only if it is
  * this user's, nobody holds its lock, what is in it, if anything, are routers' sockets and their locks, by name and
- * kind, and no router answers on any. Errors: ferrySystemError with the path; those of ferry_socket_directory.
+ * kind, and no router answers on any. Errors: ferrySystemError with the path; those of ferry_endpoint_directory.
  */
 ferryResult_t ferry_run_directory_make(struct ferry_run_directory *directory);
 

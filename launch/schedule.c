@@ -42,6 +42,7 @@ static uint32_t lane_of(const struct ferry_schedule *schedule, const struct ferr
 {
 	switch (statement->opcode) {
 	case FERRY_D2H:
+	case FERRY_PUT:
 		return find_lane(schedule, FERRY_LANE_UP, statement->rank);
 	case FERRY_H2D:
 		return find_lane(schedule, FERRY_LANE_DOWN, statement->rank);
@@ -102,12 +103,16 @@ static bool find_events(struct ferry_schedule *schedule)
 
 /* ---- steps ---- */
 
+static uint32_t after_statement(const struct ferry_schedule *schedule, uint32_t statement, uint32_t step)
+{
+	uint32_t end = schedule->events[schedule->event_of[statement]].step + 1;
+	return end > step ? end : step;
+}
+
 static uint32_t after(const struct ferry_schedule *schedule, uint32_t value, uint32_t step)
 {
-	if (value == FERRY_NO_VALUE)
-		return step;
-	uint32_t end = schedule->events[schedule->event_of[schedule->versions.values[value].writer]].step + 1;
-	return end > step ? end : step;
+	return value == FERRY_NO_VALUE ? step
+	                               : after_statement(schedule, schedule->versions.values[value].writer, step);
 }
 
 /* The first step by which all is there that the event waits for. */
@@ -118,6 +123,8 @@ static uint32_t ready_step(const struct ferry_schedule *schedule, const struct f
 	for (uint32_t part = event->statement; part != FERRY_NO_STATEMENT; part = schedule->before[part]) {
 		const struct ferry_use *use = &versions->uses[part];
 		step = after(schedule, use->reads, step);
+		if (use->forwards != FERRY_NO_STATEMENT)
+			step = after_statement(schedule, use->forwards, step);
 		for (uint32_t i = 0; i < use->nwaits; i++)
 			step = after(schedule, versions->waits[use->first_wait + i], step);
 		if (use->writes != FERRY_NO_VALUE && schedule->before[part] == FERRY_NO_STATEMENT)
@@ -136,8 +143,8 @@ static void take_step(struct ferry_schedule *schedule, struct ferry_event *event
 		schedule->nsteps = *next;
 }
 
-/* Output that is a rank's own input and that no H2D writes; returns how many copies that takes. */
-static uint32_t add_copies(struct ferry_schedule *schedule, const bool *written, uint32_t most)
+/* Output that is a rank's own input and that nothing writes; returns how many copies that takes. */
+static uint32_t add_copies(struct ferry_schedule *schedule)
 {
 	const struct ferry_program *program = schedule->program;
 	uint32_t before = schedule->nevents;
@@ -147,7 +154,7 @@ static uint32_t add_copies(struct ferry_schedule *schedule, const bool *written,
 		                        &send, &receive);
 		for (uint32_t chunk = 0; chunk < receive; chunk++) {
 			uint64_t ranks;
-			if (written[(size_t)rank * most + chunk])
+			if (ferry_receive_writer(program, &schedule->versions, rank, chunk) != FERRY_NO_STATEMENT)
 				continue;
 			ferry_collective_demand(program, rank, chunk, &ranks, &send);
 			schedule->events[schedule->nevents++] = (struct ferry_event){
@@ -158,13 +165,6 @@ static uint32_t add_copies(struct ferry_schedule *schedule, const bool *written,
 		}
 	}
 	return schedule->nevents - before;
-}
-
-static void mark_written(const struct ferry_program *program, bool *written, uint32_t most)
-{
-	for (uint32_t i = 0; i < program->nstatements; i++)
-		if (program->statements[i].opcode == FERRY_H2D)
-			written[(size_t)program->statements[i].rank * most + program->statements[i].gpu] = true;
 }
 
 static int by_number(const void *left, const void *right)
@@ -210,21 +210,18 @@ ferryResult_t ferry_schedule_make(const struct ferry_program *program, struct fe
 		result = ferry_versions_build(program, &schedule->versions);
 	if (result)
 		return result;
-	bool *written = calloc((size_t)program->nranks * most, sizeof *written);
 	uint64_t *order = calloc(n + 1, sizeof *order);
 	schedule->events = calloc(n + (size_t)program->nranks * most, sizeof *schedule->events);
 	schedule->event_of = calloc(n + 1, sizeof *schedule->event_of);
 	schedule->before = calloc(n + 1, sizeof *schedule->before);
-	if (written && order && schedule->events && schedule->event_of && schedule->before && find_events(schedule)) {
+	if (order && schedule->events && schedule->event_of && schedule->before && find_events(schedule)) {
 		add_lanes(schedule);
-		mark_written(program, written, most);
-		find_steps(schedule, order, add_copies(schedule, written, most));
+		find_steps(schedule, order, add_copies(schedule));
 	} else {
 		result = ferry_fail(ferrySystemError, "%s: no memory for a schedule of %u statements", program->name,
 		                    n);
 		ferry_schedule_free(schedule);
 	}
-	free(written);
 	free(order);
 	return result;
 }

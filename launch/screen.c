@@ -26,14 +26,29 @@ static const char *print_bytes(uint64_t bytes, char text[BYTES_TEXT])
 	return text;
 }
 
-static void print_routers(const struct ferry_rows *rows, FILE *out)
+static void print_silent(const struct ferry_router_report *router, FILE *out)
+{
+	char pid[16] = "?";
+	if (router->pid)
+		snprintf(pid, sizeof pid, "%d", (int)router->pid);
+	fprintf(out, "%-14s %7s %6u %7s %5s %8s %5s %6s %8s\n", router->socket.place, pid, router->domain, "?", "?",
+	        "?", "?", "?", "silent");
+}
+
+static void print_routers(const struct ferry_rows *rows, size_t count, FILE *out)
 {
 	char staging[BYTES_TEXT], busy[16];
+	if (!count)
+		return;
 	fprintf(out, "%-14s %7s %6s %7s %5s %8s %5s %6s %8s\n", "ROUTER", "PID", "DOMAIN", "WORKERS", "BUSY", "STAGING",
 	        "JOBS", "RANKS", "GB/S");
-	for (size_t i = 0; i < rows->nrouters; i++) {
+	for (size_t i = 0; i < count; i++) {
 		const struct ferry_router_row *row = &rows->routers[i];
 		const struct ferry_router_report *router = row->report;
+		if (router->silent) {
+			print_silent(router, out);
+			continue;
+		}
 		if (*router->trouble) {
 			fprintf(out, "%-14s %.65s\n", router->socket.place, router->trouble);
 			continue;
@@ -63,14 +78,14 @@ static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 	snprintf(text, WAITS + 1, fits ? "%s" : "%.23s...", all);
 }
 
-static void print_jobs(const struct ferry_rows *rows, FILE *out)
+static void print_jobs(const struct ferry_rows *rows, size_t count, FILE *out)
 {
 	char attached[16], moved[BYTES_TEXT], waits[WAITS + 1];
-	if (!rows->njobs)
+	if (!count)
 		return;
 	fprintf(out, "\n%-6s %-14s %5s %9s %7s %7s %s\n", "JOB", "ROUTER", "RANKS", "CALLS", "MOVED", "GB/S",
 	        "WAITS FOR");
-	for (size_t i = 0; i < rows->njobs; i++) {
+	for (size_t i = 0; i < count; i++) {
 		const struct ferry_job_row *row = &rows->jobs[i];
 		print_waits(row, waits);
 		snprintf(attached, sizeof attached, "%d/%u", __builtin_popcountll(row->attached & ~row->left),
@@ -80,13 +95,13 @@ static void print_jobs(const struct ferry_rows *rows, FILE *out)
 	}
 }
 
-static void print_gpus(const struct ferry_rows *rows, FILE *out)
+static void print_gpus(const struct ferry_rows *rows, size_t count, FILE *out)
 {
 	char context[BYTES_TEXT];
-	if (!rows->ngpus)
+	if (!count)
 		return;
 	fprintf(out, "\n%-40s %-14s %7s %8s\n", "GPU", "ROUTER", "PID", "CONTEXT");
-	for (size_t i = 0; i < rows->ngpus; i++) {
+	for (size_t i = 0; i < count; i++) {
 		const struct ferry_gpu_row *row = &rows->gpus[i];
 		fprintf(out, "%-40s %-14s %7d %8s\n", row->uuid, row->router->socket.place, (int)row->router->pid,
 		        row->context ? print_bytes(row->context, context) : "?");
@@ -102,8 +117,52 @@ void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
 		fprintf(out, "no router answers in %s, nor in the directory of a ferryrun\n", sockets->directory);
 }
 
-void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, FILE *out)
+enum table { ROUTERS, JOBS, GPUS, TABLES };
+
+/* How many rows of each table fit on a screen that is too small: of all as many, but where one has fewer. */
+static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 {
+	static const size_t heads[TABLES] = {3, 2, 2}; /* the first with the screen's own */
+	size_t taken = 1;                              /* the cursor's */
+	for (int table = 0; table < TABLES; table++)
+		taken += (shown[table] = all[table]) ? heads[table] + all[table] : 0;
+	if (!lines || taken <= lines)
+		return;
+	taken = 2; /* and the line that says what is left out */
+	for (int table = 0; table < TABLES; table++) {
+		shown[table] = all[table] && taken + heads[table] < lines;
+		taken += shown[table] ? heads[table] + 1 : 0;
+	}
+	for (bool more = true; more && taken < lines;) {
+		more = false;
+		for (int table = 0; table < TABLES && taken < lines; table++)
+			if (shown[table] && shown[table] < all[table]) {
+				shown[table]++;
+				taken++;
+				more = true;
+			}
+	}
+}
+
+static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], FILE *out)
+{
+	static const char *const nouns[TABLES] = {"router", "job", "GPU"};
+	const char *between = "left out: ";
+	for (int table = 0; table < TABLES; table++) {
+		size_t left = all[table] - shown[table];
+		if (!left)
+			continue;
+		fprintf(out, "%s%zu %s%s", between, left, nouns[table], left == 1 ? "" : "s");
+		between = ", ";
+	}
+	if (*between == ',')
+		fprintf(out, " (--once has all)\n");
+}
+
+void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out)
+{
+	const size_t all[TABLES] = {rows->nrouters, rows->njobs, rows->ngpus};
+	size_t shown[TABLES];
 	char now[16] = "";
 	time_t seconds = time(NULL);
 	struct tm broken;
@@ -115,9 +174,11 @@ void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_socket
 		strftime(now, sizeof now, "%H:%M:%S", &broken);
 	fprintf(out, "%s  %zu router%s, %zu job%s; busy and GB/s: means over %.1f s\n\n", now, rows->nrouters,
 	        rows->nrouters == 1 ? "" : "s", rows->njobs, rows->njobs == 1 ? "" : "s", rows->interval_s);
-	print_routers(rows, out);
-	print_jobs(rows, out);
-	print_gpus(rows, out);
+	fit(all, lines, shown);
+	print_routers(rows, shown[ROUTERS], out);
+	print_jobs(rows, shown[JOBS], out);
+	print_gpus(rows, shown[GPUS], out);
+	say_left_out(all, shown, out);
 }
 
 /* ---- JSON ---- */
@@ -139,12 +200,14 @@ static void add_routers(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToArray(list, object);
 		cJSON_AddStringToObject(object, "socket", router->socket.path);
 		cJSON_AddStringToObject(object, "place", router->socket.place);
+		if (router->pid)
+			cJSON_AddNumberToObject(object, "pid", router->pid);
+		cJSON_AddNumberToObject(object, "domain", router->domain);
 		if (*router->trouble) {
+			cJSON_AddStringToObject(object, "state", router->silent ? "silent" : "failed");
 			cJSON_AddStringToObject(object, "trouble", router->trouble);
 			continue;
 		}
-		cJSON_AddNumberToObject(object, "pid", router->pid);
-		cJSON_AddNumberToObject(object, "domain", router->domain);
 		cJSON_AddStringToObject(object, "state", router->draining ? "draining" : "serving");
 		cJSON_AddNumberToObject(object, "workers", router->workers);
 		cJSON_AddNumberToObject(object, "busy", rows->routers[i].busy);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/sockets.h"
 
-#include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "launch/run_directory.h"
 
@@ -86,7 +86,7 @@ static ferryResult_t look_for_embedded(struct ferry_sockets *sockets)
 ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets)
 {
 	*sockets = (struct ferry_sockets){.count = 0};
-	ferryResult_t result = ferry_socket_directory(sockets->directory, sizeof sockets->directory, false);
+	ferryResult_t result = ferry_endpoint_directory(sockets->directory, sizeof sockets->directory, false);
 	if (result)
 		return result;
 	sockets->missing = access(sockets->directory, X_OK);

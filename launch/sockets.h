@@ -25,8 +25,8 @@ struct ferry_sockets {
 
 /**
  * Finds them, in the order of their paths where they are together; a directory that is not there holds none. To be
- * freed, also after an error. Errors: those of ferry_socket_directory; ferrySystemError where the directory may not be
- * searched, or without memory.
+ * freed, also after an error. Errors: those of ferry_endpoint_directory; ferrySystemError where the directory may not
+ * be searched, or without memory.
  */
 ferryResult_t ferry_sockets_find(struct ferry_sockets *sockets);
 void ferry_sockets_free(struct ferry_sockets *sockets);

@@ -39,6 +39,9 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_redops_init(&comm->redops);
 	ferry_word_table_init(&comm->words);
 	ferry_numbering_init(&comm->numbers);
+	comm->fabrics.rank = &comm->rank;
+	comm->fabrics.costs = &comm->plans.options.costs;
+	comm->plans.fabrics = &comm->fabrics;
 	comm->plans.rank = comm->mapped.rank = comm->direct.rank = &comm->rank;
 	comm->plans.numbers = comm->mapped.numbers = comm->direct.numbers = &comm->numbers;
 	comm->plans.topology = &comm->topology;

@@ -30,6 +30,7 @@ struct ferryComm {
 
 	pthread_mutex_t lock; /* of all below, and of what `mapped` and `direct` do for calls */
 	struct ferry_numbering numbers;
+	struct ferry_fabrics fabrics;
 	struct ferry_plans plans;
 	struct ferry_user_programs programs;
 	struct ferry_registrations registrations;

@@ -106,6 +106,8 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, 0, &staging);
 	if (!result)
 		result = ferry_env_integer("FERRY_WINDOW", 1, FERRY_MAX_WINDOW, 0, &window);
+	if (!result)
+		result = ferry_fabrics_read(&comm->fabrics);
 	if (!result && options->direct)
 		result = ferry_costs_read(&options->costs);
 	if (!result)
@@ -141,6 +143,13 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 	return result;
 }
 
+static enum ferry_mover_kind mover_of(const struct ferryComm *comm)
+{
+	if (ferry_comm_is_mapped(comm))
+		return FERRY_MOVER_ROUTER;
+	return comm->plans.options.direct ? FERRY_MOVER_GPU_LANES : FERRY_MOVER_HOST_LANES;
+}
+
 /* Where it has turned out that the router cannot reach the rank's buffers after all, the rank has lanes of its own. */
 static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
 {
@@ -165,6 +174,8 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
 	if (!result)
 		result = open_data(comm, may_map);
+	if (!result)
+		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));
 	if (result) {
 		ferry_rank_fail(&comm->rank, result, ferry_last_message());
 		ferry_comm_leave(comm, true);

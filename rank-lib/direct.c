@@ -2,12 +2,14 @@
 #include "rank-lib/direct.h"
 
 #include "ipc/environment.h"
+#include "rank-lib/fabrics.h"
 #include "rank-lib/own_copies.h"
 #include "router/pair.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
 #define POLLED_SPIN_US 1000
@@ -71,7 +73,21 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
+/* Host devices: memory of a process of the same user, which it has told the address of. */
+static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                 uint64_t bytes, struct ferry_landing *landing)
+{
+	(void)bytes;
+	if (name->index != FERRY_LANDING_DIRECT || !direct_of(member)->device->copier->ops->push)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose memory its device does not reach",
+		                  member->rank, peer);
+	landing->address = (char *)(uintptr_t)name->offset;
+	landing->process = name->generation == (uint64_t)getpid() ? 0 : (int64_t)name->generation;
+	return ferrySuccess;
+}
+
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .land = member_land,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
@@ -187,6 +203,7 @@ static struct direct_call *call_of(const struct ferry_call *call)
 
 static void call_free(struct direct_call *made)
 {
+	free(made->call.aside);
 	ferry_call_unprepare(&made->call);
 	if (made->entry)
 		ferry_plan_cache_give_back(made->direct->plans, made->entry);
@@ -383,6 +400,14 @@ static void tell_fixed(struct ferry_direct *direct)
 	atomic_store_explicit(&order->fixed, direct->numbers->fixed, memory_order_release);
 }
 
+/* Of a buffer in this process, for ranks on host devices that put into it. */
+static struct ferry_buffer_name landing_of(const void *buffer)
+{
+	return (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
+	                                  .generation = (uint64_t)getpid(),
+	                                  .offset = (uint64_t)(uintptr_t)buffer};
+}
+
 /* Takes the reference to the plan over. NULL: no memory. */
 static struct direct_call *collective_new(struct ferry_direct *direct, const struct ferry_collective_call *collective,
                                           const struct ferry_call_buffers *buffers)
@@ -405,7 +430,18 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
 	call->device_scalar = collective->factor.device_scalar; /* host devices: the lanes read it there */
-	ferry_call_fill(call, buffers);
+	call->landing = landing_of(buffers->receive);
+	struct ferry_call_buffers from = *buffers;
+	if (ferry_call_puts_cross(steps, buffers)) {
+		call->aside_bytes = steps->reach[FERRY_UP];
+		call->aside_from = from.send;
+		from.aside = call->aside = malloc(call->aside_bytes);
+		if (!call->aside) {
+			call_free(made); /* gives the plan back */
+			return NULL;
+		}
+	}
+	ferry_call_fill(call, &from);
 	if (seq) {
 		ferry_call_arm(call, seq % FERRY_BANKS);
 		atomic_store_explicit(&call->seq, seq, memory_order_relaxed);
@@ -438,7 +474,7 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	return result;
 }
 
-static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
+static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request, bool puts,
                       struct ferry_transfer *transfer)
 {
 	const struct ferry_job_arenas *shared = &direct->rank->shared;
@@ -448,16 +484,14 @@ static void fill_pair(const struct ferry_direct *direct, const struct ferry_requ
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes,
-	                                   transfer->length);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	ferry_pair_cut(transfer, puts && transfer->length > FERRY_EAGER_BYTES,
+	               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = landing_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_stream_state *stream)
+                                 uint32_t nrequests, bool puts, const struct ferry_stream_state *stream)
 {
 	struct ferry_stream_call in_stream = {0};
 	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
@@ -465,7 +499,7 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests; i++) {
 		struct ferry_half *half = &made->call.halves[requests[i].direction];
-		fill_pair(direct, &requests[i], &half->prepared[0][half->ntransfers++]);
+		fill_pair(direct, &requests[i], puts, &half->prepared[0][half->ntransfers++]);
 		half->all++;
 	}
 	ferry_call_arm(&made->call, 0);

@@ -45,6 +45,6 @@ void ferry_direct_wait(struct ferry_direct *direct);
 
 ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_stream_state *stream);
+                                 uint32_t nrequests, bool puts, const struct ferry_stream_state *stream);
 
 #endif

@@ -22,6 +22,7 @@ struct entry {
 	uint64_t last;       /* submission */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
+	bool landing;  /* others put into it, and the router has been told */
 	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
 };
 
@@ -155,7 +156,8 @@ static ferryResult_t ask(const struct ferry_exports *exports, struct ferry_attac
 static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
 {
 	struct entry *entry = &exports->entries[index];
-	struct ferry_exported exported = {.index = index, .generation = entry->generation};
+	struct ferry_exported exported = {
+	        .index = index, .generation = entry->generation, .landing = entry->landing};
 	int descriptors[FERRY_MOST_PIECES];
 	exports->found.kind = entry->kind;
 	exports->found.count = entry->npieces;
@@ -175,7 +177,8 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
 }
 
 /* Memory that the table has not got. */
-static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint32_t *index)
+static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing,
+                         uint32_t *index)
 {
 	struct ferry_pieces *found = &exports->found;
 	ferryResult_t result = exports->device->ops->pieces->find(exports->device, buffer, bytes, found);
@@ -200,6 +203,7 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	entry->generation++;
 	entry->seen = exports->calls;
 	entry->pins = 0;
+	entry->landing = landing;
 	if ((result = send_export(exports, place))) {
 		clear(entry);
 		return result;
@@ -219,27 +223,30 @@ static bool use(struct ferry_exports *exports, uint32_t index)
 }
 
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
-                                 bool pin, struct ferry_buffer_name *name)
+                                 bool pin, bool landing, struct ferry_buffer_name *name)
 {
 	uint64_t start = (uint64_t)(uintptr_t)buffer;
 	ferryResult_t result = ferrySuccess;
 	if (!bytes || start + bytes < start)
 		return ferry_fail(ferryInvalidArgument, "buffer %p of %llu bytes", buffer, (unsigned long long)bytes);
 	uint32_t index = find_known(exports, start, start + bytes);
-	if (index == NONE && (result = add(exports, buffer, bytes, &index)))
+	if (index == NONE && (result = add(exports, buffer, bytes, landing, &index)))
 		return result;
 	struct entry *entry = &exports->entries[index];
+	bool more = landing && !entry->landing;
+	entry->landing |= landing;
 	entry->pins += pin;
 	if (submission > entry->last)
 		entry->last = submission;
 	entry->turn = ++exports->turns;
-	for (int attempt = 0; !use(exports, index); attempt++) {
+	for (int attempt = 0; !use(exports, index) || more; attempt++, more = false) {
 		result = attempt < TRIES ? send_export(exports, index)
 		                         : ferry_fail(ferryInternalError,
 		                                      "the router has not mapped export %u, and says it has", index);
 		if (!result)
 			continue;
 		entry->pins -= pin;
+		entry->landing &= !landing;
 		return result;
 	}
 	*name = (struct ferry_buffer_name){

@@ -30,7 +30,8 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
 
 /**
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
- * until ferry_exports_unpin, too. Where the router has not got it, or not any more, or where other memory has come in
+ * until ferry_exports_unpin, too. landing: other ranks put into it, for whose GPUs the router maps it as well.
+ * Where the router has not got it, or not any more, or where other memory has come in
  * its place, it is exported here and now, which takes up to 10 ms; else 0.1 us and as much per piece. Errors:
  * those that ferry_exports_refused knows, memory that has to go another way: ferryInvalidUsage, for it cannot be
  * exported; ferryRefused, for all indexes are pinned, or the router still maps what was freed and had that place.
@@ -38,7 +39,7 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
  * it, or the driver, says.
  */
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
-                                 bool pin, struct ferry_buffer_name *name);
+                                 bool pin, bool landing, struct ferry_buffer_name *name);
 
 static inline bool ferry_exports_refused(ferryResult_t result)
 {

@@ -138,12 +138,15 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 {
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_stream_state stream;
+	bool puts;
 	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
+	if (!result)
+		result = ferry_fabrics_push(&comm->fabrics, &puts);
 	if (result)
 		return result;
 	comm->numbers.messages_named |= stream.captures;
-	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, &stream)
-	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, &stream);
+	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, puts, &stream)
+	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, puts, &stream);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

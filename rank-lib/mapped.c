@@ -119,7 +119,7 @@ static ferryResult_t attempt(struct ferry_mapped *mapped)
 	ferryResult_t result = pieces->allocate(mapped->device, SAMPLE_BYTES, &sample);
 	if (result)
 		return result;
-	if (!(result = ferry_exports_name(mapped->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, &name)))
+	if (!(result = ferry_exports_name(mapped->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, false, &name)))
 		result = ferry_exports_forget(mapped->exports, &name);
 	pieces->release(mapped->device, sample);
 	return result;

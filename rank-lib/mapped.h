@@ -80,6 +80,6 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 
 /* mapped_messages.c */
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
-                                 const struct ferry_stream_state *stream);
+                                 bool puts, const struct ferry_stream_state *stream);
 
 #endif

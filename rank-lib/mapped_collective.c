@@ -25,14 +25,16 @@ static void find_reach(const struct ferry_mapped *mapped, const struct ferry_col
 	}
 }
 
-/* Names the buffer, or a window in its place. */
+/* Names the buffer, or (aside, or where it cannot be exported) a window in its place. */
 static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer, uint64_t bytes,
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
-                                 struct ferry_buffer_name *name, char **window)
+                                 bool landing, bool aside, struct ferry_buffer_name *name, char **window)
 {
 	uint64_t submission = mapped->submissions.written + 1;
 	void *memory;
-	ferryResult_t result = ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures, name);
+	ferryResult_t result =
+	        aside ? ferryInvalidUsage
+	              : ferry_exports_name(mapped->exports, buffer, bytes, submission, stream->captures, landing, name);
 	if (!ferry_exports_refused(result))
 		return result;
 	ferry_forget_message(); /* that it cannot be exported is no failure */
@@ -41,7 +43,7 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
 	if (result)
 		return result;
 	*window = memory;
-	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, name);
+	return ferry_exports_name(mapped->exports, memory, bytes, submission, stream->captures, landing, name);
 }
 
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective)
@@ -55,10 +57,12 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 	ferry_captures_sweep(&mapped->captures);
 	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	find_reach(mapped, collective, &parts, reach);
+	bool aside[2] = {ferry_call_puts_cross(&collective->entry->steps, &buffers), false};
+	bool landing[2] = {false, collective->entry->plan->flags & FERRY_PLAN_PUTS};
 	for (enum ferry_direction i = FERRY_UP; i <= FERRY_DOWN && !result; i++)
 		if (reach[i])
-			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, &collective->names[i],
-			                     &collective->windows[i]);
+			result = name_buffer(mapped, starts[i], reach[i], i, &collective->stream, landing[i], aside[i],
+			                     &collective->names[i], &collective->windows[i]);
 	if (result && collective->stream.captures && collective->names[0].generation)
 		ferry_exports_unpin(mapped->exports, &collective->names[0]);
 	return result;
@@ -122,7 +126,9 @@ static ferryResult_t fill_window(const struct ferry_collective_call *collective,
 	for (uint32_t i = 0; i < steps->nsteps[direction]; i++) {
 		struct ferry_transfer transfer;
 		ferry_call_fill_transfer(steps->plan, buffers, &steps->steps[direction][0][i], &transfer);
-		if (!transfer.length || transfer.destination)
+		bool forwards = steps->steps[direction][0][i].instr->flags & FERRY_INSTR_FORWARDS &&
+		                steps->steps[direction][0][i].instr->opcode == FERRY_PUT;
+		if (!transfer.length || transfer.destination || forwards)
 			continue;
 		char *there = window + (transfer.user - start);
 		(*copies)[(*ncopies)++] = direction == FERRY_UP

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of a rank whose router moves its data: those of a group are one call with one word. */
+#include "rank-lib/fabrics.h"
 #include "rank-lib/mapped.h"
 #include "rank-lib/own_copies.h"
 
@@ -25,7 +26,7 @@ static uint64_t up_to_line(uint64_t bytes)
 
 /* Those that can be named; of the others `generation` stays 0. */
 static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages *messages, uint64_t submission,
-                                   bool pin)
+                                   bool pin, bool puts)
 {
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
@@ -34,10 +35,12 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		                                            .peer = (uint32_t)request->root,
 		                                            .type = (uint8_t)request->type,
 		                                            .direction = (uint8_t)request->direction};
+		message->puts = puts && message->bytes > FERRY_EAGER_BYTES;
 		if (!message->bytes)
 			continue;
+		bool landing = message->puts && request->direction == FERRY_DOWN;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
-		                                          submission, pin, &message->buffer);
+		                                          submission, pin, landing, &message->buffer);
 		if (result && !ferry_exports_refused(result))
 			return result;
 		if (!result)
@@ -75,7 +78,8 @@ static ferryResult_t fill_windows(struct ferry_mapped *mapped, struct messages *
 			continue;
 		char *there = (char *)windows[direction] + at[direction];
 		ferryResult_t result = ferry_exports_name(mapped->exports, there, message->bytes, submission,
-		                                          stream->captures, &message->buffer);
+		                                          stream->captures, message->puts && direction == FERRY_DOWN,
+		                                          &message->buffer);
 		if (result)
 			return result;
 		at[direction] += up_to_line(message->bytes);
@@ -124,7 +128,7 @@ static ferryResult_t take_word_of_messages(struct ferry_mapped *mapped, const st
 	return result;
 }
 
-static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct messages *messages,
+static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct messages *messages, bool puts,
                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
@@ -133,7 +137,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	uint64_t last = mapped->submissions.written +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
 	ferry_captures_sweep(&mapped->captures);
-	ferryResult_t result = name_messages(mapped, messages, last, stream->captures);
+	ferryResult_t result = name_messages(mapped, messages, last, stream->captures, puts);
 	if (!result)
 		result = fill_windows(mapped, messages, last, stream, in_stream);
 	if (!result)
@@ -153,13 +157,13 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 }
 
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
-                                 const struct ferry_stream_state *stream)
+                                 bool puts, const struct ferry_stream_state *stream)
 {
 	struct messages messages = {.requests = requests, .count = nrequests};
 	struct ferry_stream_call in_stream = {0};
 	if (!(messages.submitted = calloc(nrequests, sizeof *messages.submitted)))
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	ferryResult_t result = launch_messages(mapped, &messages, stream, &in_stream);
+	ferryResult_t result = launch_messages(mapped, &messages, puts, stream, &in_stream);
 	free(messages.submitted);
 	ferry_own_copies_free(&in_stream);
 	return result;

@@ -2,6 +2,7 @@
 #include "rank-lib/mover.h"
 
 #include "ipc/descriptors.h"
+#include "ipc/endpoint.h"
 #include "ipc/wait.h"
 
 #include <poll.h>
@@ -25,7 +26,7 @@ void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank)
 	mover->pid = peer.pid;
 	mover->process = ferry_descriptor_above((int)syscall(SYS_pidfd_open, peer.pid, 0));
 	/* The number may be another process's by now, unless the router has been there all the time. */
-	if (ferry_attach_closed(connection))
+	if (ferry_endpoint_closed(connection))
 		ferry_mover_close(mover);
 }
 

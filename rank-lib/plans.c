@@ -15,27 +15,61 @@ static void entry_free(struct ferry_plan_entry *entry)
 	free(entry);
 }
 
+/* The programs of a call, one for each fabric that carries a part of it. */
+struct parts {
+	struct ferry_program_part all[FERRY_NUM_FABRICS];
+	struct ferry_program *made[FERRY_NUM_FABRICS]; /* here; the others are the user's */
+	uint32_t count;
+};
+
+static struct ferry_program **add_part(struct parts *parts, uint64_t first, uint64_t count)
+{
+	parts->all[parts->count] = (struct ferry_program_part){.first = first, .count = count};
+	return &parts->made[parts->count++];
+}
+
+/* The host has the first elements of each block, the peers the rest. */
+static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key, struct parts *parts)
+{
+	bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
+	uint64_t host;
+	if (copies)
+		return ferry_program_copy(key->collective, plans->topology, key->root, add_part(parts, 0, key->count));
+	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, key->count,
+	                                            ferry_type_size(key->type), &host);
+	if (!result && (host || !key->count))
+		result = ferry_program_synthesize(key->collective, plans->topology, key->root,
+		                                  add_part(parts, 0, host));
+	if (!result && host < key->count)
+		result = ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
+		                                       key->root, add_part(parts, host, key->count - host));
+	return result;
+}
+
 static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry_plan_key *key,
                              struct ferry_plan **plan)
 {
-	struct ferry_program *synthesized = NULL;
-	const struct ferry_program *program = key->program;
+	struct parts parts = {.count = 0};
 	struct ferry_compile_options options = plans->options;
+	ferryResult_t result = ferrySuccess;
 	options.count = key->count;
 	options.type = key->type;
 	options.redop = key->redop;
 	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++)
 		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
-	ferryResult_t result = ferrySuccess;
-	if (!program) {
-		bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
-		result = (copies ? ferry_program_copy : ferry_program_synthesize)(key->collective, plans->topology,
-		                                                                  key->root, &synthesized);
-		program = synthesized;
+	if (key->program) {
+		result = ferry_fabrics_check(plans->fabrics, key->program);
+		parts.all[0] = (struct ferry_program_part){key->program, 0, key->count};
+		parts.count = 1;
+	} else {
+		result = synthesize(plans, key, &parts);
+		for (uint32_t i = 0; i < parts.count; i++)
+			parts.all[i].program = parts.made[i];
 	}
 	if (!result)
-		result = ferry_program_compile(program, &options, plan);
-	ferry_program_free(synthesized);
+		result = ferry_program_compile_parts(parts.all, parts.count, &options, plan);
+	for (uint32_t i = 0; i < parts.count; i++)
+		ferry_program_free(parts.made[i]);
 	return result;
 }
 
@@ -91,6 +125,15 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 	return ferrySuccess;
 }
 
+/* A user's program says itself which ways it takes. */
+static void show_fabrics(const struct ferry_plans *plans, const struct ferry_plan_key *key)
+{
+	uint64_t host;
+	if (plans->rank->nranks > 1 && !key->program &&
+	    !ferry_fabrics_divide(plans->fabrics, key->collective, key->count, ferry_type_size(key->type), &host))
+		ferry_fabrics_print(plans->fabrics, host, key->count, stderr);
+}
+
 static void show(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
 	const struct ferry_plan *plan = entry->plan;
@@ -110,6 +153,7 @@ static void show(const struct ferry_plans *plans, const struct ferry_plan_entry 
 	if (plan->flags & FERRY_PLAN_DMA)
 		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", costs->issue_ns, costs->link,
 		        costs->measured ? "ferry-perf limits" : "not measured here");
+	show_fabrics(plans, &entry->key);
 	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }
 

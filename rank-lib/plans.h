@@ -7,6 +7,7 @@
 #ifndef FERRY_RANK_LIB_PLANS_H
 #define FERRY_RANK_LIB_PLANS_H
 
+#include "rank-lib/fabrics.h"
 #include "rank-lib/numbering.h"
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/program/program.h"
@@ -20,6 +21,7 @@ struct ferry_plans {
 	const struct ferry_topology *topology;
 	const struct ferry_numbering *numbers;
 	const struct ferry_submissions *submissions;
+	struct ferry_fabrics *fabrics;
 	struct ferry_compile_options options; /* but for what a plan's key says, and the staging */
 	bool shown;                           /* FERRY_DEBUG=plan */
 };

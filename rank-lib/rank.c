@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/rank.h"
 
+#include "ipc/endpoint.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -93,7 +95,7 @@ void ferry_rank_check_sockets(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (rank->sockets[domain] >= 0 && !ferry_rank_failed(rank) &&
-		    ferry_attach_closed(rank->sockets[domain])) {
+		    ferry_endpoint_closed(rank->sockets[domain])) {
 			char text[96];
 			snprintf(text, sizeof text, "the router of domain %u died", domain);
 			ferry_rank_fail(rank, ferryRemoteError, text);

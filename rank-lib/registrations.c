@@ -17,7 +17,7 @@ static ferryResult_t name_buffer(struct ferry_exports *exports, const void *buff
 	if (!exports)
 		return ferrySuccess;
 	ferry_exports_begin(exports);
-	ferryResult_t result = ferry_exports_name(exports, buffer, bytes, 0, true, &made->name);
+	ferryResult_t result = ferry_exports_name(exports, buffer, bytes, 0, true, false, &made->name);
 	made->named = !result;
 	if (!ferry_exports_refused(result))
 		return result;

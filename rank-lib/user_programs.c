@@ -49,10 +49,10 @@ static ferryResult_t load_file(struct ferry_user_programs *programs, const struc
 	size_t bytes = 0;
 	struct stat status;
 	if (!stat(path, &status) && !S_ISREG(status.st_mode)) /* what may never end is not waited for */
-		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s is not a file", path);
+		return ferry_fail(ferryInvalidArgument, "%s is not a file", path);
 	FILE *file = fopen(path, "r");
 	if (!file)
-		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
+		return ferry_fail(ferryInvalidArgument, "%s: %s", path, strerror(errno));
 	ssize_t got = getdelim(&text, &bytes, '\0', file);
 	ferryResult_t result = ferrySuccess;
 	if (got < 0)
@@ -70,7 +70,7 @@ static ferryResult_t load_path(struct ferry_user_programs *programs, const struc
 	struct stat status;
 	struct dirent **names;
 	if (stat(path, &status))
-		return ferry_fail(ferryInvalidArgument, "FERRY_PROGRAM_PATH: %s: %s", path, strerror(errno));
+		return ferry_fail(ferryInvalidArgument, "%s: %s", path, strerror(errno));
 	if (!S_ISDIR(status.st_mode))
 		return load_file(programs, topology, path);
 	int count = scandir(path, &names, NULL, alphasort); /* sorted: all ranks take the same one first */
@@ -93,6 +93,7 @@ ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, con
                                        const char *paths)
 {
 	ferryResult_t result = ferrySuccess;
+	programs->source = paths ? "ferryConfig_t.programs" : "FERRY_PROGRAM_PATH";
 	if (!paths)
 		paths = ferry_env("FERRY_PROGRAM_PATH");
 	if (!paths)
@@ -104,7 +105,7 @@ ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, con
 		if (*path)
 			result = load_path(programs, topology, path);
 	free(copy);
-	return result;
+	return result ? ferry_fail_context(result, "%s", programs->source) : ferrySuccess;
 }
 
 static bool is_for(const struct ferry_program *program, const struct ferry_topology *topology)
@@ -183,7 +184,7 @@ static bool is_news(const char *reason, const char *name)
 	return news;
 }
 
-static void tell_unfit(struct ferry_user_program *kept, const struct ferry_topology *topology,
+static void tell_unfit(const char *source, struct ferry_user_program *kept, const struct ferry_topology *topology,
                        const struct ferry_user_call *call)
 {
 	char reason[MOST_REASON];
@@ -191,7 +192,7 @@ static void tell_unfit(struct ferry_user_program *kept, const struct ferry_topol
 	say_unfit(kept, topology, call, reason);
 	kept->told = true;
 	if (is_news(reason, name))
-		ferry_log(FERRY_LOG_WARN, "FERRY_PROGRAM_PATH: %s is not used for %s, Ferry's own program is: %s", name,
+		ferry_log(FERRY_LOG_WARN, "%s: %s is not used for %s, Ferry's own program is: %s", source, name,
 		          ferry_collective_name(call->collective), reason);
 }
 
@@ -209,7 +210,7 @@ const struct ferry_program *ferry_user_programs_replacement(struct ferry_user_pr
 	}
 	for (uint32_t i = 0; tells && i < programs->count; i++)
 		if (is_named_for(&programs->kept[i], call) && !programs->kept[i].told)
-			tell_unfit(&programs->kept[i], topology, call);
+			tell_unfit(programs->source, &programs->kept[i], topology, call);
 	return NULL;
 }
 

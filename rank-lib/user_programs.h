@@ -31,11 +31,12 @@ struct ferry_user_call {
 struct ferry_user_programs {
 	struct ferry_user_program kept[FERRY_MAX_PROGRAMS];
 	uint32_t count;
+	const char *source; /* of those that replace built-in ones: what names them, for messages */
 };
 
 /**
  * Reads the programs of these files and directories, of FERRY_PROGRAM_PATH where NULL, for this communicator and for
- * others. Errors name the file.
+ * others. Errors name the file, and the variable or the field that names it.
  */
 ferryResult_t ferry_user_programs_load(struct ferry_user_programs *programs, const struct ferry_topology *topology,
                                        const char *paths);

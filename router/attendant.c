@@ -2,6 +2,7 @@
 #include "router/attendant.h"
 
 #include "ipc/descriptors.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/guard.h"
@@ -42,7 +43,7 @@ static ferryResult_t map_peers(struct ferry_job *job)
 			continue;
 		memcpy(message.key, job->key, sizeof message.key);
 		snprintf(path, sizeof path, "%s/%s-%u.sock", attendant->directory, attendant->prefix, domain);
-		ferryResult_t result = ferry_attach_connect_while(path, &connection, &job->dead);
+		ferryResult_t result = ferry_endpoint_connect_while(path, &connection, &job->dead);
 		if (result)
 			return result;
 		/* That router's connection thread may wait for its own attendant of this job, and ours for this one. */

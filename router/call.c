@@ -32,11 +32,17 @@ bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const st
 	return step->instr->opcode == FERRY_COPY && !step->ngates && buffers->stream_copies;
 }
 
+static bool is_put_from_input(const struct ferry_instr *instr)
+{
+	return instr->opcode == FERRY_PUT && !(instr->flags & FERRY_INSTR_FORWARDS);
+}
+
 void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,
                               const struct ferry_step *step, struct ferry_transfer *transfer)
 {
 	const struct ferry_instr *instr = step->instr;
-	bool down = instr->opcode == FERRY_H2D;
+	bool down = instr->opcode == FERRY_H2D || instr->opcode == FERRY_LAND ||
+	            (instr->opcode == FERRY_PUT && instr->flags & FERRY_INSTR_FORWARDS);
 	uint64_t offset = instr->user_offset, destination = instr->user_destination;
 	*transfer = (struct ferry_transfer){.step = step, .length = instr->length};
 	if (plan->flags & FERRY_PLAN_VARIABLE) {
@@ -45,9 +51,36 @@ void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_
 		destination = buffers->receive_offsets[instr->chunk];
 	}
 	transfer->nslices = (uint32_t)((transfer->length + plan->slice - 1) / plan->slice);
-	transfer->user = transfer->length ? (down ? buffers->receive : buffers->send) + offset : NULL;
+	char *from = is_put_from_input(instr) && buffers->aside ? buffers->aside : buffers->send;
+	transfer->user = transfer->length ? (down ? buffers->receive : from) + offset : NULL;
 	if (instr->opcode == FERRY_COPY)
 		transfer->destination = transfer->length ? buffers->receive + destination : NULL;
+}
+
+static bool crosses(const struct ferry_steps *steps, const char *start, const char *end, const char *receive)
+{
+	for (uint32_t i = 0; i < steps->nsteps[FERRY_DOWN]; i++) {
+		const struct ferry_instr *land = steps->steps[FERRY_DOWN][0][i].instr;
+		const char *to = receive + land->user_offset;
+		if (land->opcode == FERRY_LAND && to < end && start < to + land->length)
+			return true;
+	}
+	return false;
+}
+
+bool ferry_call_puts_cross(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers)
+{
+	if (!steps->nputs || !buffers->send || !buffers->receive ||
+	    buffers->send + steps->reach[FERRY_UP] <= buffers->receive ||
+	    buffers->receive + steps->reach[FERRY_DOWN] <= buffers->send)
+		return false;
+	for (uint32_t i = 0; i < steps->nsteps[FERRY_UP]; i++) {
+		const struct ferry_instr *put = steps->steps[FERRY_UP][0][i].instr;
+		const char *start = buffers->send + put->user_offset;
+		if (is_put_from_input(put) && crosses(steps, start, start + put->length, buffers->receive))
+			return true;
+	}
+	return false;
 }
 
 static void fill_half(struct ferry_call *call, const struct ferry_call_buffers *buffers, enum ferry_direction direction,
@@ -90,7 +123,9 @@ void ferry_call_arm(struct ferry_call *call, uint32_t bank)
 		for (uint32_t i = 0; i < half->ntransfers; i++) {
 			struct ferry_transfer *transfer = &half->transfers[i];
 			transfer->issued = transfer->finished = transfer->open = 0;
-			transfer->current = false;
+			transfer->current = transfer->told = false;
+			if (!transfer->step || transfer->step->instr->opcode == FERRY_PUT)
+				transfer->destination = NULL; /* each run finds out anew where it lands */
 		}
 	}
 }

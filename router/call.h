@@ -17,7 +17,9 @@ struct ferry_member;
 struct ferry_transfer {
 	const struct ferry_step *step; /* NULL: point to point */
 	char *user;                    /* the device's side */
-	char *destination;             /* COPY only */
+	char *destination;             /* COPY; PUT: once it is known where the peer has its buffer */
+	int64_t process;               /* PUT, and what is pushed: as in struct ferry_landing */
+	void *hold;                    /* the same; of PUTs to one rank the first has it. NULL: let go of */
 	uint64_t length;               /* bytes */
 	uint32_t nslices;
 	uint32_t issued, finished;     /* slices */
@@ -30,6 +32,9 @@ struct ferry_transfer {
 	uint64_t message;              /* number between these two ranks, from 1 */
 	uint32_t type;
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
+	bool puts;                     /* pushed into the destination's buffer, which is `landing` there */
+	bool told;                     /* the same: its destination can see what is about to be pushed */
+	struct ferry_buffer_name landing;
 };
 
 /* One lane's half of a call. The lanes' halves lie apart: each is written for every slice. */
@@ -81,6 +86,12 @@ struct ferry_call_ops {
 struct ferry_call {
 	const struct ferry_call_ops *ops;
 	struct ferry_member *member;
+	struct ferry_buffer_name landing; /* its receive buffer, as others that put there are told (ipc/descriptor.h) */
+	/* host devices: what the D2H lane copies before it tells others, so that they may put where it was; or NULL */
+	char *aside;
+	const char *aside_from;
+	uint64_t aside_bytes;
+	uint64_t landed;            /* D2H lane: number of the last run whose PUTs have found where they land */
 	struct ferry_steps *steps;  /* NULL: point to point */
 	bool captured;
 	uint64_t name;              /* 0: its number was known when it was made */
@@ -136,6 +147,7 @@ static inline void ferry_call_drop(struct ferry_call *call)
 /** What a rank asks for, in the addresses of the process that moves its data. */
 struct ferry_call_buffers {
 	char *send, *receive;
+	char *aside; /* what PUTs read in place of the send buffer; NULL: that itself */
 	/* alltoallv: bytes from the start of the buffers, for each peer; else NULL */
 	const uint64_t *send_lengths, *send_offsets, *receive_lengths, *receive_offsets;
 	bool stream_copies; /* the rank's stream copies within the device what waits for nothing */
@@ -147,6 +159,12 @@ void ferry_call_unprepare(struct ferry_call *call);
 
 /** Fills the prepared banks with what call->steps and the buffers say. */
 void ferry_call_fill(struct ferry_call *call, const struct ferry_call_buffers *buffers);
+
+/**
+ * Whether others put into bytes of the send buffer that this rank still has to push, as in an AllToAll in place: then
+ * it is to push from a copy, made before the call tells the others that it is ready.
+ */
+bool ferry_call_puts_cross(const struct ferry_steps *steps, const struct ferry_call_buffers *buffers);
 
 /** What one step moves in a call; length 0: nothing, or it is in place. */
 void ferry_call_fill_transfer(const struct ferry_plan *plan, const struct ferry_call_buffers *buffers,

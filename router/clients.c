@@ -2,6 +2,7 @@
 #include "router/clients.h"
 
 #include "ipc/descriptors.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "router/intake.h"
 
@@ -166,8 +167,9 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 	close(clients->spare);
 	int descriptor = ferry_descriptor_above(accept4(clients->listener, NULL, NULL, SOCK_CLOEXEC));
 	if (descriptor >= 0) {
-		ferry_fail(ferrySystemError, "the router of domain %u has %zu clients and cannot take another: %s%s",
-		           clients->jobs->domain, clients->count, strerror(error), ferry_descriptors_hint(error));
+		ferry_fail(ferrySystemError, "the router of domain %u has %zu client%s and cannot take another: %s%s",
+		           clients->jobs->domain, clients->count, clients->count == 1 ? "" : "s", strerror(error),
+		           ferry_descriptors_hint(error));
 		ferry_log(FERRY_LOG_WARN, "%s", ferry_last_message());
 		ferry_attach_reply(descriptor, ferrySystemError, ferry_last_message(), -1);
 		close(descriptor);
@@ -183,7 +185,7 @@ static void client_accept(struct ferry_clients *clients)
 			refuse_for_want(clients, errno);
 		return;
 	}
-	ferryResult_t result = ferry_attach_check_peer(descriptor);
+	ferryResult_t result = ferry_endpoint_check_peer(descriptor);
 	struct ferry_client *client = result ? NULL : calloc(1, sizeof *client);
 	if (!result && clients->count == clients->capacity) {
 		size_t capacity = clients->capacity ? 2 * clients->capacity : 64;

@@ -10,6 +10,36 @@ static void drive(struct ferry_copies *copies)
 	                      memory_order_relaxed);
 }
 
+static void keep(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                 struct ferry_transfer *transfer, uint64_t bytes, uint32_t slices)
+{
+	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] =
+	        (struct ferry_copying){seat, call, transfer, copies->queue.started, slices};
+	ferry_traffic_moves(seat, bytes);
+	seat->under_way++;
+	transfer->issued += slices;
+}
+
+static bool refused(struct ferry_seat *seat, ferryResult_t result)
+{
+	if (result)
+		seat->member->ops->fail(seat->member, result, ferry_last_message());
+	return result;
+}
+
+bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                       struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
+                       uint64_t bytes, uint32_t slices)
+{
+	drive(copies);
+	ferryResult_t result = copies->queue.copier->ops->push(&copies->queue, to, source, bytes);
+	drive(copies);
+	if (refused(seat, result))
+		return false;
+	keep(copies, seat, call, transfer, bytes, slices);
+	return true;
+}
+
 bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses)
@@ -19,16 +49,10 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
 		ferryResult_t result = copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes,
 		                                                       transfer->length, crosses);
 		drive(copies);
-		if (result) {
-			seat->member->ops->fail(seat->member, result, ferry_last_message());
+		if (refused(seat, result))
 			return false;
-		}
 	}
-	copies->under_way[copies->tail++ % FERRY_MOST_COPIES] = (struct ferry_copying){seat, call, transfer,
-	                                                                               copies->queue.started};
-	ferry_traffic_moves(seat, bytes);
-	seat->under_way++;
-	transfer->issued++;
+	keep(copies, seat, call, transfer, bytes, 1);
 	return true;
 }
 

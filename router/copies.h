@@ -17,6 +17,7 @@ struct ferry_copying {
 	struct ferry_call *call;
 	struct ferry_transfer *transfer;
 	uint64_t number; /* of the copy in the queue */
+	uint32_t slices; /* that it moves */
 };
 
 struct ferry_copies {
@@ -40,6 +41,11 @@ static inline bool ferry_copies_full(const struct ferry_copies *copies)
 bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
+
+/** The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). */
+bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
+                       struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
+                       uint64_t bytes, uint32_t slices);
 
 /** How many copies have finished by now: an upper bound of the numbers that ferry_copies_take looks for. */
 uint64_t ferry_copies_finished(struct ferry_copies *copies);

@@ -99,6 +99,13 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 	return ferrySuccess;
 }
 
+bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
+{
+	int can = 0;
+	return from == to ||
+	       (!from->driver->DeviceCanAccessPeer(&can, from->device, to->device) && can);
+}
+
 void ferry_gpu_hold(struct ferry_gpu *gpu)
 {
 	atomic_fetch_add_explicit(&gpu->holders, 1, memory_order_relaxed);

@@ -40,6 +40,9 @@ struct ferry_mapping {
  */
 ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
 
+/** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
+bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
+
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);

@@ -19,6 +19,7 @@ struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, stru
 	imports->cells = cells;
 	memcpy(imports->uuid, uuid, sizeof imports->uuid);
 	pthread_mutex_init(&imports->lock, NULL);
+	pthread_cond_init(&imports->quiet, NULL);
 	return imports;
 }
 
@@ -29,6 +30,16 @@ ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpu
 	if (!result)
 		atomic_store_explicit(&imports->gpu, gpu, memory_order_release);
 	return result;
+}
+
+void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu)
+{
+	if (gpu == ferry_imports_gpu(imports))
+		return;
+	for (uint32_t i = 0; i < imports->nothers; i++)
+		if (imports->others[i] == gpu)
+			return;
+	imports->others[imports->nothers++] = gpu;
 }
 
 /* ---- lanes ---- */
@@ -52,6 +63,69 @@ static ferryResult_t say_unknown(const struct ferry_imports *imports, const stru
 	                  "rank %u names generation %llu of its export %u (of %u), of which generation %llu is mapped",
 	                  imports->rank, (unsigned long long)name->generation, name->index, FERRY_MOST_EXPORTS,
 	                  (unsigned long long)mapped);
+}
+
+/* Under the lock. What has not been exported as a landing nobody puts into, whoever names it. */
+static char *start_for(const struct ferry_imports *imports, const struct ferry_import *import,
+                       const struct ferry_gpu *gpu)
+{
+	if (!import->landings)
+		return NULL;
+	if (gpu == ferry_imports_gpu(imports))
+		return import->mapping.address;
+	for (uint32_t i = 0; i < import->nlandings; i++)
+		if (import->landings[i].gpu == gpu)
+			return import->landings[i].mapping.address;
+	return NULL;
+}
+
+ferryResult_t ferry_imports_land(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 const struct ferry_gpu *gpu, char **address, struct ferry_import **held)
+{
+	if (name->index >= FERRY_MOST_EXPORTS)
+		return say_unknown(imports, name, 0);
+	pthread_mutex_lock(&imports->lock);
+	struct ferry_import *import = find(imports, name->index, name->generation);
+	uint64_t size = import ? import->mapping.bytes : 0;
+	char *start = import && name->offset <= size && bytes <= size - name->offset ? start_for(imports, import, gpu)
+	                                                                             : NULL;
+	bool shut = imports->shut;
+	if (start && !shut) {
+		import->users++;
+		import->takes++;
+		imports->putting++;
+		*address = start + name->offset;
+		*held = import;
+	}
+	pthread_mutex_unlock(&imports->lock);
+	if (shut)
+		return ferry_fail(ferryRemoteError, "rank %u has left the communicator", imports->rank);
+	return start ? ferrySuccess
+	             : ferry_fail(ferryInvalidUsage,
+	                          "%llu bytes at %llu of generation %llu of export %u of rank %u, which has %llu: "
+	                          "nothing that another GPU could put into",
+	                          (unsigned long long)bytes, (unsigned long long)name->offset,
+	                          (unsigned long long)name->generation, name->index, imports->rank,
+	                          (unsigned long long)size);
+}
+
+void ferry_imports_let_go(struct ferry_import *held)
+{
+	struct ferry_imports *imports = held->owner;
+	pthread_mutex_lock(&imports->lock);
+	held->users--;
+	if (!--imports->putting)
+		pthread_cond_broadcast(&imports->quiet);
+	pthread_mutex_unlock(&imports->lock);
+}
+
+void ferry_imports_shut(struct ferry_imports *imports)
+{
+	pthread_mutex_lock(&imports->lock);
+	imports->shut = true;
+	while (imports->putting)
+		pthread_cond_wait(&imports->quiet, &imports->lock);
+	pthread_mutex_unlock(&imports->lock);
 }
 
 ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
@@ -93,11 +167,41 @@ void ferry_imports_release(struct ferry_import *held)
 
 /* ---- the mapper: all of them unmap behind the lock ---- */
 
+static void unmap_landings(struct ferry_landing_map *landings, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		ferry_gpu_unmap(landings[i].gpu, &landings[i].mapping);
+		ferry_gpu_drop(landings[i].gpu);
+	}
+	free(landings);
+}
+
+/* For all GPUs that reach it. Nothing is left where one fails. */
+static ferryResult_t map_landings(const struct ferry_imports *imports, const struct ferry_exported *exported,
+                                  const int *descriptors, struct ferry_landing_map **mapped)
+{
+	struct ferry_landing_map *landings = calloc(imports->nothers + 1, sizeof *landings);
+	if (!landings)
+		return ferry_fail(ferrySystemError, "no memory for an export");
+	for (uint32_t i = 0; i < imports->nothers; i++) {
+		landings[i].gpu = imports->others[i];
+		ferryResult_t result = ferry_gpu_map(landings[i].gpu, exported, descriptors, &landings[i].mapping);
+		if (result) {
+			unmap_landings(landings, i);
+			return result;
+		}
+		ferry_gpu_hold(landings[i].gpu);
+	}
+	*mapped = landings;
+	return ferrySuccess;
+}
+
 static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
 {
 	while (list) {
 		struct ferry_import *import = list;
 		list = import->next;
+		unmap_landings(import->landings, import->nlandings);
 		ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		free(import);
 	}
@@ -169,40 +273,76 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 	return ferrySuccess;
 }
 
-/* Under the lock: whether the rank's export is mapped already, and stays. */
+/* Under the lock: whether the rank's export is mapped already, as it is wanted now, and stays. */
 static bool is_mapped(struct ferry_imports *imports, const struct ferry_exported *exported)
 {
 	struct ferry_import *old = imports->table[exported->index];
-	if (!old || old->generation != exported->generation)
+	if (!old || old->generation != exported->generation || (exported->landing && !old->landings))
 		return false;
 	old->busy_ns = ferry_now_ns();
 	say_mapped(imports, exported->index, exported->generation);
 	return true;
 }
 
-ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported,
-                                const int *descriptors)
+/* Not in the table yet. */
+static ferryResult_t import_new(struct ferry_imports *imports, const struct ferry_exported *exported,
+                                const int *descriptors, struct ferry_import **made)
 {
-	uint32_t index = exported->index;
-	ferryResult_t result = ferrySuccess;
-	pthread_mutex_lock(&imports->lock);
-	result = check_new(imports, exported);
-	bool over = result || !imports->cells || is_mapped(imports, exported);
-	pthread_mutex_unlock(&imports->lock);
-	if (over)
-		return result;
 	struct ferry_import *import = calloc(1, sizeof *import);
 	if (!import)
 		return ferry_fail(ferrySystemError, "no memory for an export");
-	*import = (struct ferry_import){.owner = imports, .index = index, .generation = exported->generation};
-	if ((result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping))) {
+	*import = (struct ferry_import){
+	        .owner = imports, .index = exported->index, .generation = exported->generation};
+	ferryResult_t result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping);
+	if (result) {
 		free(import);
-		return ferry_fail_context(result, "export %u of rank %u, %llu bytes", index, imports->rank,
-		                          (unsigned long long)exported->bytes);
+		return result;
+	}
+	if (exported->landing) {
+		result = map_landings(imports, exported, descriptors, &import->landings);
+		import->nlandings = result ? 0 : imports->nothers;
 	}
 	import->busy_ns = ferry_now_ns();
+	*made = import;
+	if (result)
+		unmap_list(imports, import);
+	return result;
+}
+
+/* Under the lock: what the rank has exported without landings, and now wants with them. NULL: nothing such. */
+static struct ferry_import *find_without_landings(const struct ferry_imports *imports,
+                                                  const struct ferry_exported *exported)
+{
+	struct ferry_import *import = imports->table[exported->index];
+	return import && import->generation == exported->generation ? import : NULL;
+}
+
+/* The mapper alone takes imports out of the table, so it stays there meanwhile. */
+static ferryResult_t add_landings(struct ferry_imports *imports, const struct ferry_exported *exported,
+                                  const int *descriptors, struct ferry_import *import)
+{
+	struct ferry_landing_map *landings;
+	ferryResult_t result = map_landings(imports, exported, descriptors, &landings);
+	if (result)
+		return result;
 	pthread_mutex_lock(&imports->lock);
-	struct ferry_import *gone = NULL;
+	import->landings = landings;
+	import->nlandings = imports->nothers;
+	if (imports->cells)
+		say_mapped(imports, import->index, import->generation);
+	pthread_mutex_unlock(&imports->lock);
+	return ferrySuccess;
+}
+
+static ferryResult_t map_anew(struct ferry_imports *imports, const struct ferry_exported *exported,
+                              const int *descriptors)
+{
+	uint32_t index = exported->index;
+	struct ferry_import *import = NULL, *gone = NULL;
+	ferryResult_t result = import_new(imports, exported, descriptors, &import);
+	if (result)
+		return result;
+	pthread_mutex_lock(&imports->lock);
 	if (imports->cells) {
 		if (imports->table[index])
 			retire(imports, imports->table[index]);
@@ -216,6 +356,23 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 	pthread_mutex_unlock(&imports->lock);
 	unmap_list(imports, gone);
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported,
+                                const int *descriptors)
+{
+	pthread_mutex_lock(&imports->lock);
+	ferryResult_t result = check_new(imports, exported);
+	bool over = result || !imports->cells || is_mapped(imports, exported);
+	struct ferry_import *known = over ? NULL : find_without_landings(imports, exported);
+	pthread_mutex_unlock(&imports->lock);
+	if (over)
+		return result;
+	result = known ? add_landings(imports, exported, descriptors, known)
+	               : map_anew(imports, exported, descriptors);
+	return result ? ferry_fail_context(result, "export %u of rank %u, %llu bytes", exported->index, imports->rank,
+	                                   (unsigned long long)exported->bytes)
+	              : ferrySuccess;
 }
 
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index)
@@ -328,6 +485,7 @@ bool ferry_imports_free(struct ferry_imports *imports)
 		return false;
 	if (ferry_imports_gpu(imports))
 		ferry_gpu_drop(ferry_imports_gpu(imports));
+	pthread_cond_destroy(&imports->quiet);
 	pthread_mutex_destroy(&imports->lock);
 	free(imports);
 	return true;

@@ -29,12 +29,21 @@
 
 #define FERRY_IMPORT_IDLE_NS 1000000000ull
 
+/* The same memory as another GPU that puts into it has it: to its own GPU's address another one's copies go through
+   the host. */
+struct ferry_landing_map {
+	struct ferry_gpu *gpu; /* held */
+	struct ferry_mapping mapping;
+};
+
 /** One mapped export. Lanes see no more of it than its name; its generation and mapping do not change. */
 struct ferry_import {
 	struct ferry_imports *owner;
 	uint32_t index;
 	uint64_t generation;
 	struct ferry_mapping mapping;
+	struct ferry_landing_map *landings; /* NULL: nobody puts into it yet; the mapper, under the lock, once */
+	uint32_t nlandings;
 	uint32_t users;      /* under the lock */
 	uint32_t takes;      /* since it was mapped, modulo 2^32; under the lock */
 	uint32_t seen_takes; /* mapper, from here on: at its last look */
@@ -53,6 +62,12 @@ struct ferry_imports {
 	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* under the lock */
 	struct ferry_import *retired; /* replaced or to be forgotten, with users or submissions left; under the lock */
 	uint32_t nretired;
+	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */
+	struct ferry_gpu *others[FERRY_MAX_RANKS];
+	uint32_t nothers;
+	uint32_t putting; /* takes by others that put, not released; under the lock */
+	bool shut;        /* to those; under the lock */
+	pthread_cond_t quiet; /* putting is 0 */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
 };
 
@@ -76,8 +91,26 @@ static inline struct ferry_gpu *ferry_imports_gpu(const struct ferry_imports *im
 ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
                                  char **address, struct ferry_import **held);
 
+/** That GPU reaches the rank's memory: what the rank exports as a landing is mapped for it, too. Before the rank
+ * exports anything. */
+void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu);
+
 /** No copy of it is under way any more. */
 void ferry_imports_release(struct ferry_import *held);
+
+/**
+ * The same for another rank's lane, whose GPU is `gpu`, which puts into it; ferry_imports_let_go releases it.
+ * ferryInvalidUsage also where it has not been exported for that GPU; ferryRemoteError once it is shut.
+ */
+ferryResult_t ferry_imports_land(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 const struct ferry_gpu *gpu, char **address, struct ferry_import **held);
+void ferry_imports_let_go(struct ferry_import *held);
+
+/**
+ * The rank leaves, or its job has failed: from now on nobody puts into its memory. Returns when who did has let go,
+ * which takes as long as the copies under way. By who ends the rank's part.
+ */
+void ferry_imports_shut(struct ferry_imports *imports);
 
 /** The rank's submissions up to this number have ended, and released what they held. One thread at a time; never less
  * than before. */

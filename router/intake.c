@@ -25,7 +25,7 @@ struct mapped_call {
 	struct ferry_job_plan *plan; /* held; NULL: point to point */
 	struct ferry_word *word;
 	uint32_t turn, nimports;
-	struct ferry_import *imports[]; /* held */
+	struct ferry_import *imports[]; /* held: its own buffers */
 };
 
 static struct ferry_intake *intake_of(struct ferry_member *member)
@@ -252,6 +252,7 @@ static ferryResult_t fill_collective(struct mapped_call *mapped, const struct fe
 		result = take_buffer(mapped, &head->receive, reach[FERRY_DOWN], &buffers.receive);
 	if (result)
 		return result;
+	call->landing = head->receive;
 	ferry_call_fill(call, &buffers);
 	return ferrySuccess;
 }
@@ -302,7 +303,8 @@ static ferryResult_t take_collective(struct ferry_intake *intake, const struct f
 	ferryResult_t result = check_collective(intake, head, steps->plan);
 	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
 	struct mapped_call *mapped =
-		result ? NULL : call_new(intake, head, 2, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
+		result ? NULL
+		       : call_new(intake, head, 2, steps->nsteps[FERRY_UP], steps->nsteps[FERRY_DOWN], banks);
 	if (!mapped) {
 		ferry_job_release_plan(plan);
 		return result ? result : no_memory();
@@ -341,10 +343,8 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct mapped_cal
 	transfer->peer = message->peer;
 	transfer->length = message->bytes;
 	transfer->type = message->type;
-	transfer->slice = ferry_pair_slice(shared->arenas[shared->rank_domain[source]].pair_slot_bytes, message->bytes);
-	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
-	if (!transfer->nslices)
-		transfer->nslices = 1; /* an empty message is a message too */
+	ferry_pair_cut(transfer, message->puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = message->buffer;
 	transfer->message = message->message;
 	half->ntransfers++;
 	half->all++;
@@ -373,7 +373,7 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
 {
 	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN &&
-	    !(message->bytes >> 56) && ferry_type_size(message->type))
+	    message->puts <= 1 && !(message->bytes >> 56) && ferry_type_size(message->type))
 		return ferrySuccess;
 	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
 	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer,
@@ -476,7 +476,31 @@ static bool take(struct ferry_member *member)
 	return found;
 }
 
+static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                 uint64_t bytes, struct ferry_landing *landing)
+{
+	const struct ferry_intake *intake = intake_of(member);
+	struct ferry_import *held;
+	struct ferry_imports *theirs = intake->job->imports[peer];
+	if (!theirs || !ferry_imports_gpu(theirs) || name->index == FERRY_LANDING_DIRECT)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data this router does not move",
+		                  member->rank, peer);
+	ferryResult_t result = ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports),
+	                                          &landing->address, &held);
+	if (!result)
+		landing->hold = held;
+	return result;
+}
+
+static void member_let_go(struct ferry_member *member, void *hold)
+{
+	(void)member;
+	ferry_imports_let_go(hold);
+}
+
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .land = member_land,
+                                                   .let_go = member_let_go,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
@@ -549,8 +573,31 @@ static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gp
 	return ferrySuccess;
 }
 
+/*
+ * Who reaches whose memory: within the GPU, or as the GPUs' driver says. The ranks choose their programs by it; a rank
+ * that this router does not move reaches nobody.
+ */
+static void find_reach(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	for (uint32_t from = 0; from < job->shared.nranks; from++) {
+		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
+		uint64_t reached = 0;
+		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
+			struct ferry_imports *theirs = job->imports[to];
+			struct ferry_gpu *gpu = theirs ? ferry_imports_gpu(theirs) : NULL;
+			if (!gpu || !ferry_gpu_reaches(mine, gpu))
+				continue;
+			reached |= 1ull << to;
+			ferry_imports_other(theirs, mine);
+		}
+		atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed); /* `ready` follows */
+	}
+}
+
 ferryResult_t ferry_intakes_open(struct ferry_job *job)
 {
+	find_reach(job);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
 		struct ferry_lanes *lanes;
@@ -571,6 +618,7 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 {
 	struct ferry_lanes *lanes = intake->member.lanes;
 	ferry_lanes_leave(&intake->member);
+	ferry_imports_shut(intake->imports);
 	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
 	                         memory_order_release);

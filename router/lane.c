@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/absence.h"
+#include "router/landings.h"
 #include "router/order.h"
 #include "router/slices.h"
 #include "router/traffic.h"
@@ -38,6 +39,8 @@ static bool begin(struct ferry_member *member, struct ferry_call *call)
 	               : !ferry_order_may_begin(member, ferry_call_number(call), call->after))
 		return false;
 	member->order.last_seq[call->bank] = ferry_call_number(call);
+	if (call->aside)
+		memcpy(call->aside, call->aside_from, call->aside_bytes);
 	ferry_order_submit(member, call);
 	return true;
 }
@@ -77,7 +80,10 @@ static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 	*ended = false;
 	if (!(up ? advance(lane, call, &progress) : ferry_call_is_in_run(call, FERRY_DOWN)))
 		return progress;
-	progress |= ferry_slices_move(&lane->copies, seat, call, lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
+	if (up && call->steps && call->steps->nputs)
+		progress |= ferry_landings_find(seat->member, call);
+	progress |= ferry_slices_move(&lane->copies, &lane->pushes, seat, call,
+	                              lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
 	if (!call->halves[seat->direction].left)
 		*ended = !up || !call->steps || ferry_order_agreed(seat->member, call);
 	return progress || *ended;
@@ -87,8 +93,11 @@ static void end_half(struct ferry_seat *seat, struct ferry_call *call)
 {
 	call->halves[seat->direction].ended = ferry_call_number(call);
 	ferry_traffic_ends_call(seat);
-	if (seat->direction == FERRY_UP && call->captured)
-		call->stage = FERRY_CALL_MADE;
+	if (seat->direction == FERRY_UP) {
+		ferry_landings_let_go(seat->member, call);
+		if (call->captured)
+			call->stage = FERRY_CALL_MADE;
+	}
 	ferry_order_end_half(seat->member, call);
 }
 
@@ -101,6 +110,8 @@ static bool is_in_line(const struct ferry_call *call)
 static void unlink_call(struct ferry_seat *seat, struct ferry_call **link)
 {
 	struct ferry_call *call = *link;
+	if (seat->direction == FERRY_UP)
+		ferry_landings_let_go(seat->member, call);
 	seat->out_of_line -= !is_in_line(call);
 	*link = call->halves[seat->direction].next;
 	if (!*link)
@@ -184,6 +195,13 @@ static bool take_inbox(struct ferry_seat *seat)
 	return true;
 }
 
+/* Others' buffers: whether the calls end depends on the rank's streams, or on what it says of them. */
+static void let_go_of_all(struct ferry_seat *seat)
+{
+	for (struct ferry_call *call = seat->calls; call; call = call->halves[FERRY_UP].next)
+		ferry_landings_let_go(seat->member, call);
+}
+
 static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 {
 	const struct ferry_member_ops *ops = seat->member->ops;
@@ -196,6 +214,8 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	bool failed = ops->failed(seat->member);
 	if (failed && seat->under_way)
 		return progress; /* the device may still write to the buffers of what is under way */
+	if (failed && seat->direction == FERRY_UP)
+		let_go_of_all(seat);
 	/*
 	 * Callers run far ahead: of hundreds of calls in line the first of each bank can get on, and the rest is not
 	 * looked at.
@@ -306,7 +326,7 @@ static bool lane_round(struct ferry_lane *lane)
 {
 	bool progress = refresh(lane), busy = false;
 	uint64_t now = 0;
-	progress |= ferry_slices_reap(&lane->copies);
+	progress |= ferry_slices_reap(&lane->copies, &lane->pushes);
 	for (uint32_t i = 0; i < lane->nseats; i++) {
 		struct ferry_seat *seat = lane->seats[(lane->turn + i) % lane->nseats];
 		bool found = seat_round(lane, seat);
@@ -367,6 +387,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 		int64_t copy = ops->wait_us(&lane->copies.queue);
 		most = most < 0 || copy < most ? copy : most;
 	}
+	most = ferry_pushes_wait_us(&lane->pushes, most);
 	if (!ops->polled || most == 0 || !awaits_start(lane))
 		return most;
 	int64_t step = (int64_t)(ferry_idle_ns(&lane->idle, now) / 1000 / 64);
@@ -401,6 +422,9 @@ static void fail_all(struct ferry_lane *lane)
 			                                  ferry_last_message());
 	while (ferry_copies_take(&lane->copies, UINT64_MAX, &copying))
 		;
+	for (uint32_t i = 0; i < FERRY_PUSH_QUEUES; i++)
+		while (ferry_copies_take(&lane->pushes.queues[i], UINT64_MAX, &copying))
+			;
 }
 
 static void watch(struct ferry_lane *lane, uint64_t now)
@@ -413,7 +437,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 			ferry_watch_seat(lane->seats[i], now);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
 	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
-	    ferry_copies_check(&lane->copies))
+	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))
 		fail_all(lane);
 }
 
@@ -504,6 +528,7 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 	lane->direction = direction;
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
 	lane->sleeper.look = look_for_start;
+	lane->pushes.copier = lanes->copier;
 	if (!make_room(lane, 1)) {
 		free_room(lane);
 		return ferry_fail(ferrySystemError, "no memory for a lane");
@@ -528,5 +553,6 @@ void ferry_lane_close(struct ferry_lane *lane)
 	ferry_doorbell_ring(lane->bell);
 	pthread_join(lane->thread, NULL);
 	lane->lanes->copier->ops->queue_close(&lane->copies.queue);
+	ferry_pushes_close(&lane->pushes);
 	free_room(lane);
 }

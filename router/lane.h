@@ -12,6 +12,7 @@
 #include "ipc/idle.h"
 #include "router/lookout.h"
 #include "router/priority.h"
+#include "router/pushes.h"
 #include "router/watch.h"
 
 struct ferry_lane {
@@ -20,6 +21,7 @@ struct ferry_lane {
 	struct ferry_doorbell *bell;    /* constant: where it is rung for what is no seat's */
 	pthread_t thread;
 	struct ferry_copies copies;
+	struct ferry_pushes pushes;     /* D2H */
 	_Atomic bool busy;              /* its thread: it has calls at work; the other lane looks */
 	/* its thread alone, from here on */
 	struct ferry_seat **seats;      /* as of `generation` */

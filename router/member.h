@@ -17,6 +17,15 @@
 struct ferry_member_ops {
 	/** Ends the job for all its ranks, with this code and message, unless it has ended before. */
 	void (*fail)(struct ferry_member *member, ferryResult_t code, const char *message);
+	/**
+	 * D2H lane, of a call whose plan has PUTs, once in each run and for each rank that they go to: where that
+	 * rank's buffer is for this one's pushes, so that `bytes` bytes are there until let_go, whatever becomes of the
+	 * other rank. Of a message that is pushed the same. Errors are the job's.
+	 */
+	ferryResult_t (*land)(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+	                      uint64_t bytes, struct ferry_landing *landing);
+	/** D2H lane: of what land has put into landing->hold, if that is not NULL, once no push to it is under way. */
+	void (*let_go)(struct ferry_member *member, void *hold);
 	/** Looks whether the job has ended. */
 	bool (*failed)(struct ferry_member *member);
 	/** It has: why. *message stays as long as the member. */

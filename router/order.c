@@ -135,7 +135,8 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 	                                           .name = call->name,
 	                                           .shape = call->shape,
 	                                           .root = call->root,
-	                                           .domains = call->steps->domains};
+	                                           .domains = call->steps->domains,
+	                                           .landing = call->landing};
 }
 
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)

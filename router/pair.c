@@ -13,6 +13,7 @@
 #define COST_BYTES 400000.0
 #define SLICE_LEAST (64u << 10)
 #define ROUND 4096u
+#define PUSH_SLICE (256u << 20) /* one copy: engines pause between copies */
 
 uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
 {
@@ -23,6 +24,15 @@ uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
 	uint64_t nslices = length ? (length + best - 1) / best : 1, longest = (length + nslices - 1) / nslices;
 	uint64_t slice = length ? (longest + ROUND - 1) / ROUND * ROUND : best;
 	return slice < slot_bytes ? (uint32_t)slice : slot_bytes;
+}
+
+void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes)
+{
+	transfer->puts = puts;
+	transfer->slice = puts ? PUSH_SLICE : ferry_pair_slice(slot_bytes, transfer->length);
+	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
+	if (!transfer->nslices)
+		transfer->nslices = 1; /* an empty message is a message too */
 }
 
 /* window: NULL, or where to put the address of the slot that the slice goes through. */
@@ -40,23 +50,131 @@ static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const stru
 	return &arena->pair_lines[source * arena->nranks + destination];
 }
 
+/* What one end, and the other, says of a message. */
+struct said {
+	uint64_t bytes;
+	uint32_t type;
+};
+
+static const char *name_of(uint32_t type)
+{
+	const char *name = ferry_type_name((ferryDataType_t)type);
+	return name ? name : "an unknown type";
+}
+
+static void disagree(struct ferry_seat *seat, const struct ferry_transfer *transfer, struct said theirs)
+{
+	char text[FERRY_MESSAGE_BYTES];
+	struct said mine = {transfer->length, transfer->type};
+	bool up = seat->direction == FERRY_UP;
+	struct said sent = up ? mine : theirs, received = up ? theirs : mine;
+	snprintf(text, sizeof text,
+	         "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
+	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
+	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent.bytes, name_of(sent.type),
+	         (unsigned long long)received.bytes, name_of(received.type));
+	seat->member->ops->fail(seat->member, ferryInvalidUsage, text);
+}
+
 static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer *transfer,
                            const struct ferry_pair_slot *slot)
 {
-	uint64_t bytes = atomic_load_explicit(&slot->bytes, memory_order_relaxed);
-	uint32_t type = atomic_load_explicit(&slot->type, memory_order_relaxed);
+	struct said theirs = {atomic_load_explicit(&slot->bytes, memory_order_relaxed),
+	                      atomic_load_explicit(&slot->type, memory_order_relaxed)};
 	uint64_t message = atomic_load_explicit(&slot->message, memory_order_relaxed);
-	if (bytes == transfer->length && type == transfer->type && message == transfer->message)
+	if (theirs.bytes == transfer->length && theirs.type == transfer->type && message == transfer->message)
 		return true;
-	char text[FERRY_MESSAGE_BYTES];
-	const char *name = ferry_type_name((ferryDataType_t)type);
-	snprintf(text, sizeof text,
-	         "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
-	         (unsigned long long)transfer->message, transfer->peer, seat->member->rank, (unsigned long long)bytes,
-	         name ? name : "an unknown type", (unsigned long long)transfer->length,
-	         ferry_type_name((ferryDataType_t)transfer->type));
-	seat->member->ops->fail(seat->member, ferryInvalidUsage, text);
+	disagree(seat, transfer, theirs);
 	return false;
+}
+
+/* Receiver, when it is the message's turn. */
+static void post(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+{
+	struct ferry_pair_post *there = &line_of(seat, transfer, 0, NULL)->post;
+	atomic_store_explicit(&there->bytes, transfer->length, memory_order_relaxed);
+	atomic_store_explicit(&there->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&there->index, transfer->landing.index, memory_order_relaxed);
+	atomic_store_explicit(&there->generation, transfer->landing.generation, memory_order_relaxed);
+	atomic_store_explicit(&there->offset, transfer->landing.offset, memory_order_relaxed);
+	atomic_store_explicit(&there->message, transfer->message, memory_order_release);
+	ferry_wake(seat->member->shared, 1ull << transfer->peer, 0, 0);
+}
+
+/* Sender: true once the receiver has posted where its buffer is, which is *to then. */
+static bool find_landing(struct ferry_seat *seat, struct ferry_transfer *transfer)
+{
+	const struct ferry_pair_post *there = &line_of(seat, transfer, 0, NULL)->post;
+	if (transfer->destination)
+		return true;
+	if (atomic_load_explicit(&there->message, memory_order_acquire) != transfer->message)
+		return false;
+	struct said theirs = {atomic_load_explicit(&there->bytes, memory_order_relaxed),
+	                      atomic_load_explicit(&there->type, memory_order_relaxed)};
+	struct ferry_buffer_name name = {
+	        .index = atomic_load_explicit(&there->index, memory_order_relaxed),
+	        .generation = atomic_load_explicit(&there->generation, memory_order_relaxed),
+	        .offset = atomic_load_explicit(&there->offset, memory_order_relaxed)};
+	struct ferry_landing landing = {0};
+	if (theirs.bytes != transfer->length || theirs.type != transfer->type) {
+		disagree(seat, transfer, theirs);
+		return false;
+	}
+	ferryResult_t result = seat->member->ops->land(seat->member, transfer->peer, &name, theirs.bytes, &landing);
+	if (result) {
+		seat->member->ops->fail(seat->member, result, ferry_last_message());
+		return false;
+	}
+	transfer->destination = landing.address;
+	transfer->process = landing.process;
+	transfer->hold = landing.hold;
+	return true;
+}
+
+static bool push(struct ferry_pushes *pushes, struct ferry_seat *seat, struct ferry_call *call,
+                 struct ferry_transfer *transfer, uint64_t start, uint64_t bytes)
+{
+	struct ferry_copies *copies = ferry_pushes_to(pushes, transfer->peer);
+	if (!copies) {
+		seat->member->ops->fail(seat->member, ferryUnhandledDeviceError, ferry_last_message());
+		return false;
+	}
+	const struct ferry_landing to = {.address = transfer->destination + start,
+	                                 .process = transfer->process,
+	                                 .from = seat->member->rank,
+	                                 .to = transfer->peer};
+	return !ferry_copies_full(copies) &&
+	       ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, 1);
+}
+
+/* Fields first, then `message`: a receiver may look before the slice is published. */
+static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer *transfer)
+{
+	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
+	atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&slot->message, transfer->message, memory_order_release);
+}
+
+/*
+ * A receiver that expects so few bytes that they would not be pushed posts nothing, and waits for a slice: it is to
+ * find out.
+ */
+static void tell(struct ferry_seat *seat, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
+{
+	if (transfer->told)
+		return;
+	fill_head(slot, transfer);
+	transfer->told = true;
+	ferry_wake(seat->member->shared, 0, 1ull << transfer->peer, 0);
+}
+
+/* Nothing has been published: the message is about to be pushed, and this end expects one that is not. */
+static void look_for_push(struct ferry_seat *seat, const struct ferry_transfer *transfer,
+                          const struct ferry_pair_slot *slot)
+{
+	if (!transfer->puts && !transfer->issued &&
+	    atomic_load_explicit(&slot->message, memory_order_acquire) == transfer->message)
+		message_agrees(seat, transfer, slot);
 }
 
 bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer)
@@ -70,8 +188,8 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
-bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
-                      struct ferry_transfer *transfer)
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+                      struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	char *window;
 	if (transfer->issued == transfer->nslices)
@@ -84,7 +202,10 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, stru
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];
+		if (transfer->puts && seat->direction == FERRY_DOWN)
+			post(seat, transfer);
 	}
+	bool pushed = transfer->puts && transfer->length;
 	uint64_t slice = transfer->base + transfer->issued;
 	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;
@@ -93,16 +214,26 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, stru
 	if (seat->direction == FERRY_UP) {
 		if (slice >= atomic_load_explicit(&line->down.value, memory_order_acquire) + FERRY_PAIR_SLOTS)
 			return false;
-		atomic_store_explicit(&slot->message, transfer->message, memory_order_relaxed);
-		atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
-		atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
-		return ferry_copies_start(copies, seat, call, transfer, window, transfer->user + start, bytes, true);
+		if (pushed) {
+			tell(seat, slot, transfer);
+			if (!find_landing(seat, transfer))
+				return false;
+			fill_head(slot, transfer);
+			return push(pushes, seat, call, transfer, start, bytes);
+		}
+		fill_head(slot, transfer);
+		return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, window,
+		                                                        transfer->user + start, bytes, true);
 	}
-	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire))
+	if (slice >= atomic_load_explicit(&line->up.value, memory_order_acquire)) {
+		look_for_push(seat, transfer, slot);
 		return false;
+	}
 	if (!transfer->issued && !message_agrees(seat, transfer, slot))
 		return false;
-	return ferry_copies_start(copies, seat, call, transfer, transfer->user + start, window, bytes, true);
+	/* What was pushed is there: it only takes its turn. */
+	return !ferry_copies_full(copies) && ferry_copies_start(copies, seat, call, transfer, transfer->user + start,
+	                                                        window, pushed ? 0 : bytes, true);
 }
 
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer)
@@ -115,8 +246,12 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 
-void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer)
 {
+	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
+	if (transfer->hold)
+		seat->member->ops->let_go(seat->member, transfer->hold);
+	transfer->hold = NULL;
 	seat->message[transfer->peer]++;
 	seat->slices[transfer->peer] += transfer->nslices;
 }

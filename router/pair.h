@@ -4,11 +4,15 @@
  * two lanes concerned are the only parties; no worker is. A message takes at least one slice, so that an empty one is
  * seen too, and the head of the slot says what the sender sent, so that ends that disagree find out. By the lane's
  * thread that has the seat.
+ *
+ * Where devices reach each other's memory, the sender pushes instead: the receiver posts where its buffer is when it is
+ * the message's turn, which is once its stream has come to it, and the sender copies straight into it. The slots then
+ * have heads alone. Both ends know beforehand which of the two ways it is (rank-lib/fabrics.h).
  */
 #ifndef FERRY_ROUTER_PAIR_H
 #define FERRY_ROUTER_PAIR_H
 
-#include "router/copies.h"
+#include "router/pushes.h"
 #include "router/member.h"
 
 /**
@@ -17,9 +21,12 @@
  */
 uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length);
 
+/** Fills in the slices of a message of transfer->length bytes, pushed or through slots of so many bytes. */
+void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes);
+
 /** Starts the next slice of a send or receive if its slot, or its data, is there. */
-bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
-                      struct ferry_transfer *transfer);
+bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+                      struct ferry_call *call, struct ferry_transfer *transfer);
 
 /**
  * Whether a send that has begun, or is to begin, waits for its receiver, or a receive whose turn it is for slices that
@@ -31,6 +38,6 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
 /** The whole message has: the next one between these ranks may go. */
-void ferry_pair_done(struct ferry_seat *seat, const struct ferry_transfer *transfer);
+void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
 #endif

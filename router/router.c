@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/router.h"
 
+#include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
@@ -142,7 +143,7 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 	struct ferry_jobs *jobs = &router->jobs;
 	ferryResult_t result = ferrySuccess;
 	if (!options->directory)
-		result = ferry_socket_directory(jobs->directory, sizeof jobs->directory, true);
+		result = ferry_endpoint_directory(jobs->directory, sizeof jobs->directory, true);
 	else if ((size_t)snprintf(jobs->directory, sizeof jobs->directory, "%s", options->directory) >=
 	         sizeof jobs->directory)
 		result = ferry_fail(ferryInvalidArgument, "socket directory %s: at most %zu bytes", options->directory,
@@ -151,7 +152,7 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 		return result;
 	snprintf(jobs->prefix, sizeof jobs->prefix, "%s", options->prefix ? options->prefix : "router");
 	snprintf(router->path, sizeof router->path, "%s/%s-%u.sock", jobs->directory, jobs->prefix, jobs->domain);
-	return ferry_attach_listen(router->path, listener);
+	return ferry_endpoint_listen(router->path, listener);
 }
 
 static struct ferry_router *router_new(const struct ferry_router_options *options)

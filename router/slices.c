@@ -2,10 +2,13 @@
 #include "router/slices.h"
 
 #include "ipc/cache.h"
+#include "ipc/error.h"
 #include "router/member.h"
 #include "router/pair.h"
 
 #include <stdio.h>
+
+#define PASSED_ON 4u /* slices of a PUT in one copy, where others wait for them to pass them on */
 
 static void transfer_done(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -42,7 +45,7 @@ static void slice_done(const struct ferry_copies *copies, const struct ferry_cop
 	struct ferry_seat *seat = copying->seat;
 	struct ferry_call *call = copying->call;
 	struct ferry_transfer *transfer = copying->transfer;
-	transfer->finished++;
+	transfer->finished += copying->slices;
 	if (!transfer->step)
 		ferry_pair_publish(seat, transfer);
 	else if (transfer->step->instr->opcode != FERRY_COPY)
@@ -54,7 +57,7 @@ static void slice_done(const struct ferry_copies *copies, const struct ferry_cop
 		transfer_done(seat, call, transfer);
 }
 
-bool ferry_slices_reap(struct ferry_copies *copies)
+static bool reap_queue(struct ferry_copies *copies)
 {
 	struct ferry_copying copying;
 	bool progress = false;
@@ -65,6 +68,14 @@ bool ferry_slices_reap(struct ferry_copies *copies)
 		slice_done(copies, &copying);
 		progress = true;
 	}
+	return progress;
+}
+
+bool ferry_slices_reap(struct ferry_copies *copies, struct ferry_pushes *pushes)
+{
+	bool progress = reap_queue(copies);
+	for (uint32_t left = pushes->open; left; left &= left - 1)
+		progress |= reap_queue(&pushes->queues[__builtin_ctz(left)]);
 	return progress;
 }
 
@@ -108,8 +119,44 @@ static bool lengths_agree(struct ferry_member *member, const struct ferry_call *
 	return false;
 }
 
-static bool issue_step(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
-                       struct ferry_transfer *transfer)
+/*
+ * What lies there is contiguous on both sides, so one copy takes all slices whose gates are open: a copy engine pauses
+ * between copies. Where others pass slices on as they come, a few at a time.
+ */
+static bool issue_put(struct ferry_pushes *pushes, struct ferry_seat *seat, struct ferry_call *call,
+                      struct ferry_transfer *transfer)
+{
+	const struct ferry_instr *instr = transfer->step->instr;
+	uint64_t slice = call->steps->plan->slice, start = slice * transfer->issued;
+	uint32_t slices = transfer->open - transfer->issued;
+	if (instr->wakes_d2h && slices > PASSED_ON)
+		slices = PASSED_ON;
+	uint64_t left = transfer->length - start, bytes = slices * slice < left ? slices * slice : left;
+	struct ferry_copies *copies = ferry_pushes_to(pushes, instr->peer);
+	if (!copies) {
+		seat->member->ops->fail(seat->member, ferryUnhandledDeviceError, ferry_last_message());
+		return false;
+	}
+	if (ferry_copies_full(copies))
+		return false;
+	const struct ferry_landing to = {.address = transfer->destination + start,
+	                                 .process = transfer->process,
+	                                 .from = instr->owner,
+	                                 .to = instr->peer};
+	return ferry_copies_push(copies, seat, call, transfer, &to, transfer->user + start, bytes, slices);
+}
+
+/* Nothing is copied: as far as others have put it. */
+static bool land(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
+{
+	transfer->issued = transfer->finished = transfer->open;
+	if (transfer->finished == transfer->nslices)
+		transfer_done(seat, call, transfer);
+	return true;
+}
+
+static bool issue_step(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+                       struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	const struct ferry_plan *plan = call->steps->plan;
 	const struct ferry_step *step = transfer->step;
@@ -123,7 +170,7 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_seat *seat, str
 		}
 	}
 	uint32_t slice = transfer->issued;
-	if (slice >= transfer->nslices)
+	if (slice >= transfer->nslices || (step->instr->opcode == FERRY_PUT && !transfer->destination))
 		return false;
 	if (slice >= transfer->open) {
 		transfer->open = variable ? open_variable(call, transfer)
@@ -132,6 +179,12 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_seat *seat, str
 		if (slice >= transfer->open)
 			return false;
 	}
+	if (step->instr->opcode == FERRY_PUT)
+		return issue_put(pushes, seat, call, transfer);
+	if (step->instr->opcode == FERRY_LAND)
+		return land(seat, call, transfer);
+	if (ferry_copies_full(copies))
+		return false;
 	uint64_t start = (uint64_t)slice * plan->slice, bytes = bytes_in_slice(plan, transfer, slice);
 	if (step->instr->opcode == FERRY_COPY)
 		return ferry_copies_start(copies, seat, call, transfer, transfer->destination + start,
@@ -142,20 +195,21 @@ static bool issue_step(struct ferry_copies *copies, struct ferry_seat *seat, str
 	                          up ? transfer->user + start : slot, bytes, true);
 }
 
-bool ferry_slices_move(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, uint32_t most)
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+                       struct ferry_call *call, uint32_t most)
 {
 	struct ferry_half *half = &call->halves[seat->direction];
 	uint32_t count = half->ntransfers;
 	bool progress = false;
 	for (uint32_t i = 0; i < count && half->left; i++) {
-		if (seat->under_way >= most || ferry_copies_full(copies))
+		if (seat->under_way >= most)
 			break;
 		struct ferry_transfer *transfer = &half->transfers[(half->turn + i) % count];
-		if (!(transfer->step ? issue_step(copies, seat, call, transfer)
-		                     : ferry_pair_issue(copies, seat, call, transfer)))
+		if (!(transfer->step ? issue_step(copies, pushes, seat, call, transfer)
+		                     : ferry_pair_issue(copies, pushes, seat, call, transfer)))
 			continue;
 		progress = true;
-		ferry_slices_reap(copies);
+		ferry_slices_reap(copies, pushes);
 	}
 	if (count)
 		half->turn = (half->turn + 1) % count;

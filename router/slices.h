@@ -6,15 +6,16 @@
 #ifndef FERRY_ROUTER_SLICES_H
 #define FERRY_ROUTER_SLICES_H
 
-#include "router/copies.h"
+#include "router/pushes.h"
 
 /**
  * Starts one slice of each transfer that has one ready in the seat's half of the call, as long as fewer than `most`
  * copies of the seat are under way. True if anything got on.
  */
-bool ferry_slices_move(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call, uint32_t most);
+bool ferry_slices_move(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
+                       struct ferry_call *call, uint32_t most);
 
 /** Publishes the slices, of whatever calls, whose copies have finished. True if there were any. */
-bool ferry_slices_reap(struct ferry_copies *copies);
+bool ferry_slices_reap(struct ferry_copies *copies, struct ferry_pushes *pushes);
 
 #endif

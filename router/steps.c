@@ -43,10 +43,12 @@ static void find(const struct ferry_job_arenas *shared, const struct ferry_plan 
 
 static void reach(struct ferry_steps *steps, const struct ferry_instr *instr)
 {
-	uint64_t sends = ferry_opcode_sends(instr->opcode) ? instr->user_offset + instr->length : 0;
-	uint64_t receives = instr->opcode == FERRY_COPY              ? instr->user_destination + instr->length
-	                    : ferry_opcode_receives(instr->opcode) ? instr->user_offset + instr->length
-	                                                             : 0;
+	bool forwards = instr->flags & FERRY_INSTR_FORWARDS && instr->opcode == FERRY_PUT;
+	uint64_t end = instr->user_offset + instr->length;
+	uint64_t sends = ferry_opcode_sends(instr->opcode) && !forwards ? end : 0;
+	uint64_t receives = ferry_opcode_receives(instr->opcode) || forwards ? end : 0;
+	if (instr->opcode == FERRY_COPY)
+		receives = instr->user_destination + instr->length;
 	if (!instr->length)
 		return;
 	if (sends > steps->reach[FERRY_UP])
@@ -65,6 +67,10 @@ static void count(struct ferry_steps *steps, uint32_t rank, size_t *nsteps, size
 			steps->nsteps[ferry_opcode_goes_up(instrs[i].opcode) ? FERRY_UP : FERRY_DOWN]++;
 			*nsteps += 1;
 			*ngates += instrs[i].nedges;
+			if (instrs[i].opcode == FERRY_PUT) {
+				steps->nputs++;
+				steps->puts_to |= 1ull << instrs[i].peer;
+			}
 			reach(steps, &instrs[i]);
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The D2Hs, H2Ds and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes run. Made once
- * per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
+ * The D2Hs, H2Ds, PUTs, LANDs and COPYs of one rank in a plan, with every pointer into the arenas found: what lanes
+ * run. Made once per plan and rank by who hosts the rank's lanes, its rank or its router; constant from then on.
  */
 #ifndef FERRY_ROUTER_STEPS_H
 #define FERRY_ROUTER_STEPS_H
@@ -24,7 +24,9 @@ struct ferry_step {
 struct ferry_steps {
 	const struct ferry_plan *plan; /* the caller's; outlives them */
 	uint32_t domains;              /* bit d: router d has work in the plan */
-	uint32_t nsteps[2];            /* by enum ferry_direction; COPYs go down */
+	uint32_t nsteps[2];            /* by enum ferry_direction; PUTs go up, COPYs and LANDs down */
+	uint32_t nputs;                /* of those that go up */
+	uint64_t puts_to;              /* bit r: rank r is one that it puts to */
 	struct ferry_step *steps[2][FERRY_BANKS];
 	/* bytes from the start of the send and the receive buffer that they touch; variable plans: 0 */
 	uint64_t reach[2];

@@ -234,7 +234,12 @@ static void streams_and_events_that_are_none_are_refused(void **state)
 	assert_int_equal(ferryEventCreate(&never), ferrySuccess);
 	REFUSED(ferryInvalidArgument, ferryStreamWaitEvent(stream, alien), text);
 	REFUSED(ferryInvalidArgument, ferryMemcpyAsync(NULL, buffer, 8, stream), "8");
-	REFUSED(ferryInvalidArgument, ferryLaunchHostFunc(stream, NULL, NULL), "NULL");
+	REFUSED(ferryInvalidArgument, ferryLaunchHostFunc(stream, NULL, NULL), "function is NULL");
+	REFUSED(ferryInvalidArgument, ferryLaunchHostFunc(NULL, free, NULL), "is NULL");
+	REFUSED(ferryInvalidArgument, ferryMemcpyAsync(buffer, buffer, 8, NULL), "is NULL");
+	REFUSED(ferryInvalidArgument, ferryStreamWaitEvent(NULL, event), "is NULL");
+	REFUSED(ferryInvalidArgument, ferryEventRecord(event, NULL), "is NULL");
+	REFUSED(ferryInvalidArgument, ferryStreamQuery(NULL), "is NULL");
 	assert_int_equal(ferryEventRecord(event, stream), ferrySuccess);
 	assert_int_equal(ferryEventSynchronize(event), ferrySuccess);
 	REFUSED(ferryInvalidUsage, ferryEventElapsedTime(&microseconds, event, never), "never recorded");

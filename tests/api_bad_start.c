@@ -87,6 +87,7 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_HOST_LINK", "d2h=inf"},
 	        {"FERRY_HOST_LINK", "d2h=1,d2h=2"},
 	        {"FERRY_HOST_LINK", "h2d=1,"},
+	        {"FERRY_HOST_LINK", "links=dgx2:1"},
 	        {"FERRY_DOMAINS", "99"},
 	        {"FERRY_LAYOUT", "0: cups=1"},
 	        {"FERRY_WORKERS", "zero"},

@@ -198,6 +198,33 @@ static void a_communicator_may_have_no_named_programs(void **state)
 	free(text);
 }
 
+/* What names the file is what one would look for. */
+static void an_error_in_a_named_program_is_told_with_what_names_it(void **state)
+{
+	(void)state;
+	static const char *const texts[] =
+	        {"nonsense", "program allreduce ranks 1 domains 1 chunks 1\nrank 0\nD2H gpu[1] -> host[0]\n", ""};
+	for (int i = 0; i < 6; i++) {
+		char file[] = "/tmp/ferry-wrong-XXXXXX", words[128];
+		ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+		ferryComm_t comm;
+		ferryUniqueId id;
+		write_program(file, texts[i % 3]);
+		if (i >= 3) {
+			unsetenv("FERRY_PROGRAM_PATH");
+			config.programs = file;
+		}
+		setenv("FERRY_DOMAINS", "1", 1);
+		OK(ferryGetUniqueId(&id));
+		assert_int_equal(ferryCommInitRankConfig(&comm, 1, id, 0, &config), ferryProgramError);
+		snprintf(words, sizeof words, "%s: %s:", i < 3 ? "FERRY_PROGRAM_PATH" : "ferryConfig_t.programs", file);
+		if (strncmp(ferryGetLastError(NULL), words, strlen(words)) != 0)
+			fail_msg("\"%s\" does not begin with \"%s\"", ferryGetLastError(NULL), words);
+		unsetenv("FERRY_PROGRAM_PATH");
+		unlink(file);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -206,6 +233,7 @@ int main(void)
 	        cmocka_unit_test(a_named_program_of_other_calls_is_not_told),
 	        cmocka_unit_test(a_named_program_that_the_staging_cannot_hold_is_told_and_not_used),
 	        cmocka_unit_test(a_communicator_may_have_no_named_programs),
+	        cmocka_unit_test(an_error_in_a_named_program_is_told_with_what_names_it),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);

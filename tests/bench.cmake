@@ -14,6 +14,14 @@ add_test(NAME weights_of_four_ranks_are_those_of_one
   COMMAND ferryrun -n 4 --fork --domains 2 -- $<TARGET_FILE:ferry-digits>)
 set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
 
+# ferry-perf limits, against the double of the CUDA driver.
+if(CUDA_INCLUDE_DIR)
+  ferry_test(limits_command FOLDER bench LIBRARIES ferry_program LABELS api TIMEOUT 180)
+  target_compile_definitions(limits_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  add_dependencies(limits_command ferry-perf)
+endif()
+
 # ferry-perf's NCCL child, against the double of the CUDA driver and a fake NCCL.
 if(TARGET ferry-perf-nccl)
   add_library(fake_nccl MODULE bench/fake_nccl.c)

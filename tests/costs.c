@@ -63,9 +63,35 @@ static void costs_are_those_of_the_file_and_typical_ones_without_it(void **state
 	assert_true(costs.measured);
 	assert_int_equal(costs.issue_ns, 6300);
 	assert_int_equal(costs.link, 25);
+	assert_true(costs.push == 0 && costs.host == 0);
 	measured("{\"windows\": [], \"gpus\": []}"); /* a machine without GPUs */
 	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
 	assert_false(costs.measured);
+}
+
+/* The slowest of all GPUs at work: pushes by the GPU, the host by the slower way of the best window of all. */
+static void rates_of_the_fabrics_are_those_of_the_slowest_gpu(void **state)
+{
+	static const char windows[] =
+	        "\"windows\": [{\"gpus\": 1, \"both\": {\"d2h\": 90, \"h2d\": 90}},"
+	        "{\"gpus\": 2, \"both\": {\"d2h\": 70, \"h2d\": 40}},"
+	        "{\"gpus\": 2, \"both\": {\"d2h\": 60, \"h2d\": 50}}],"
+	        "\"copy\": {\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"d2h\": 50, \"h2d\": 50}}";
+	struct ferry_costs costs;
+	char text[1024];
+	(void)state;
+	snprintf(text, sizeof text, "{\"gpus\": [{\"push\": 390}, {\"push\": 380}], %s", windows);
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.push == 380 && costs.host == 25);
+	snprintf(text, sizeof text, "{\"gpus\": [{\"push\": 390}, {}], %s", windows); /* one reaches no other */
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.push == 0 && costs.host == 25);
+	snprintf(text, sizeof text, "{\"gpus\": [{\"push\": 390}, {}, {}], %s", windows); /* never all three */
+	measured(text);
+	assert_int_equal(ferry_costs_read(&costs), ferrySuccess);
+	assert_true(costs.host == 0);
 }
 
 static void a_file_of_something_else_is_an_error_that_names_it(void **state)
@@ -337,6 +363,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(costs_are_those_of_the_file_and_typical_ones_without_it),
+	        cmocka_unit_test(rates_of_the_fabrics_are_those_of_the_slowest_gpu),
 	        cmocka_unit_test(a_file_of_something_else_is_an_error_that_names_it),
 	        cmocka_unit_test(slices_grow_with_the_message_and_with_what_a_copy_costs),
 	        cmocka_unit_test(long_messages_get_slices_as_long_as_the_windows_of_a_lane_allow),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cuda device over the double of the driver: every collective in device memory, and which memory will do. */
 #include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/routers.h"
 #include "tests/trial_run.h"
 
 #include <stdio.h>
@@ -114,6 +115,73 @@ static void every_collective_is_right_in_device_memory(void **state)
 	(void)state;
 	every_collective_over(3, 1);
 	every_collective_over(4, 2);
+}
+
+/* ---- two fabrics ---- */
+
+/* MADE UP, and slow: so that messages of a test are large. Both fabrics carry 1 GB/s of each of four GPUs. */
+static const char rates[] = "{\"gpus\": [{\"push\": 1}, {\"push\": 1}, {\"push\": 1}, {\"push\": 1}],"
+                            "\"windows\": [{\"gpus\": 4, \"both\": {\"d2h\": 4, \"h2d\": 4}}], \"copy\": "
+                            "{\"d2h_overhead_us\": 2, \"h2d_overhead_us\": 3, \"d2h\": 50, \"h2d\": 50}}";
+
+/* One trial of each collective that has no sum; what is told of its plans goes to `told`. */
+static size_t moves_over(int nranks, FILE *told)
+{
+	struct gang gang;
+	size_t wrong = 0;
+	int kept = dup(STDERR_FILENO);
+	assert_true(dup2(fileno(told), STDERR_FILENO) >= 0);
+	setenv("FERRY_DEBUG", "plan", 1);
+	gang_open(&gang, nranks, devices, 1);
+	for (int collective = 0; collective < FERRY_NUM_COLLECTIVES; collective++) {
+		struct ferry_trial trial = {.collective = (enum ferry_collective)collective,
+		                            .type = ferryFloat32,
+		                            .op = ferrySum,
+		                            .nranks = nranks,
+		                            .ndomains = 1,
+		                            .exact = true,
+		                            .count = 300007,
+		                            .root = 1,
+		                            .seed = 7u + (unsigned)collective};
+		if (!ferry_collective_reduces(trial.collective) && collective != FERRY_ALLTOALLV)
+			wrong += run_trial(&trial, &gang, 1);
+	}
+	gang_close(&gang);
+	unsetenv("FERRY_DEBUG");
+	assert_true(dup2(kept, STDERR_FILENO) >= 0);
+	close(kept);
+	return wrong;
+}
+
+static void messages_are_divided_as_was_measured(void **state)
+{
+	(void)state;
+	char file[] = "/tmp/ferry-rates-XXXXXX", line[1024];
+	int descriptor = mkstemp(file), divided = 0;
+	FILE *told = tmpfile();
+	if (!routers_used())
+		skip(); /* who moves its own data has no peers */
+	assert_non_null(told);
+	assert_int_equal(write(descriptor, rates, sizeof rates - 1), sizeof rates - 1);
+	close(descriptor);
+	setenv("FERRY_LIMITS", file, 1);
+	size_t wrong = moves_over(3, told);
+	unsetenv("FERRY_LIMITS");
+	unlink(file);
+	rewind(told);
+	while (fgets(line, sizeof line, told)) {
+		double host = 0, peer = 0;
+		const char *fabrics = strstr(line, "fabrics host=");
+		if (!fabrics)
+			continue;
+		assert_int_equal(sscanf(fabrics, "fabrics host=%lf,peer=%lf", &host, &peer), 2);
+		assert_true(host > 0.4 && host < 0.5 && host + peer > 0.999 && host + peer < 1.001);
+		assert_non_null(strstr(line, "links 6 of 6"));
+		divided++;
+	}
+	fclose(told);
+	assert_int_equal(divided, 5); /* allgather, broadcast, gather, scatter, alltoall */
+	assert_int_equal(wrong, 0);
 }
 
 /*
@@ -249,6 +317,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(every_collective_is_right_in_device_memory, no_misuse),
+	        cmocka_unit_test_teardown(messages_are_divided_as_was_measured, no_misuse),
 	        cmocka_unit_test_teardown(a_window_that_nobody_reads_is_the_copy_engines_alone, no_misuse),
 	        cmocka_unit_test_teardown(sends_and_receives_of_a_group_are_right, no_misuse),
 	        cmocka_unit_test_teardown(memory_pools_will_do, no_misuse),

@@ -5,6 +5,7 @@
  */
 #include "tests/router_fixture.h"
 
+#include "ipc/endpoint.h"
 #include "ipc/publish.h"
 #include "rank-lib/program/program.h"
 #include "router/guard.h"
@@ -32,7 +33,7 @@ static ferryResult_t attach(const struct job *job, uint32_t rank, int *connectio
 	                                       .ndomains = 1,
 	                                       .staging = 1 << 20};
 	memcpy(message.key, job->key, sizeof message.key);
-	ferryResult_t result = ferry_attach_connect(path, connection);
+	ferryResult_t result = ferry_endpoint_connect(path, connection);
 	return result ? result : ferry_attach_call(*connection, &message, NULL, descriptor);
 }
 
@@ -525,7 +526,7 @@ static void attaching_wrongly_is_refused_with_the_values(void **state)
 	close(connection);
 	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 2, .ndomains = 1};
 	memset(peer.key, 0x77, sizeof peer.key); /* no such job */
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &peer, NULL, &descriptor), ferryRefused);
 	close(connection);
 	close_job(&job);

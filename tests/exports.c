@@ -11,6 +11,7 @@
 
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "rank-lib/device/cuda.h"
 #include "rank-lib/device/open.h"
@@ -105,7 +106,7 @@ static void attach(const struct router_process *to)
 	int descriptor, words = memfd_create("words", MFD_CLOEXEC);
 	memset(message.key, 7, sizeof message.key);
 	assert_int_equal(device->ops->pieces->identify(device, message.gpu), ferrySuccess);
-	assert_int_equal(ferry_attach_connect(to->path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(to->path, &connection), ferrySuccess);
 	if (ferry_attach_exchange(connection, &message, NULL, &words, &reply, &descriptor, NULL))
 		fail_msg("%s", ferry_last_message());
 	close(words);
@@ -173,7 +174,7 @@ static ferryResult_t try_name(CUdeviceptr at, uint64_t bytes, uint64_t submissio
 	ferry_exports_begin(exports);
 	return ferry_exports_name(exports, (void *)(uintptr_t)at, bytes,
 	                          submission == FERRY_EXPORT_PINNED ? NEVER : submission,
-	                          submission == FERRY_EXPORT_PINNED, name);
+	                          submission == FERRY_EXPORT_PINNED, false, name);
 }
 
 static struct ferry_buffer_name name_of(CUdeviceptr at, uint64_t bytes, uint64_t submission)
@@ -293,7 +294,8 @@ static void memory_that_cannot_be_exported_is_told_apart(void **state)
 	assert_non_null(strstr(ferry_last_message(), "handle"));
 	name_of(at, PIECE, NEVER);
 	/* What is no memory of the device at all is another matter. */
-	assert_int_equal(ferry_exports_name(exports, host, sizeof host, NEVER, false, &name), ferryInvalidArgument);
+	assert_int_equal(ferry_exports_name(exports, host, sizeof host, NEVER, false, false, &name),
+	                 ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary, 1 << 20, NEVER, &name), ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary, 0, NEVER, &name), ferryInvalidArgument);
 	assert_int_equal(try_name(ordinary + 8, UINT64_MAX - 4, NEVER, &name), ferryInvalidArgument);

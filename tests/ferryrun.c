@@ -136,6 +136,18 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("$B/ferryrun -n -18446744073709551615 --fork -- true 2>&1", text, sizeof text), 64);
 	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
+	static const char *const written[][2] = {{"-np=2", "-np=2: write \"-n 2\", or \"-np 2\"\n"},
+	                                         {"-n=2", "-n=2: write \"-n 2\", or \"-np 2\"\n"},
+	                                         {"-np2", "-np2: write \"-n 2\", or \"-np 2\"\n"},
+	                                         {"-np", "-np: write \"-n RANKS\", or \"-np RANKS\"\n"}};
+	for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+		char command[128];
+		snprintf(command, sizeof command, "$B/ferryrun --fork %s%s 2>&1", written[i][0],
+		         i < 3 ? " -- true" : "");
+		assert_int_equal(run(command, text, sizeof text), 64);
+		if (!strstr(text, written[i][1]))
+			fail_msg("%s: %s", command, text);
+	}
 	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 $B/ferryrun --join --workers 2 -- true 2>&1", text,
 	                     sizeof text),
 	                 64);

@@ -39,9 +39,12 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 	for (uint32_t i = 0; i < plan->ninstrs; i++) {
 		const struct ferry_instr *instr = &instrs[i];
 		bool inside = instr->domain < limits->ndomains && instr->counter < plan->counters[instr->domain];
-		if (instr->opcode != FERRY_COPY)
+		if (ferry_opcode_has_window(instr->opcode))
 			inside &= instr->window_domain < limits->ndomains &&
 			          instr->window_offset + window <= plan->staging[instr->window_domain];
+		if (instr->opcode == FERRY_PUT || instr->opcode == FERRY_LAND)
+			inside &= instr->peer < limits->nranks && instr->owner < limits->nranks &&
+			          instr->peer != instr->owner && (plan->flags & FERRY_PLAN_PUTS);
 		for (uint32_t e = 0; e < instr->nedges; e++)
 			inside &= ferry_plan_edges(plan)[instr->first_edge + e].instr < plan->ninstrs;
 		for (uint32_t s = 0; s < instr->nsources; s++) {
@@ -52,6 +55,37 @@ static void check_indexes(const struct ferry_plan *plan, const struct ferry_plan
 		}
 		if (!inside || !fits) {
 			fprintf(stderr, "fuzz_plan: instruction %u of a plan taken as valid reaches outside\n", i);
+			abort();
+		}
+	}
+}
+
+/*
+ * What a rank relies on whose receive buffer others push into: each PUT has one LAND of the same bytes, which waits for
+ * it, and what is forwarded is waited for.
+ */
+static void check_pushes(const struct ferry_plan *plan)
+{
+	const struct ferry_instr *instrs = ferry_plan_instrs(plan);
+	for (uint32_t i = 0; i < plan->ninstrs; i++) {
+		const struct ferry_instr *put = &instrs[i];
+		uint32_t lands = 0;
+		bool brought = !(put->flags & FERRY_INSTR_FORWARDS);
+		if (put->opcode != FERRY_PUT)
+			continue;
+		for (uint32_t j = 0; j < plan->ninstrs; j++) {
+			const struct ferry_edge *edge = ferry_plan_edges(plan) + instrs[j].first_edge;
+			lands += instrs[j].opcode == FERRY_LAND && instrs[j].owner == put->peer &&
+			         instrs[j].user_offset == put->user_destination && instrs[j].length == put->length &&
+			         edge->instr == i && !edge->lag;
+		}
+		for (uint32_t e = 0; e < put->nedges; e++) {
+			const struct ferry_instr *other = &instrs[ferry_plan_edges(plan)[put->first_edge + e].instr];
+			brought |= other->opcode == FERRY_H2D || other->opcode == FERRY_PUT;
+		}
+		if (lands != 1 || !brought) {
+			fprintf(stderr, "fuzz_plan: PUT %u of a plan taken as valid has %u LANDs, %s\n", i, lands,
+			        brought ? "and waits for what it reads" : "and waits for nothing that it reads");
 			abort();
 		}
 	}
@@ -77,8 +111,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		plan->hash = ferry_plan_hash(plan);
 		result = ferry_plan_validate(plan, size, &limits);
 	}
-	if (!result)
+	if (!result) {
 		check_indexes(plan, &limits);
+		check_pushes(plan);
+	}
 	free(plan);
 	return 0;
 }

@@ -66,6 +66,37 @@ static int write_program(const char *directory, enum ferry_collective collective
 	return failed;
 }
 
+/* What no synthesizer of a host writes: a ring of PUTs, and PUTs beside the host. */
+static int write_puts(const char *directory)
+{
+	static const char *const texts[] = {
+		"program allgather ranks 3 domains 2 chunks 2\n"
+		"rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[1] -> gpu@1[1]\nPUT gpu[4] -> gpu@1[4] deps: gpu[4]>=1\n"
+		"PUT gpu[5] -> gpu@1[5] deps: gpu[5]>=1\n"
+		"rank 1\nPUT gpu[0] -> gpu@2[2]\nPUT gpu[1] -> gpu@2[3]\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n"
+		"PUT gpu[1] -> gpu@2[1] deps: gpu[1]>=1\n"
+		"rank 2\nPUT gpu[0] -> gpu@0[4]\nPUT gpu[1] -> gpu@0[5]\nPUT gpu[2] -> gpu@0[2] deps: gpu[2]>=1\n"
+		"PUT gpu[3] -> gpu@0[3] deps: gpu[3]>=1\n",
+		"program allreduce ranks 2 domains 1 chunks 1\n"
+		"rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[2]\nH2D host[2] -> gpu[0] deps: host[2]>=2\n"
+		"PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1, host[1]>=1\n"
+		"rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[2]\n"};
+	int failed = 0;
+	for (size_t i = 0; i < sizeof texts / sizeof *texts && !failed; i++) {
+		struct ferry_program *program;
+		char name[16];
+		snprintf(name, sizeof name, "puts-%zu", i);
+		if (ferry_program_parse(name, texts[i], strlen(texts[i]), NULL, &program)) {
+			fprintf(stderr, "%s\n", ferry_last_message());
+			return 1;
+		}
+		failed = write_file(directory, "program", name, texts[i], strlen(texts[i])) ||
+		         write_plan(directory, name, program, 1000);
+		ferry_program_free(program);
+	}
+	return failed;
+}
+
 static int write_message(const char *directory, uint32_t kind)
 {
 	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC,
@@ -148,6 +179,7 @@ int main(int argc, char **argv)
 		if (collective != FERRY_SENDRECV)
 			failed |= write_program(argv[1], (enum ferry_collective)collective, 3, 2);
 	}
+	failed |= write_puts(argv[1]);
 	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
 		failed |= write_message(argv[1], kind);
 	failed |= write_ring(argv[1], 0) | write_ring(argv[1], 990) | write_ring(argv[1], 1020);

@@ -8,6 +8,7 @@
 #include "tests/fake_cuda/routers.h"
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
 #include "ipc/words.h"
@@ -105,7 +106,7 @@ static void attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
 	CU(cuDeviceGetUuid(&uuid, devices[rank]));
 	memcpy(message.gpu, &uuid, sizeof message.gpu);
 	socket_path(path, sizeof path);
-	assert_int_equal(ferry_attach_connect(path, &liar->sockets[rank]), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &liar->sockets[rank]), ferrySuccess);
 	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, NULL),
 	                 ferrySuccess);
 	assert_int_equal(reply.flags, FERRY_ATTACH_MAPPED);

@@ -7,6 +7,7 @@
 #include "tests/fake_cuda/routers.h"
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/words.h"
 
 #include <dirent.h>
@@ -549,7 +550,7 @@ static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **sta
 	places_open(places, &gang, COUNT);
 	places_round(places, &gang);
 	places_settle(places, &gang, 1);
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_true(knows_gpu(connection, 0) && knows_gpu(connection, 1));
 	ask(connection, FERRY_STATUS_JOB, 1, line, sizeof line);
 	/* Both ranks' data, up and down, in as many calls as a round has. */

@@ -6,6 +6,7 @@
 #include "tests/router_fixture.h"
 
 #include "ipc/arena.h"
+#include "ipc/endpoint.h"
 #include "ipc/wait.h"
 #include "router/memory.h"
 #include "router/quota.h"
@@ -287,7 +288,7 @@ static int begin_attach(void)
 	                                       .ndomains = 1,
 	                                       .staging = LARGE};
 	int connection;
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(send(connection, &message, sizeof message, 0), sizeof message);
 	return connection;
 }
@@ -373,7 +374,7 @@ static int attach_without_memory(void)
 		                                      .key = {name}},
 		                            ready = {.kind = FERRY_ATTACH_READY};
 		int connection, descriptor = -1;
-		if (ferry_attach_connect(path, &connection))
+		if (ferry_endpoint_connect(path, &connection))
 			return 3;
 		ferryResult_t result = ferry_attach_call(connection, &attach, NULL, &descriptor);
 		if (!result)

@@ -2,6 +2,7 @@
 /* Promises of a router about how its threads are scheduled: those that move data, and no others. */
 #include "tests/router_fixture.h"
 
+#include "ipc/endpoint.h"
 #include "router/copy/host.h"
 #include "router/lanes.h"
 #include "router/priority.h"
@@ -140,7 +141,7 @@ static int attach_alone(const char *to)
 	struct ferry_attach_message rank = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1, .staging = 1 << 20},
 	                            ready = {.kind = FERRY_ATTACH_READY};
 	int connection, descriptor;
-	assert_int_equal(ferry_attach_connect(to, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(to, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &rank, NULL, &descriptor), ferrySuccess);
 	close(descriptor);
 	assert_int_equal(ferry_attach_call(connection, &ready, NULL, NULL), ferrySuccess);

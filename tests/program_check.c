@@ -73,6 +73,66 @@ static void instructions_where_they_cannot_run_are_rejected(void **state)
 	                "alltoallv has 1 chunk per pair of ranks, not 2");
 }
 
+#define GATHER "program allgather ranks 3 domains 1 chunks 1\n"
+
+static void puts_out_of_bounds_or_to_oneself_are_rejected(void **state)
+{
+	(void)state;
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@3[0]\n", "test:3: PUT to rank 3 of 3");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@1[0]\n", "test:3: PUT from rank 1 to itself");
+	assert_rejected(GATHER "rank 1\nPUT gpu[1] -> gpu@0[1]\n",
+	                "test:3: gpu[1]: the send buffer of rank 1 has 1 chunk");
+	assert_rejected(GATHER "rank 1\nPUT gpu[3] -> gpu@0[1] deps: gpu[3]>=1\n",
+	                "test:3: gpu[3]: the receive buffer of rank 1 has 3 chunks");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@0[3]\n",
+	                "test:3: gpu[3]: the receive buffer of rank 0 has 3 chunks");
+	assert_rejected("program gather ranks 2 domains 1 chunks 1 root 1\nrank 1\nPUT gpu[0] -> gpu@0[1]\n",
+	                "test:3: gpu[1]: the receive buffer of rank 0 has 0 chunks");
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@0[1] deps: host@1[0]>=1\n",
+	                "test:3: host@1[0]: the program has domains 0 to 0");
+	assert_rejected("program alltoallv ranks 2 domains 1 chunks 1\nrank 0\nPUT gpu[1] -> gpu@1[0]\n",
+	                "test:3: alltoallv has D2H and H2D only, not PUT: only the two ends know a chunk's size");
+}
+
+static void what_is_forwarded_must_come(void **state)
+{
+	(void)state;
+	assert_rejected(GATHER "rank 1\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n",
+	                "test:3: waits for gpu[0]>=1, a chunk of rank 1's receive buffer that no H2D and no PUT "
+	                "writes");
+	assert_rejected(GATHER "rank 1\nPUT gpu[1] -> gpu@2[1] deps: gpu[1]>=1\n", /* a COPY comes of no statement */
+	                "test:3: waits for gpu[1]>=1, a chunk of rank 1's receive buffer that no H2D");
+	assert_rejected(GATHER "rank 0\nPUT gpu[2] -> gpu@1[2] deps: gpu[2]>=1\n"
+	                       "rank 1\nPUT gpu[2] -> gpu@0[2] deps: gpu[2]>=1\n",
+	                "test:3: deadlock: line 3 waits for gpu[2]>=1, which line 5 writes; line 5 waits for "
+	                "gpu[2]>=1, which line 3 writes");
+}
+
+static void what_a_put_brings_is_known(void **state)
+{
+	(void)state;
+	assert_rejected(GATHER "rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[0] -> gpu@2[0]\n"
+	                       "rank 1\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n",
+	                "test:6: rank 2's output chunk 0 is written here and in line 4");
+	assert_rejected(GATHER "rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[0] -> gpu@2[0]\n"
+	                       "rank 1\nPUT gpu[0] -> gpu@2[1] deps: gpu[0]>=1\nPUT gpu[0] -> gpu@0[1]\n"
+	                       "rank 2\nPUT gpu[0] -> gpu@0[2]\nPUT gpu[0] -> gpu@1[2]\n",
+	                "test:6: rank 2's output chunk 1 gets the contribution of rank 0, not of rank 1");
+	assert_rejected(TWO "rank 0\nPUT gpu[0] -> gpu@1[0]\nrank 1\nPUT gpu[0] -> gpu@0[0]\n",
+	                "rank 0's output chunk 0 lacks the contribution of rank 0");
+	assert_rejected("program scatter ranks 3 domains 1 chunks 1 root 0\nrank 0\nPUT gpu[2] -> gpu@1[0]\n"
+	                "PUT gpu[1] -> gpu@2[0]\n",
+	                "rank 1's output chunk 0 gets input chunk 2 instead of 1");
+	assert_right("program scatter ranks 3 domains 1 chunks 1 root 0\nrank 0\nPUT gpu[1] -> gpu@1[0]\n"
+	             "PUT gpu[2] -> gpu@2[0]\n");
+	assert_right(TWO SUM "PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\nrank 1\nD2H gpu[0] -> host[1]\n");
+	assert_right(GATHER "rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[0] -> gpu@2[0] deps: host[1]>=1\n"
+	                    "PUT gpu[2] -> gpu@1[2] deps: gpu[2]>=1\n" /* back by way of rank 2: its own block */
+	                    "rank 1\nD2H gpu[0] -> host[1]\nH2D host[1] -> gpu[1]\nPUT gpu[1] -> gpu@0[1] deps: "
+	                    "gpu[1]>=1\nPUT gpu[0] -> gpu@2[1]\n"
+	                    "rank 2\nPUT gpu[0] -> gpu@0[2]\n");
+}
+
 static void versions_that_never_exist_are_named(void **state)
 {
 	(void)state;
@@ -379,6 +439,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(places_and_chunks_out_of_bounds_are_named),
 	        cmocka_unit_test(instructions_where_they_cannot_run_are_rejected),
+	        cmocka_unit_test(puts_out_of_bounds_or_to_oneself_are_rejected),
+	        cmocka_unit_test(what_is_forwarded_must_come),
+	        cmocka_unit_test(what_a_put_brings_is_known),
 	        cmocka_unit_test(versions_that_never_exist_are_named),
 	        cmocka_unit_test(writers_that_nothing_orders_are_rejected),
 	        cmocka_unit_test(circles_are_rejected),

@@ -100,6 +100,14 @@ static void a_wrong_command_line_exits_with_64(void **state)
 	assert_says("synth allreduce -d 2 --place 0,3", "", 64, "--domains 2: --place has a rank in domain 3");
 	assert_says("synth allreduce -n 2 -c broadcast", "", 64, "the collective is its operand, \"allreduce\"");
 	assert_says("synth allreduce -n 2 --dot", "", 64, "synth: --dot is an option of show");
+	assert_says("synth allgather -n 2 --fabric ring", "", 64, "\"ring\" is no fabric: host or peer");
+	assert_says("synth allgather -n 2 --fabric peer", "", 64, "over which links? --links SPEC");
+	assert_says("synth allgather -n 2 --links peer=5", "", 64, "--links is an option of --fabric=peer");
+	assert_says("check - --fabric peer", figure3, 64, "check: --fabric is an option of synth");
+	assert_says("synth allgather --fabric peer --links peer=5", "", 64, "for how many ranks?");
+	assert_says("synth allgather --fabric peer --links links=dgx2:5", "", 64, "--links=links=dgx2:5: expected");
+	assert_says("synth allgather -n 9 --fabric peer --links links=dgx1v:5", "", 1, "rank 8 on device 8");
+	assert_says("synth allreduce --fabric peer --links links=dgx1v:5", "", 64, "they add nothing up");
 	assert_says("check - --count 5", figure3, 64, "check: --count is an option of show");
 	assert_says("check - --domains 2", figure3, 64, "--domains 2: for how many ranks?");
 	assert_says("check - -c broadcast", "program allgather ranks 1 domains 1 chunks 1\n", 1,
@@ -122,13 +130,28 @@ static void what_synth_prints_passes_the_check(void **state)
 	static const char *const requests[] = {"synth allreduce --ranks 8 --domains 2",
 	                                       "synth broadcast --place 0,0,1,1,1 --root "
 	                                       "2", "synth alltoallv -n 5 -d 3",
-	                                       "synth sendrecv -n 2", "synth reduce -n 64 -d 8 -r 63"};
+	                                       "synth sendrecv -n 2", "synth reduce -n 64 -d 8 -r 63",
+	                                       "synth allgather --fabric peer --links links=dgx1v:25",
+	                                       "synth broadcast -r 2 --fabric peer --links peer@0-1=5 -n 4 -d 2",
+	                                       "synth alltoall --fabric=peer --links=links=pcie2:12:6 -n 5"};
 	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
 		char *text;
 		assert_int_equal(ferryprog(requests[i], "", &text), 0);
 		assert_says("check -", text, 0, "right");
 		free(text);
 	}
+}
+
+static void synth_writes_pushes_over_the_links_named_and_how_long_they_take(void **state)
+{
+	(void)state;
+	assert_says("synth allgather --fabric peer --links links=nvswitch:450,devices=4,7", "", 0,
+	            "program allgather  ranks 2  domains 1  chunks 1\n"
+	            "rank 0\n"
+	            "  PUT    gpu[0] -> gpu@1[0]\n"
+	            "rank 1\n"
+	            "  PUT    gpu[0] -> gpu@0[1]\n"
+	            "# its PUTs take at least 0.002222 ns per byte of a block\n");
 }
 
 static void show_prints_instructions_and_bytes_per_link(void **state)
@@ -164,6 +187,25 @@ static void show_has_the_authors_names_and_lines(void **state)
 	assert_int_equal(ferryprog("synth allreduce -n 4 -d 2", "", &text), 0);
 	assert_says("show -", text, 0, "host[0] + host[1] + host[3] -> host[4]:2  (on the way: host[2]:2)");
 	free(text);
+}
+
+static const char relay[] = "program broadcast ranks 3 domains 1 chunks 1 root 0\n"
+                            "rank 0\nPUT gpu[0] -> gpu@1[0]\n"
+                            "rank 1\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n";
+
+static void show_has_puts_and_what_waits_for_them(void **state)
+{
+	(void)state;
+	assert_says("show - --count 256K", relay, 0,
+	            "    0      3  rank   0       1048576     16  PUT    gpu[0] -> gpu@1[0]   -\n"
+	            "    1      3  rank   1       1048576     16  LAND   gpu[0], from rank 0  0\n"
+	            "    2      5  rank   1       1048576     16  PUT    gpu[0] -> gpu@2[0]   0\n"
+	            "    3      5  rank   2       1048576     16  LAND   gpu[0], from rank 1  2\n");
+	assert_says("show - --count 256K", relay, 0, "  rank 0 -> 1  PUT 1048576\n  rank 1 -> 2  PUT 1048576\n");
+	assert_says("show - --dot", relay, 0, "i0 -> i2;");
+	assert_says("check -", relay, 0, "<stdin>: right: broadcast of 3 ranks in 1 domain, 1 chunk, 2 statements");
+	assert_says("check -", "program broadcast ranks 2 domains 1 chunks 1\nrank 1\nPUT gpu[0] -> gpu@0[0]\n", 1,
+	            "<stdin>:3: gpu[0]: the send buffer of rank 1 has 0 chunks");
 }
 
 static void the_graph_has_an_arrow_per_edge(void **state)
@@ -321,6 +363,11 @@ static void a_picture_has_lanes_domains_versions_and_the_repeat(void **state)
 	assert_int_equal(lines_with(picture, "class=\"arrow\""), 8); /* two for each sum, one for each H2D */
 	assert_int_equal(lines_with(picture, "again for each slice"), 1);
 	free(picture);
+	assert_int_equal(ferryprog("draw -", relay, &picture), 0);
+	assert_int_equal(lines_with(picture, "class=\"arrow\""), 1); /* from what brings to what passes on */
+	assert_int_equal(lines_with(picture, "\342\206\221 PUT<"), 2);
+	assert_int_equal(lines_with(picture, ">gpu[0] \342\206\222 gpu@2[0]<"), 1);
+	free(picture);
 	assert_int_equal(ferryprog("synth allreduce -n 8 -d 2", "", &text), 0);
 	assert_int_equal(ferryprog("draw -", text, &picture), 0);
 	assert_int_equal(lines_with(picture, ">domain "), 2);
@@ -375,8 +422,10 @@ int main(void)
 	        cmocka_unit_test(check_warns_about_work_for_nothing),
 	        cmocka_unit_test(a_wrong_command_line_exits_with_64),
 	        cmocka_unit_test(what_synth_prints_passes_the_check),
+	        cmocka_unit_test(synth_writes_pushes_over_the_links_named_and_how_long_they_take),
 	        cmocka_unit_test(show_prints_instructions_and_bytes_per_link),
 	        cmocka_unit_test(show_has_the_authors_names_and_lines),
+	        cmocka_unit_test(show_has_puts_and_what_waits_for_them),
 	        cmocka_unit_test(the_graph_has_an_arrow_per_edge),
 	        cmocka_unit_test(every_program_is_drawn_and_shown_with_its_authors_names),
 	        cmocka_unit_test(a_picture_has_lanes_domains_versions_and_the_repeat),

@@ -140,12 +140,36 @@ static uint32_t *slot(const struct execution *x, uint32_t domain, uint64_t windo
 	return at + bytes <= x->plan->staging[domain] ? x->staging[domain] + at / 4 : NULL;
 }
 
+static uint32_t *inside(const struct execution *x, uint32_t *buffer, uint64_t at, uint64_t from, uint64_t bytes)
+{
+	return at + (from + bytes) / 4 <= x->words ? buffer + at + from / 4 : NULL;
+}
+
 static uint32_t *user(const struct execution *x, const struct ferry_instr *instr, bool sends, uint64_t offset,
                       uint64_t from, uint64_t bytes)
 {
 	uint64_t at = x->plan->flags & FERRY_PLAN_VARIABLE ? part(x, instr->owner, instr->chunk, sends) : offset / 4;
-	uint32_t *buffer = sends ? x->send[instr->owner] : x->receive[instr->owner];
-	return at + (from + bytes) / 4 <= x->words ? buffer + at + from / 4 : NULL;
+	return inside(x, sends ? x->send[instr->owner] : x->receive[instr->owner], at, from, bytes);
+}
+
+/* Two ranks that swap by PUTs in place: as neither can wait for the other, callers let them push from a copy. */
+static bool pushes_from_copy(const struct execution *x, const struct ferry_instr *put)
+{
+	for (uint32_t i = 0; i < x->plan->ninstrs && x->plan->collective == FERRY_ALLTOALL; i++) {
+		const struct ferry_instr *other = &x->instrs[i];
+		if (other->opcode == FERRY_PUT && other->peer == put->owner &&
+		    other->user_destination == put->user_offset)
+			return true;
+	}
+	return false;
+}
+
+static uint32_t *pushed(const struct execution *x, const struct ferry_instr *put, uint64_t from, uint64_t bytes)
+{
+	uint64_t at = put->user_offset / 4;
+	if (put->flags & FERRY_INSTR_FORWARDS)
+		return inside(x, x->receive[put->owner], at, from, bytes);
+	return inside(x, pushes_from_copy(x, put) ? x->input[put->owner] : x->send[put->owner], at, from, bytes);
 }
 
 static bool reduce_slice(struct execution *x, uint32_t i, uint32_t *to, uint64_t bytes)
@@ -188,6 +212,13 @@ static bool run_slice(struct execution *x, uint32_t i)
 		source = user(x, instr, true, instr->user_offset, from, bytes);
 		destination = user(x, instr, false, instr->user_destination, from, bytes);
 		break;
+	case FERRY_PUT:
+		source = pushed(x, instr, from, bytes);
+		destination = inside(x, x->receive[instr->peer], instr->user_destination / 4, from, bytes);
+		break;
+	case FERRY_LAND:
+		x->done[i]++;
+		return true;
 	default:
 		if (!window || !reduce_slice(x, i, window, bytes))
 			return window ? false : wrong(x, "instruction %u writes outside the staging", i);

@@ -55,7 +55,7 @@ static bool same(struct ferry_place a, struct ferry_place b)
 
 static bool writes(const struct ferry_statement *s, struct ferry_place place)
 {
-	return s->opcode != FERRY_H2D && same(s->destination, place);
+	return s->opcode != FERRY_H2D && s->opcode != FERRY_PUT && same(s->destination, place);
 }
 
 static uint32_t least_version(const struct ferry_statement *s, struct ferry_place place)
@@ -107,6 +107,18 @@ static uint32_t writer_of(const struct run *run, struct ferry_place place, uint3
 	return NONE;
 }
 
+/* Who writes chunk i of a rank's receive buffer. */
+static uint32_t receive_writer(const struct ferry_program *program, uint32_t rank, uint32_t chunk)
+{
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *s = &program->statements[i];
+		if ((s->opcode == FERRY_H2D && s->rank == rank && s->gpu == chunk) ||
+		    (s->opcode == FERRY_PUT && s->peer == rank && s->peer_gpu == chunk))
+			return i;
+	}
+	return NONE;
+}
+
 static bool resolve_reads(struct run *run)
 {
 	for (uint32_t i = 0; i < run->program->nstatements; i++) {
@@ -116,7 +128,14 @@ static bool resolve_reads(struct run *run)
 		if (s->opcode != FERRY_REDUCE && s->opcode != FERRY_H2H &&
 		    s->gpu >= run->program->nranks * run->program->nchunks)
 			return wrong(run, s->line, "copies a chunk that no buffer has");
-		if (s->opcode != FERRY_D2H) {
+		if (s->opcode == FERRY_PUT &&
+		    (s->peer >= run->program->nranks || s->peer_gpu >= run->program->nranks * run->program->nchunks))
+			return wrong(run, s->line, "puts where nobody is");
+		if (s->forwards) {
+			act->reads = receive_writer(run->program, s->rank, s->gpu);
+			if (act->reads == NONE)
+				return wrong(run, s->line, "forwards what nobody brings");
+		} else if (s->opcode != FERRY_D2H && s->opcode != FERRY_PUT) {
 			uint32_t version = least_version(s, s->source);
 			act->reads = version ? writer_of(run, s->source, version)
 			                     : earlier_writer(run->program, i, s->source);
@@ -183,7 +202,10 @@ static void release(struct run *run)
 	free(run->acts);
 }
 
-/* A D2H takes its chunk's length, everything else its source's; where sources form a circle there is none. */
+/*
+ * What reads a send buffer takes its chunk's length, everything else its source's; where sources form a circle there is
+ * none.
+ */
 static bool find_lengths(struct run *run)
 {
 	uint64_t offset;
@@ -226,14 +248,35 @@ static bool is_ready(const struct run *run, uint32_t i)
 			return false;
 	}
 	for (uint32_t j = 0; j < program->nstatements;
-	     j++) /* the slot still holds the slice before, until all have read it */
-		if ((run->acts[j].reads == i || run->acts[j].base == i) && run->acts[j].done < act->done)
+	     j++) /* the slot still holds the slice before, until all have read it; receive buffers keep all */
+		if ((run->acts[j].reads == i || run->acts[j].base == i) && run->acts[j].done < act->done &&
+		    !program->statements[j].forwards)
 			return false;
+	return true;
+}
+
+/* From the send buffer, or from where it has come, and not later than it has. */
+static bool put_slice(struct run *run, uint32_t i)
+{
+	const struct ferry_statement *s = &run->program->statements[i];
+	struct act *act = &run->acts[i];
+	uint64_t from = (uint64_t)act->done * SLICE, source, destination, length, lands;
+	uint64_t n = act->length - from < SLICE ? act->length - from : SLICE;
+	chunk_in_buffer(run, s->rank, s->gpu, !s->forwards, &source, &length);
+	chunk_in_buffer(run, s->peer, s->peer_gpu, false, &destination, &lands);
+	if (length != act->length || lands != act->length || source + length > run->most ||
+	    destination + length > run->most)
+		return wrong(run, s->line, "puts a chunk of another length");
+	const uint32_t *buffer = s->forwards ? run->receive[s->rank] : run->send[s->rank];
+	memcpy(run->receive[s->peer] + destination + from, buffer + source + from, n * sizeof *buffer);
+	act->done++;
 	return true;
 }
 
 static bool run_slice(struct run *run, uint32_t i)
 {
+	if (run->program->statements[i].opcode == FERRY_PUT)
+		return put_slice(run, i);
 	const struct ferry_statement *s = &run->program->statements[i];
 	struct act *act = &run->acts[i];
 	const struct act *source = act->reads == NONE ? NULL : &run->acts[act->reads];
@@ -279,7 +322,7 @@ static bool run_all(struct run *run, uint64_t *seed)
 
 /* ---- what must come out ---- */
 
-/* The part of a rank's output that is its own input and that no H2D writes is copied on the device. */
+/* The part of a rank's output that is its own input and that nothing writes is copied on the device. */
 static void copy_own_input(struct run *run, uint32_t rank)
 {
 	const struct ferry_program *program = run->program;
@@ -287,10 +330,7 @@ static void copy_own_input(struct run *run, uint32_t rank)
 	for (uint32_t chunk = 0; chunk < chunks; chunk++) {
 		uint64_t from, to, length;
 		uint32_t own = chunk;
-		bool written = false;
-		for (uint32_t i = 0; i < program->nstatements; i++)
-			written |= program->statements[i].opcode == FERRY_H2D && program->statements[i].rank == rank &&
-			           program->statements[i].gpu == chunk;
+		bool written = receive_writer(program, rank, chunk) != NONE;
 		if (program->collective == FERRY_ALLGATHER || program->collective == FERRY_GATHER)
 			own = chunk / K == rank ? chunk % K : NONE;
 		else if (program->collective == FERRY_ALLTOALL || program->collective == FERRY_ALLTOALLV)

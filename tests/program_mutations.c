@@ -70,14 +70,39 @@ static const char *const hand_written[] = {
         "rank 2\nD2H gpu[0] -> host[4]\nD2H gpu[1] -> host[5]\nH2D host[9] -> gpu[0] deps: host[9]>=1\n"
         "H2D host[1] -> gpu[1] deps: host[1]>=1\nH2D host[2] -> gpu[2] deps: host[2]>=1\nH2D host[3] -> gpu[3] deps: "
         "host[3]>=1\n",
+        "program allgather ranks 4 domains 1 chunks 1 # a ring\n"
+        "rank 0\nPUT gpu[0] -> gpu@1[0]\nPUT gpu[3] -> gpu@1[3] deps: gpu[3]>=1\nPUT gpu[2] -> gpu@1[2] deps: "
+        "gpu[2]>=1\n"
+        "rank 1\nPUT gpu[0] -> gpu@2[1]\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\nPUT gpu[3] -> gpu@2[3] deps: "
+        "gpu[3]>=1\n"
+        "rank 2\nPUT gpu[0] -> gpu@3[2]\nPUT gpu[1] -> gpu@3[1] deps: gpu[1]>=1\nPUT gpu[0] -> gpu@3[0] deps: "
+        "gpu[0]>=1\n"
+        "rank 3\nPUT gpu[0] -> gpu@0[3]\nPUT gpu[2] -> gpu@0[2] deps: gpu[2]>=1\nPUT gpu[1] -> gpu@0[1] deps: "
+        "gpu[1]>=1\n",
+        "program allreduce ranks 3 domains 1 chunks 1 # one H2D brings the sum, which goes on from GPU to GPU\n"
+        "rank 0\nD2H gpu[0] -> host[0]\nREDUCE host[0] -> host[3]\nH2D host[3] -> gpu[0] deps: host[3]>=3\n"
+        "PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1\n"
+        "rank 1\nD2H gpu[0] -> host[1]\nREDUCE host[1] -> host[3]\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\n"
+        "rank 2\nD2H gpu[0] -> host[2]\nREDUCE host[2] -> host[3]\n",
+        "program alltoall ranks 3 domains 2 chunks 1 # some by the host, some swapped, one held back\n"
+        "rank 0 domain 0\nPUT gpu[1] -> gpu@1[0]\nPUT gpu[2] -> gpu@2[0]\nH2D host[5] -> gpu[2] deps: host[5]>=1\n"
+        "rank 1 domain 0\nPUT gpu[0] -> gpu@0[1]\nPUT gpu[2] -> gpu@2[1] deps: host@1[0]>=1\n"
+        "H2D host@1[1] -> gpu[2] deps: host@1[1]>=1\n"
+        "rank 2 domain 1\nD2H gpu[0] -> host[0]\nH2H host@1[0] -> host@0[5]\nD2H gpu[1] -> host[1]\n",
+        "program broadcast ranks 4 domains 1 chunks 2 root 1 # relays, and the host\n"
+        "rank 1\nPUT gpu[0] -> gpu@0[0]\nPUT gpu[1] -> gpu@0[1]\nD2H gpu[1] -> host[0]\n"
+        "rank 0\nPUT gpu[0] -> gpu@2[0] deps: gpu[0]>=1\nPUT gpu[1] -> gpu@3[1] deps: host[0]>=1, gpu[1]>=1\n"
+        "rank 2\nPUT gpu[0] -> gpu@3[0] deps: gpu[0]>=1\nH2D host[0] -> gpu[1] deps: host[0]>=1\n",
 };
 #define HAND_WRITTEN (sizeof hand_written / sizeof *hand_written)
 
 static struct ferry_program *random_original(uint64_t *seed)
 {
-	uint32_t which = draw_below(seed, 3 * HAND_WRITTEN);
+	uint32_t which = draw_below(seed, 4 * HAND_WRITTEN);
 	if (which < HAND_WRITTEN)
 		return program_of(hand_written[which]);
+	if (which < 2 * HAND_WRITTEN)
+		return random_pushing_program(seed, 5, 3);
 	struct ferry_topology topology = random_topology(seed, 5, 3);
 	enum ferry_collective collective = (enum ferry_collective)draw_below(seed, FERRY_NUM_COLLECTIVES);
 	return synthesized(collective, &topology, draw_below(seed, topology.nranks));
@@ -161,13 +186,50 @@ static void change_version(struct ferry_program *program, uint64_t *seed)
 
 static void change_opcode(struct ferry_program *program, uint64_t *seed)
 {
-	static const uint8_t opcodes[] = {FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H};
+	static const uint8_t opcodes[] = {FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H, FERRY_PUT};
 	struct ferry_statement *statement = any(program, seed);
 	if (statement->opcode == FERRY_D2H)
 		statement->source = statement->destination;
 	if (statement->opcode == FERRY_H2D)
 		statement->destination = statement->source;
-	statement->opcode = opcodes[draw_below(seed, 4)];
+	if (statement->opcode == FERRY_PUT)
+		*statement = (struct ferry_statement){.rank = statement->rank,
+		                                      .line = statement->line,
+		                                      .gpu = statement->gpu,
+		                                      .ndependencies = statement->ndependencies,
+		                                      .dependencies = statement->dependencies};
+	statement->opcode = opcodes[draw_below(seed, 5)];
+	if (statement->opcode == FERRY_PUT) {
+		statement->peer = (uint16_t)draw_below(seed, program->nranks);
+		statement->peer_gpu = any(program, seed)->gpu;
+	}
+}
+
+/* Another rank or chunk to put to, or the other of the pushing rank's buffers; of two PUTs, swapped. */
+static void change_put(struct ferry_program *program, uint64_t *seed)
+{
+	struct ferry_statement *a = any(program, seed), *b = any(program, seed);
+	if (a->opcode != FERRY_PUT)
+		return;
+	uint16_t peer = a->peer, chunk = a->peer_gpu;
+	switch (draw_below(seed, 4)) {
+	case 0:
+		a->forwards = !a->forwards;
+		break;
+	case 1:
+		a->peer = (uint16_t)draw_below(seed, program->nranks);
+		break;
+	case 2:
+		a->peer_gpu = b->gpu;
+		break;
+	default:
+		if (b->opcode != FERRY_PUT)
+			break;
+		a->peer = b->peer;
+		a->peer_gpu = b->peer_gpu;
+		b->peer = peer;
+		b->peer_gpu = chunk;
+	}
 }
 
 static void change_domain(struct ferry_program *program, uint64_t *seed)
@@ -205,23 +267,13 @@ static void move_rank(struct ferry_program *program, uint64_t *seed)
 	program->rank_domain[draw_below(seed, program->nranks)] = (uint8_t)draw_below(seed, program->ndomains);
 }
 
-/* What is printed goes by sections; the order of lines within each stays. */
-static void sort_sections(struct ferry_program *program)
-{
-	for (uint32_t i = 1; i < program->nstatements; i++)
-		for (uint32_t j = i; j > 0 && program->statements[j - 1].rank > program->statements[j].rank; j--) {
-			struct ferry_statement kept = program->statements[j];
-			program->statements[j] = program->statements[j - 1];
-			program->statements[j - 1] = kept;
-		}
-}
-
 /* Mutates until the text differs; the text is the caller's to free(). */
 static char *mutate(struct ferry_program *program, uint64_t *seed)
 {
 	static void (*const mutations[])(struct ferry_program *, uint64_t *) = {
 	        drop_statement, duplicate_statement, drop_dependency,  add_dependency, swap_chunks, change_version,
-	        change_opcode,  change_domain,       change_gpu_chunk, swap_ranks,     swap_lines,  move_rank};
+	        change_opcode,  change_domain,       change_gpu_chunk, swap_ranks,     swap_lines,  move_rank,
+	        change_put};
 	char *before, *text = NULL;
 	assert_int_equal(ferry_program_print(program, &before), ferrySuccess);
 	for (bool same = true; same; same = !strcmp(before, text)) {

@@ -41,8 +41,23 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {HEAD "rank 0\n  D2H gpu[0] -> host[0] host[1]\n",
 	         "test:3:25: expected \"deps:\" or the end of the line"},
 	        {HEAD "rank 0\n  d2h gpu[0] -> host[0]\n",
-	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H or a comment"},
+	         "test:3:3: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment"},
 	        {HEAD "rank 0\n  D2Hx gpu[0] -> host[0]\n", "test:3:3: expected program, rank, D2H"},
+	        {HEAD "rank 0\n  PUT host[0] -> gpu@1[0]\n", "test:3:7: expected gpu[CHUNK], found \"host[0]\""},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu[0]\n", "test:3:17: expected gpu@RANK[CHUNK], found \"gpu[0]\""},
+	        {HEAD "rank 0\n  PUT gpu[0] -> host[0]\n", "test:3:17: expected gpu@RANK[CHUNK], found \"host[0]\""},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@64[0]\n", "test:3:21: expected a rank, at most 63, found \"64[0]\""},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1\n", "test:3:22: expected '[', found the end of the line"},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1[0] deps: gpu[1]>=1\n",
+	         "test:3: waits for gpu[1] and reads gpu[0]: a PUT waits for the receive chunk that it reads"},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=2\n",
+	         "test:3: gpu[0]>=2: a receive chunk is written once, its version is 1"},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1[0] deps: gpu@1[0]>=1\n", "test:3:35: expected '[', found \"@1"},
+	        {HEAD "rank 0\n  PUT gpu[0] -> gpu@1[0] deps: gpu[0]>=1 x\n",
+	         "test:3:42: expected ',' or the end of the line, found \"x\""},
+	        {HEAD "rank 0\n  H2D host[0] -> gpu[0] deps: gpu[0]>=1\n",
+	         "test:3:31: expected host[CHUNK] or host@DOMAIN[CHUNK], found \"gpu[0]>=1\""},
+	        {HEAD "rank 0\n  LAND gpu[0] -> gpu@1[0]\n", "test:3:3: expected program, rank, D2H"},
 	        {HEAD "rank 2\n", "test:2: rank 2 of 2"},
 	        {HEAD "rank 0\nrank 0\n", "test:3: a second section for rank 0"},
 	        {HEAD "rank 0 domain 1\n", "test:2:15: expected a domain, at most 0, found \"1\""},
@@ -64,7 +79,8 @@ static void errors_say_where_and_what_was_expected_and_found(void **state)
 	        {"", "test: no program header and no section"},
 	        {"# nothing\n", "test: no program header and no section"},
 	        {"# Rank 0 sends\n", "test:1:10: expected \"domain D\" or the end of the line, found \"sends\""},
-	        {"\x01\xff\n", "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H or a comment, found \"??\""},
+	        {"\x01\xff\n",
+	         "test:1:1: expected program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment, found \"??\""},
 	};
 	(void)state;
 	const struct ferry_program_defaults defaults = {.collective = FERRY_ALLREDUCE};
@@ -126,6 +142,12 @@ static void text_without_header_takes_collective_ranks_and_placement_from_the_ca
 	assert_int_equal(program->statements[0].destination.domain, 2);
 	assert_int_equal(program->statements[2].source.domain, 0);
 	ferry_program_free(program);
+	static const char put[] = "rank 0\nPUT gpu[0] -> gpu@2[5]\n"; /* who is put to is there, and so is the chunk */
+	defaults = (struct ferry_program_defaults){.collective = FERRY_ALLGATHER};
+	assert_int_equal(ferry_program_parse("test", put, sizeof put - 1, &defaults, &program), ferrySuccess);
+	assert_int_equal(program->nranks, 3);
+	assert_int_equal(program->nchunks, 2);
+	ferry_program_free(program);
 	defaults.nranks = 2;
 	assert_int_equal(ferry_program_parse("test", text, sizeof text - 1, &defaults, &program), ferryProgramError);
 	assert_non_null(strstr(ferry_last_message(), "test:4: rank 2 of 2"));
@@ -156,6 +178,9 @@ static void assert_same_program(const struct ferry_program *a, const struct ferr
 		assert_int_equal(s->opcode, t->opcode);
 		assert_int_equal(s->rank, t->rank);
 		assert_int_equal(s->gpu, t->gpu);
+		assert_int_equal(s->forwards, t->forwards);
+		assert_int_equal(s->peer, t->peer);
+		assert_int_equal(s->peer_gpu, t->peer_gpu);
 		assert_memory_equal(&s->source, &t->source, sizeof s->source);
 		assert_memory_equal(&s->destination, &t->destination, sizeof s->destination);
 		assert_int_equal(s->ndependencies, t->ndependencies);
@@ -192,6 +217,8 @@ static void what_is_printed_parses_to_the_same_program(void **state)
 	        "program reduce ranks 3 domains 2 chunks 4 root 2 bytes 1000..3G\n",
 	        "program allgather ranks 3 domains 2 chunks 4 bytes 1M..18446744073709551615\nrank 2 domain 0\nD2H "
 	        "gpu[0] -> host@1[2]\n",
+	        "program allgather ranks 3 domains 2 chunks 4\nrank 0\nPUT gpu[65535] -> gpu@63[9]\nPUT gpu[4] -> "
+	        "gpu@2[3] deps: gpu[4]>=1, host@1[7]>=2, host[1]>=1\nPUT gpu[2] -> gpu@1[0] deps: host[7]>=1\n",
 	        "program alltoallv ranks 3 domains 8 chunks 1 # unchecked\nrank 2\nREDUCE host@7[65535] -> host[0]\n"};
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		struct ferry_program *program = program_of(texts[i]);
@@ -204,6 +231,8 @@ static void what_is_printed_parses_to_the_same_program(void **state)
 		enum ferry_collective collective = (enum ferry_collective)(i % FERRY_NUM_COLLECTIVES);
 		struct ferry_program *program = synthesized(collective, &topology, draw_below(&seed, topology.nranks));
 		assert_round_trip(program, true);
+		ferry_program_free(program);
+		assert_round_trip(program = random_pushing_program(&seed, 12, 8), true);
 		ferry_program_free(program);
 	}
 }
@@ -224,7 +253,14 @@ static void every_program_of_the_manual_is_right(void **state)
 {
 	(void)state;
 	uint64_t seed = 7;
-	assert_true(for_each_manual_program(check_and_run, &seed) >= 4);
+	assert_true(for_each_manual_program(check_and_run, &seed) >= 6);
+}
+
+static void every_example_is_right(void **state)
+{
+	(void)state;
+	uint64_t seed = 8;
+	assert_true(for_each_example(check_and_run, &seed) >= 6);
 }
 
 int main(void)
@@ -237,6 +273,7 @@ int main(void)
 	        cmocka_unit_test(ranks_are_in_equal_blocks_unless_their_section_says_otherwise),
 	        cmocka_unit_test(what_is_printed_parses_to_the_same_program),
 	        cmocka_unit_test(every_program_of_the_manual_is_right),
+	        cmocka_unit_test(every_example_is_right),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

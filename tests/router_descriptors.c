@@ -6,6 +6,7 @@
 #include "tests/router_fixture.h"
 
 #include "ipc/arena.h"
+#include "ipc/endpoint.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -89,7 +90,7 @@ static void descriptors_that_a_message_does_not_take_close_its_connection_and_no
 		const struct burden *burden = &burdens[i];
 		size_t first = burden->first ? burden->first : sizeof burden->message;
 		int connection, before = open_descriptors(), file = memfd_create("burden", MFD_CLOEXEC);
-		assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+		assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 		send_with(connection, &burden->message, first, file, burden->with_head);
 		if (first < sizeof burden->message)
 			send_with(connection, (const char *)&burden->message + first, sizeof burden->message - first,
@@ -107,7 +108,7 @@ static void a_client_that_sends_its_own_end_of_the_connection_is_refused(void **
 	(void)state;
 	struct ferry_attach_message message = {RANK_0, .flags = FERRY_ATTACH_MAPPED, .descriptors = 1};
 	int connection, before = open_descriptors();
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	send_with(connection, &message, 50, connection, 1);
 	assert_int_equal(last_result(connection), ferryInvalidArgument);
 	close(connection);
@@ -120,10 +121,10 @@ static void descriptors_with_half_a_message_do_not_outlive_its_connection(void *
 	struct ferry_attach_message message = {HEAD, .kind = FERRY_ATTACH_EXPORT, .descriptors = 9};
 	struct ferry_attach_message status = {.kind = FERRY_ATTACH_STATUS};
 	int connection, other;
-	assert_int_equal(ferry_attach_connect(path, &other), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &other), ferrySuccess);
 	assert_int_equal(ferry_attach_call(other, &status, NULL, NULL), ferrySuccess);
 	int before = open_descriptors(), file = memfd_create("half", MFD_CLOEXEC);
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	send_with(connection, &message, 50, file, 9);
 	close(connection);
 	close(file);
@@ -145,7 +146,7 @@ static void a_rank_whose_GPU_the_router_does_not_have_attaches_and_is_told_why_i
 	struct ferry_attach_reply reply;
 	struct ferry_arena arena;
 	int connection, descriptor, words = memfd_create("words", MFD_CLOEXEC);
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_exchange(connection, &message, NULL, &words, &reply, &descriptor, NULL),
 	                 ferrySuccess);
 	close(words);

@@ -6,6 +6,7 @@
 #include "tests/router_fixture.h"
 
 #include "ipc/arena.h"
+#include "ipc/endpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@ static void another_abi_and_garbage_are_answered_and_closed(void **state)
 	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = 77, .kind = FERRY_ATTACH_STATUS};
 	struct ferry_attach_reply reply;
 	int connection;
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(send(connection, &message, sizeof message, 0), sizeof message);
 	assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
 	assert_int_equal(reply.result, ferryRefused);
@@ -34,7 +35,7 @@ static void another_abi_and_garbage_are_answered_and_closed(void **state)
 		unsigned char noise[sizeof message];
 		for (size_t i = 0; i < sizeof noise; i++)
 			noise[i] = (unsigned char)(i * 31 + round * 17);
-		assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+		assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 		assert_true(send(connection, noise, round % sizeof noise + 1, MSG_NOSIGNAL) > 0);
 		close(connection);
 	}
@@ -100,7 +101,7 @@ static void a_job_over_the_limit_is_told_how_much_is_left(void **state)
 	                                       .ndomains = 1,
 	                                       .staging = 2 << 20};
 	int connection, descriptor;
-	assert_int_equal(ferry_attach_connect(limited_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(limited_path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "2097152"));
 	assert_non_null(strstr(ferry_last_message(), "1048576"));
@@ -117,16 +118,16 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	_Atomic uint32_t given_up = 0;
 	int listener, connection;
 	snprintf(silent_path, sizeof silent_path, "@ferry/%s-s-0.sock", prefix);
-	assert_int_equal(ferry_attach_listen(silent_path, &listener), ferrySuccess);
+	assert_int_equal(ferry_endpoint_listen(silent_path, &listener), ferrySuccess);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
-	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(silent_path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferrySystemError);
 	assert_non_null(strstr(ferry_last_message(), "1 s (FERRY_ATTACH_TIMEOUT)"));
 	/* its answer might have come */
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferryRemoteError);
 	close(connection);
 	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
-	assert_int_equal(ferry_attach_connect(silent_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(silent_path, &connection), ferrySuccess);
 	atomic_store(&given_up, 1);
 	assert_int_equal(ferry_attach_call_while(connection, &message, NULL, NULL, &given_up), ferrySystemError);
 	close(connection);
@@ -166,11 +167,11 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 	snprintf(full_path, sizeof full_path, "@ferry/%s-f-0.sock", prefix);
 	int listener = take_all_places(full_path, clients, 3);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
-	assert_int_equal(ferry_attach_connect_while(full_path, &connection, NULL), ferryRemoteError);
+	assert_int_equal(ferry_endpoint_connect_while(full_path, &connection, NULL), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), full_path));
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 1 s"));
 	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
-	assert_int_equal(ferry_attach_connect_while(full_path, &connection, &given_up), ferrySystemError);
+	assert_int_equal(ferry_endpoint_connect_while(full_path, &connection, &given_up), ferrySystemError);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
 	assert_int_equal(ferry_attach_status(full_path, text, sizeof text), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 5 s"));
@@ -206,7 +207,7 @@ static void routers_answer_after_jobs_end_while_they_ask_each_other(void **state
 		int connections[2], descriptor;
 		memset(attach.key, (int)(round + 1), sizeof attach.key);
 		for (int domain = 0; domain < 2; domain++) {
-			assert_int_equal(ferry_attach_connect(paths[domain], &connections[domain]), ferrySuccess);
+			assert_int_equal(ferry_endpoint_connect(paths[domain], &connections[domain]), ferrySuccess);
 			assert_int_equal(ferry_attach_call(connections[domain], &attach, NULL, &descriptor),
 			                 ferrySuccess);
 			close(descriptor);
@@ -259,6 +260,32 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
 }
 
+static void who_is_refused_hears_how_many_clients_there_are(void **state)
+{
+	(void)state;
+	struct rlimit before, none;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS};
+	int connections[2];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	for (int i = 0; i < 2; i++)
+		connections[i] = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(connections[0], (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(ferry_attach_call(connections[0], &message, NULL, NULL), ferrySuccess);
+	int next = fcntl(0, F_DUPFD, 3); /* the lowest that is free */
+	close(next);
+	none = (struct rlimit){(rlim_t)next, before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+	assert_int_equal(connect(connections[1], (struct sockaddr *)&address, bytes), 0);
+	assert_int_equal(ferry_attach_call(connections[1], &message, NULL, NULL), ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), " has 1 client and cannot take another"));
+	setrlimit(RLIMIT_NOFILE, &before);
+	for (int i = 0; i < 2; i++)
+		close(connections[i]);
+}
+
 static int descriptors_open(void)
 {
 	int count = 0;
@@ -303,13 +330,13 @@ static void a_process_without_descriptors_is_told_so(void **state)
 	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 1, .ndomains = 1};
 	char texts[3][1024];
 	int connection, descriptor, unconnected;
-	assert_int_equal(ferry_attach_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferrySuccess);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	none = (struct rlimit){3, before.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	ferryResult_t connecting = ferry_attach_connect(path, &unconnected);
-	bool nobody = ferry_attach_nobody(connecting);
+	ferryResult_t connecting = ferry_endpoint_connect(path, &unconnected);
+	bool nobody = ferry_endpoint_nobody(connecting);
 	snprintf(texts[0], sizeof texts[0], "%s", ferry_last_message());
 	ferryResult_t making = ferry_arena_create(&shape, &arena);
 	snprintf(texts[1], sizeof texts[1], "%s", ferry_last_message());
@@ -369,12 +396,12 @@ static void a_router_replaces_no_socket_that_somebody_listens_on(void **state)
 	snprintf(lock, sizeof lock, "%s.lock", own);
 	if (geteuid() == 0) {
 		assert_int_equal(setresuid(-1, 65534, -1), 0);
-		ferryResult_t result = ferry_attach_listen(own, &listener);
+		ferryResult_t result = ferry_endpoint_listen(own, &listener);
 		assert_int_equal(setresuid(-1, 0, -1), 0);
 		assert_int_equal(result, ferrySuccess);
 		assert_int_equal(ferry_router_start(&options, &second), ferryRefused);
 		assert_non_null(strstr(ferry_last_message(), own));
-		assert_int_equal(ferry_attach_connect(own, &connection), ferryRefused);
+		assert_int_equal(ferry_endpoint_connect(own, &connection), ferryRefused);
 		close(listener);
 		unlink(own);
 	}
@@ -407,7 +434,7 @@ static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void *
 	assert_int_equal(ferry_router_start(&options, &idle), ferrySuccess);
 	ferry_router_wait(idle);
 	/* its listener is there until it is stopped */
-	assert_int_equal(ferry_attach_connect(idle_path, &connection), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(idle_path, &connection), ferrySuccess);
 	assert_int_equal(send(connection, &message, sizeof message, MSG_NOSIGNAL), sizeof message);
 	struct pollfd answer = {connection, POLLIN, 0};
 	assert_int_equal(poll(&answer, 1, 200), 0);
@@ -438,7 +465,7 @@ static void die_while_a_router_waits(bool full)
 	if (full)
 		silent = take_all_places(paths[1], clients, 3);
 	else
-		assert_int_equal(ferry_attach_listen(paths[1], &silent), ferrySuccess);
+		assert_int_equal(ferry_endpoint_listen(paths[1], &silent), ferrySuccess);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
 		                                      .rank = rank,
@@ -446,7 +473,7 @@ static void die_while_a_router_waits(bool full)
 		                                      .ndomains = 2,
 		                                      .staging = 1 << 16};
 		int descriptor;
-		assert_int_equal(ferry_attach_connect(paths[0], &ranks[rank]), ferrySuccess);
+		assert_int_equal(ferry_endpoint_connect(paths[0], &ranks[rank]), ferrySuccess);
 		assert_int_equal(ferry_attach_call(ranks[rank], &attach, NULL, &descriptor), ferrySuccess);
 		close(descriptor);
 	}
@@ -478,20 +505,21 @@ static void a_rank_hears_who_died_while_its_router_waited_for_another(void **sta
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(another_abi_and_garbage_are_answered_and_closed),
-		TEST(another_user_is_refused),
-		TEST(a_second_router_on_the_socket_is_refused),
-		TEST(a_job_over_the_limit_is_told_how_much_is_left),
-		TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
-		TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
-		TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
-		TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
-		TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
-		TEST(a_process_without_descriptors_is_told_so),
-		TEST(a_router_leaves_the_socket_of_its_successor_alone),
-		TEST(a_router_replaces_no_socket_that_somebody_listens_on),
-		TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
-		TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
+	        TEST(another_abi_and_garbage_are_answered_and_closed),
+	        TEST(another_user_is_refused),
+	        TEST(a_second_router_on_the_socket_is_refused),
+	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
+	        TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
+	        TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
+	        TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
+	        TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
+	        TEST(who_is_refused_hears_how_many_clients_there_are),
+	        TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
+	        TEST(a_process_without_descriptors_is_told_so),
+	        TEST(a_router_leaves_the_socket_of_its_successor_alone),
+	        TEST(a_router_replaces_no_socket_that_somebody_listens_on),
+	        TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
+	        TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,17 +118,113 @@ static void who_waits_for_others_is_not_blamed(void **state)
 	ferry_rows_free(&rows);
 }
 
-static char *screen_of(const struct ferry_report *report)
+static char *screen_of_lines(const struct ferry_report *report, size_t lines)
 {
 	struct ferry_rows rows;
 	char *text;
 	size_t bytes;
 	FILE *out = open_memstream(&text, &bytes);
 	assert_int_equal(ferry_rows_make(report, report, &rows), ferrySuccess);
-	ferry_screen_print(&rows, &report->sockets, out);
+	ferry_screen_print(&rows, &report->sockets, lines, out);
 	ferry_rows_free(&rows);
 	fclose(out);
 	return text;
+}
+
+static char *screen_of(const struct ferry_report *report)
+{
+	return screen_of_lines(report, 0);
+}
+
+static void what_a_router_did_while_it_was_silent_is_no_rate(void **state)
+{
+	(void)state;
+	struct ferry_router_report old_routers[2] = {routers[0], routers[1]};
+	struct ferry_report before = report_of(SECOND, old_routers, jobs), now = report_of(2 * SECOND, routers, jobs);
+	struct ferry_rows rows;
+	before.njobs = 0; /* it told of none */
+	old_routers[0].silent = true;
+	strcpy(old_routers[0].trouble, "it has not answered");
+	jobs[0].up = 9000000000, routers[0].working_ms = 1e9;
+	jobs[1].up = 1000000000;
+	for (int known = 0; known < 2; known++) { /* nor where nobody has taken the connection */
+		old_routers[0].pid = known ? routers[0].pid : 0;
+		assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
+		assert_true(rows.routers[0].gbps == 0 && rows.routers[0].busy == 0);
+		assert_true(rows.routers[1].gbps == 1);
+		ferry_rows_free(&rows);
+	}
+}
+
+static void of_a_silent_router_there_is_what_is_known(void **state)
+{
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	now.njobs = 0;
+	routers[1] = (struct ferry_router_report){.socket = routers[1].socket, .domain = 1, .pid = 101, .silent = true};
+	strcpy(routers[1].trouble, "it has not answered for 1.0 s");
+	char *text = screen_of(&now);
+	assert_non_null(strstr(text, "run-abcdef         101      1       ?     ?        ?     ?      ?   silent\n"));
+	free(text);
+	routers[1].pid = 0;
+	text = screen_of(&now);
+	assert_non_null(strstr(text, "run-abcdef           ?      1       ?     ?        ?     ?      ?   silent\n"));
+	free(text);
+}
+
+static size_t lines_with(const char *text, const char *words)
+{
+	size_t count = 0;
+	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+		const char *found = strstr(line, words);
+		count += found && found < line + strcspn(line, "\n");
+	}
+	return count;
+}
+
+/* How many of them the last line says are left out. */
+static size_t left_out(const char *text, const char *noun)
+{
+	const char *last = strstr(text, "left out: "), *found = last ? strstr(last, noun) : NULL;
+	if (!found)
+		return 0;
+	for (found--; found[-1] >= '0' && found[-1] <= '9';)
+		found--;
+	return strtoul(found, NULL, 10);
+}
+
+static void what_a_screen_has_no_lines_for_is_counted(void **state)
+{
+	(void)state;
+	enum { ROUTERS = 20, JOBS = 30, LINES = 1 + 3 + ROUTERS + 2 + JOBS + 2 + 1 };
+	static struct ferry_router_report many_routers[ROUTERS];
+	static struct ferry_job_report many_jobs[JOBS];
+	struct ferry_report now = report_of(SECOND, many_routers, many_jobs);
+	now.nrouters = ROUTERS, now.njobs = JOBS, now.ngpus = 1;
+	for (size_t i = 0; i < ROUTERS; i++)
+		many_routers[i] = routers[0];
+	for (uint32_t i = 0; i < JOBS; i++) {
+		many_jobs[i] = jobs[0];
+		many_jobs[i].name = i;
+	}
+	for (size_t lines = 0; lines <= LINES + 1; lines++) {
+		if (lines > 0 && lines < 6)
+			continue; /* not even a row of one table */
+		char *text = screen_of_lines(&now, lines);
+		size_t shown_jobs = lines_with(text, " 4/4 "), gpus_shown = lines_with(text, "GPU-0"),
+		       shown_routers = lines_with(text, "run-abcdef ") - shown_jobs - gpus_shown;
+		assert_int_equal(shown_routers + left_out(text, "router"), ROUTERS);
+		assert_int_equal(shown_jobs + left_out(text, "job"), JOBS);
+		assert_int_equal(gpus_shown + left_out(text, "GPU"), 1);
+		size_t ends = 1; /* the cursor's */
+		for (const char *at = text; *at; at++)
+			ends += *at == '\n';
+		assert_int_equal(ends, lines && lines < LINES ? lines : LINES);
+		if (lines == 24) /* of all tables, and of the long ones as many */
+			assert_true(shown_routers == 7 && shown_jobs == 7 && gpus_shown == 1);
+		assert_int_equal(lines_with(text, "left out: "), lines > 0 && lines < LINES);
+		free(text);
+	}
 }
 
 static void the_table_fits_80_columns_with_the_largest_values(void **state)
@@ -206,6 +302,9 @@ int main(void)
 	        TEST(who_waits_for_others_is_not_blamed),
 	        TEST(the_table_fits_80_columns_with_the_largest_values),
 	        TEST(what_a_job_waits_for_is_said),
+	        TEST(what_a_router_did_while_it_was_silent_is_no_rate),
+	        TEST(of_a_silent_router_there_is_what_is_known),
+	        TEST(what_a_screen_has_no_lines_for_is_counted),
 	        TEST(the_memory_of_a_context_is_what_the_driver_tells),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,13 +23,14 @@ struct arguments {
 	int devices;
 };
 
-enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES };
+enum option_key { KEY_JSON = 256, KEY_QUICK, KEY_DEVICES, KEY_PROGRAM };
 
 static const struct argp_option options[] = {
 	{"json", KEY_JSON, "FILE", 0,
 	 "Where to write the figures (default: FERRY_LIMITS, else ~/.cache/ferry/limits.json)", 0},
 	{"quick", KEY_QUICK, NULL, 0, "Shorter measurements, fewer windows: about 10 seconds, and more noise", 0},
 	{"devices", KEY_DEVICES, "N", 0, "Measure the first N GPUs (default: all)", 0},
+	{"program", KEY_PROGRAM, "FILE", OPTION_HIDDEN, "", 0}, /* else it is short for argp's --program-name */
 	{0}};
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -44,6 +45,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_DEVICES:
 		arguments->devices = (int)option_number(value, 1, FERRY_LIMITS_GPUS, "--devices", state);
+		return 0;
+	case KEY_PROGRAM:
+		argp_error(state, "--program %s: limits runs no program: ferry-perf COLLECTIVE --program FILE", value);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -101,10 +105,12 @@ int limits_command(int argc, char **argv)
 	                                 .parser = parse,
 	                                 .doc = "Measures what this machine can do at most: copies between GPUs and "
 	                                        "host memory, alone and together, in and "
-	                                        "out of cache; their fixed costs; flags between host and GPU; "
+	                                        "out of cache; from GPU to GPU, one way, both ways and all at once; "
+	                                        "their fixed costs; flags between host and GPU; "
 	                                        "reductions by cores. Prints a table and writes "
-	                                        "a JSON file, which ferry-perf reads to show each row's limit. Takes "
-	                                        "about half a minute; run it on a quiet "
+	                                        "a JSON file, from which ferry-perf shows each row's limit and "
+	                                        "communicators choose what each fabric carries. Takes "
+	                                        "about half a minute, more with many GPUs; run it on a quiet "
 	                                        "machine.\vWithout a GPU it measures the cores alone."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";

@@ -235,7 +235,9 @@ static ferryResult_t measure_all(struct port *ports, struct ferry_limits *limits
 	result = measure_each(ports, limits);
 	if (!result && (result = limits_measure_latency(&ports[0], limits)))
 		ferry_fail_context(result, "GPU 0");
-	return result ? result : measure_together(ports, limits);
+	if (!result)
+		result = measure_together(ports, limits);
+	return result ? result : limits_measure_links(ports, limits);
 }
 
 ferryResult_t limits_measure_gpus(struct ferry_limits *limits, int most)

@@ -21,4 +21,10 @@ ferryResult_t limits_measure_gpus(struct ferry_limits *limits, int most);
 /** latency.c: fills limits->sizes, copy and flags from one GPU, in the caller's thread. */
 ferryResult_t limits_measure_latency(struct port *port, struct ferry_limits *limits);
 
+/**
+ * links.c: fills limits->links and the GPUs' `push`, from open ports. One GPU, or none that reaches another: nothing to
+ * measure.
+ */
+ferryResult_t limits_measure_links(struct port *ports, struct ferry_limits *limits);
+
 #endif

@@ -15,6 +15,28 @@ ferryResult_t port_enter(struct port *port)
 	return gpu_good(gpu_driver->CtxSetCurrent(port->context), "making the GPU's primary context current");
 }
 
+ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached)
+{
+	CUdevice device, peer;
+	int can = 0;
+	*reached = false;
+	CUresult refused = gpu_driver->DeviceGet(&device, from->index);
+	if (!refused)
+		refused = gpu_driver->DeviceGet(&peer, to->index);
+	if (!refused)
+		refused = gpu_driver->DeviceCanAccessPeer(&can, device, peer);
+	if (refused)
+		return gpu_good(refused, "asking whether one GPU reaches another's memory");
+	ferryResult_t result = port_enter(from);
+	if (result || !can)
+		return result;
+	refused = gpu_driver->CtxEnablePeerAccess(to->context, 0);
+	*reached = !refused || refused == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+	if (*reached || refused == CUDA_ERROR_TOO_MANY_PEERS) /* of those without an NVSwitch, eight at a time */
+		return ferrySuccess;
+	return gpu_good(refused, "opening one GPU's memory to another");
+}
+
 CUresult port_copy(const struct port *port, bool up, CUstream stream, char *host, uint64_t offset, uint64_t bytes)
 {
 	return up ? gpu_driver->MemcpyDtoHAsync(host, port->up.memory + offset, bytes, stream)

@@ -2,7 +2,7 @@
 /**
  * A GPU as `ferry-perf limits` drives it: its own thread while something runs, two streams each way, and host memory of
  * the kind that Ferry's arenas are made of. gpu.c runs patterns of copies over ports; latency.c measures fixed costs on
- * one of them.
+ * one of them, links.c what each pushes into the memory of others.
  */
 #ifndef FERRY_BENCH_PORT_H
 #define FERRY_BENCH_PORT_H
@@ -32,6 +32,7 @@ struct port {
 	char *host;              /* PORT_BUFFER of shared memory */
 	struct port *ports;      /* all of them, for what crosses */
 	struct port_way up, down; /* D2H, H2D */
+	uint32_t peers;           /* bit p: its copies may go straight into the memory of port p; links.c's */
 	struct ferry_limits_gpu *facts;
 	ferryResult_t result; /* of the port's thread */
 	char message[512];
@@ -45,6 +46,12 @@ void port_close(struct port *port);
 
 /** Makes the port's context current in the calling thread. */
 ferryResult_t port_enter(struct port *port);
+
+/**
+ * Opens the way from one port into the other's memory, both of them open. *reached: there is one, by what the driver
+ * says. Leaves the port's context current.
+ */
+ferryResult_t port_reach(struct port *from, const struct port *to, bool *reached);
 
 /** A copy of `bytes`, D2H (up) or not, asynchronous. */
 CUresult port_copy(const struct port *port, bool up, CUstream stream, char *host, uint64_t offset, uint64_t bytes);

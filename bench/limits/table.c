@@ -4,6 +4,7 @@
 #include "router/reduce/reduce.h"
 
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -131,6 +132,51 @@ static void print_costs(const struct ferry_limits *limits)
 	printf("  %-40s %8.2f\n", "enqueueing a memory operation", limits->flags.enqueue_us);
 }
 
+static const struct ferry_limits_link *link_of(const struct ferry_limits *limits, int from, int to)
+{
+	for (int i = 0; i < limits->nlinks; i++)
+		if (limits->links[i].from == from && limits->links[i].to == to)
+			return &limits->links[i];
+	return NULL;
+}
+
+/* One figure of each pair, a row for each GPU that pushes; the figure is so far into a link. */
+static void print_pairs(const struct ferry_limits *limits, const char *title, size_t figure)
+{
+	printf("%s\n  %-8s", title, "from, to");
+	for (int to = 0; to < limits->ngpus; to++)
+		printf(" %7d", to);
+	for (int from = 0; from < limits->ngpus; from++) {
+		printf("\n  %-8d", from);
+		for (int to = 0; to < limits->ngpus; to++) {
+			const struct ferry_limits_link *link = link_of(limits, from, to);
+			if (link)
+				printf(" %7.1f", *(const double *)((const char *)link + figure));
+			else
+				printf(" %7s", "-");
+		}
+	}
+	printf("\n");
+}
+
+static void print_links(const struct ferry_limits *limits)
+{
+	double full = 0;
+	printf("\nCopies from GPU to GPU, into the other's memory (GB/s)\n");
+	if (!limits->nlinks) {
+		printf("  not measured: %s\n", limits->no_links);
+		return;
+	}
+	print_pairs(limits, "  one way alone", offsetof(struct ferry_limits_link, alone));
+	print_pairs(limits, "  one way, while the other is at work", offsetof(struct ferry_limits_link, both));
+	print_pairs(limits, "  fixed cost of a copy (us)", offsetof(struct ferry_limits_link, overhead_us));
+	printf("  all at once, into all others that it reaches\n");
+	for (int i = 0; i < limits->ngpus; i++)
+		full = limits->gpus[i].push > full ? limits->gpus[i].push : full;
+	for (int i = 0; i < limits->ngpus; i++)
+		print_rate(limits->gpus[i].push, full, "from GPU %d", i);
+}
+
 static void print_passes(const struct ferry_limits *limits)
 {
 	for (int cached = 1; cached >= 0 && limits->npasses; cached--) {
@@ -159,5 +205,7 @@ void limits_print(const struct ferry_limits *limits)
 		print_windows(limits);
 	if (limits->nsizes)
 		print_costs(limits);
+	if (limits->nlinks || *limits->no_links)
+		print_links(limits);
 	print_passes(limits);
 }

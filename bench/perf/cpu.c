@@ -2,6 +2,7 @@
 #include "bench/perf/cpu.h"
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/environment.h"
 
 #include <stdio.h>
@@ -45,7 +46,7 @@ void perf_work_done_read(struct perf_work_done *done)
 	char directory[64], path[128], text[512];
 	memset(done, 0, sizeof *done);
 	/* Whoever answers beside ranks that host their routers works for others. */
-	if (perf_routers_embedded() || ferry_socket_directory(directory, sizeof directory, false))
+	if (perf_routers_embedded() || ferry_endpoint_directory(directory, sizeof directory, false))
 		return;
 	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);

@@ -31,7 +31,7 @@ struct arguments {
 static char name[] = "ferry-perf reduce";
 static const char *const stores[] = {"ordinary", "stream", "demote"};
 
-enum option_key { KEY_IN = 256, KEY_OUT, KEY_JSON };
+enum option_key { KEY_IN = 256, KEY_OUT, KEY_JSON, KEY_PROGRAM };
 
 static const struct argp_option options[] = {
 	{NULL, 'd', "TYPE", 0, OPTION_TYPES " (default f32)", 0},
@@ -43,6 +43,7 @@ static const struct argp_option options[] = {
 	 "Working set out of cache (default: four times the last-level cache, at most 512M)", 0},
 	{"json", KEY_JSON, "FILE", 0,
 	 "Write the rows as a JSON array (-: to standard output, the table to standard error)", 0},
+	{"program", KEY_PROGRAM, "FILE", OPTION_HIDDEN, "", 0}, /* else it is short for argp's --program-name */
 	{0}};
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -68,6 +69,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_JSON:
 		arguments->json = option_record(value, "--json", state);
+		return 0;
+	case KEY_PROGRAM:
+		argp_error(state, "--program %s: reduce runs no program: ferry-perf COLLECTIVE --program FILE", value);
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;

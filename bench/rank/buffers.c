@@ -50,7 +50,9 @@ static char *take(struct bench_buffers *buffers)
 
 bool bench_buffers_take(struct bench_buffers *buffers, size_t room)
 {
-	buffers->room = (room + 4095) / 4096 * 4096;
+	/* Of other lengths other processes get a GPU's memory in small pages: pushes reach 225 GB/s then, not 365. */
+	size_t page = buffers->cuda ? 2u << 20 : 4096;
+	buffers->room = (room + page - 1) / page * page;
 	buffers->send = take(buffers);
 	buffers->receive = buffers->send ? take(buffers) : NULL;
 	return buffers->receive != NULL;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/attach/attach.h"
 
+#include "ipc/endpoint.h"
+#include "ipc/patience.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 #include "rank-lib/attach/forks.h"
@@ -139,7 +141,7 @@ static ferryResult_t wait_for_word(struct ferry_rank *rank, uint32_t domain, _At
 		ferryResult_t result = read_failure(&header->failure);
 		if (result || value >= enough)
 			return result;
-		if (ferry_attach_closed(rank->sockets[domain]))
+		if (ferry_endpoint_closed(rank->sockets[domain]))
 			return say_gone(rank, domain, word);
 		if (ferry_now_ns() > deadline && word == &header->attached)
 			return give_up(rank, say_missing(rank, domain, value));
@@ -174,7 +176,7 @@ static ferryResult_t learn_domains(struct ferry_rank *rank)
 static ferryResult_t meet(struct ferry_rank *rank)
 {
 	long seconds;
-	ferryResult_t result = ferry_attach_timeout(&seconds);
+	ferryResult_t result = ferry_patience_seconds(&seconds);
 	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
 		result = wait_for_word(rank, domain, &rank->shared.arenas[domain].header->attached,

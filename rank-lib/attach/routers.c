@@ -2,6 +2,7 @@
 #include "rank-lib/attach/routers.h"
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "rank-lib/attach/hosting.h"
@@ -25,7 +26,8 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *gi
 	*routers = (struct ferry_routers){.mode = (enum ferry_router_mode)mode};
 	if (mode != FERRY_ROUTER_EMBEDDED) {
 		snprintf(routers->prefix, sizeof routers->prefix, "router");
-		return ferry_socket_directory(routers->directory, sizeof routers->directory, mode == FERRY_ROUTER_AUTO);
+		return ferry_endpoint_directory(routers->directory, sizeof routers->directory,
+		                                mode == FERRY_ROUTER_AUTO);
 	}
 	snprintf(routers->directory, sizeof routers->directory, "@ferry");
 	for (int i = 0; i < FERRY_KEY_BYTES; i++)
@@ -65,8 +67,8 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 	ferryResult_t result = ferrySuccess;
 	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		result = ferry_attach_connect_while(path, connection, NULL);
-		bool nobody = ferry_attach_nobody(result);
+		result = ferry_endpoint_connect_while(path, connection, NULL);
+		bool nobody = ferry_endpoint_nobody(result);
 		if (!result)
 			ferry_forget_message(); /* that nobody answered before was no failure */
 		if (!nobody)

@@ -31,7 +31,7 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mo
 
 /**
  * Connects to that domain's router, starting it if need be. Errors: what starting it says; ferryRemoteError for a
- * hosted one that was met and is gone; those of ferry_attach_connect.
+ * hosted one that was met and is gone; those of ferry_endpoint_connect.
  */
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                     uint32_t domain, int *connection);

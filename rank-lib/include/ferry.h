@@ -240,6 +240,7 @@ FERRY_API ferryResult_t ferryGroupEnd(void);
 /**
  * @defgroup ferry_streams Streams of host devices
  * @details Streams, events and copies in the manner of CUDA's, for buffers in host memory. On GPUs they are CUDA's own.
+ * What is no stream of these is refused with ferryInvalidArgument, and so is NULL but by ferryStreamSynchronize.
  * @{
  */
 /** A stream of host device `ordinal`. */
@@ -259,7 +260,11 @@ FERRY_API ferryResult_t ferryStreamQuery(ferryStream_t stream);
 FERRY_API ferryResult_t ferryStreamWaitEvent(ferryStream_t stream, ferryEvent_t event);
 /** Stream-ordered memcpy. */
 FERRY_API ferryResult_t ferryMemcpyAsync(void *destination, const void *source, size_t bytes, ferryStream_t stream);
-/** Calls function(argument) when the stream reaches it, in a thread of Ferry's or of who synchronizes. */
+/**
+ * Calls function(argument) when the stream reaches it, in a thread of Ferry's or of who synchronizes.
+ * ferryInvalidArgument if the function is NULL, or the stream: default streams take collectives, sends and receives
+ * alone.
+ */
 FERRY_API ferryResult_t ferryLaunchHostFunc(ferryStream_t stream, void (*function)(void *), void *argument);
 /** A new event, not recorded yet. */
 FERRY_API ferryResult_t ferryEventCreate(ferryEvent_t *event);

@@ -4,8 +4,6 @@
 #include "ipc/rankset.h"
 #include "rank-lib/program/versions.h"
 
-#include <stdlib.h>
-
 static ferryResult_t check_place(const struct ferry_program *program, const struct ferry_statement *statement,
                                  struct ferry_place place)
 {
@@ -15,30 +13,58 @@ static ferryResult_t check_place(const struct ferry_program *program, const stru
 	                  statement->line, place.domain, place.chunk, program->ndomains - 1);
 }
 
-static ferryResult_t check_statement(const struct ferry_program *program, const struct ferry_statement *statement)
+/* Whether the rank's send or receive buffer has the chunk. */
+static ferryResult_t check_chunk(const struct ferry_program *program, const struct ferry_statement *statement,
+                                 uint32_t rank, uint32_t chunk, bool sends)
 {
-	static const char *const names[] = {"D2H", "H2D", "COPY", "REDUCE", "H2H"};
-	bool from_device = statement->opcode == FERRY_D2H, to_device = statement->opcode == FERRY_H2D;
 	uint32_t send, receive;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
+	                        &receive);
+	uint32_t chunks = sends ? send : receive;
+	if (chunk < chunks)
+		return ferrySuccess;
+	return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunk%s", program->name,
+	                  statement->line, chunk, sends ? "send" : "receive", rank, chunks, chunks == 1 ? "" : "s");
+}
+
+static ferryResult_t check_put(const struct ferry_program *program, const struct ferry_statement *statement)
+{
+	if (statement->peer >= program->nranks)
+		return ferry_fail(ferryProgramError, "%s:%u: PUT to rank %u of %u", program->name, statement->line,
+		                  statement->peer, program->nranks);
+	if (statement->peer == statement->rank)
+		return ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to itself", program->name,
+		                  statement->line, statement->rank);
+	ferryResult_t result =
+	        check_chunk(program, statement, statement->rank, statement->gpu, !statement->forwards);
+	return result ? result : check_chunk(program, statement, statement->peer, statement->peer_gpu, false);
+}
+
+static ferryResult_t check_places(const struct ferry_program *program, const struct ferry_statement *statement)
+{
 	ferryResult_t result = ferrySuccess;
-	if (statement->rank >= program->nranks)
-		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", program->name, statement->line,
-		                  statement->rank, program->nranks);
-	if (!from_device)
+	if (ferry_opcode_is_work(statement->opcode) || statement->opcode == FERRY_H2D)
 		result = check_place(program, statement, statement->source);
-	if (!result && !to_device)
+	if (!result && ferry_opcode_writes_window(statement->opcode))
 		result = check_place(program, statement, statement->destination);
 	for (uint32_t i = 0; !result && i < statement->ndependencies; i++)
 		result = check_place(program, statement, statement->dependencies[i].place);
+	return result;
+}
+
+static ferryResult_t check_statement(const struct ferry_program *program, const struct ferry_statement *statement)
+{
+	bool from_device = statement->opcode == FERRY_D2H, to_device = statement->opcode == FERRY_H2D;
+	if (statement->rank >= program->nranks)
+		return ferry_fail(ferryProgramError, "%s:%u: rank %u of %u", program->name, statement->line,
+		                  statement->rank, program->nranks);
+	ferryResult_t result = check_places(program, statement);
+	if (!result && (from_device || to_device))
+		result = check_chunk(program, statement, statement->rank, statement->gpu, from_device);
+	if (!result && statement->opcode == FERRY_PUT)
+		result = check_put(program, statement);
 	if (result)
 		return result;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, statement->rank,
-	                        &send, &receive);
-	if ((from_device && statement->gpu >= send) || (to_device && statement->gpu >= receive))
-		return ferry_fail(ferryProgramError, "%s:%u: gpu[%u]: the %s buffer of rank %u has %u chunk%s",
-		                  program->name, statement->line, statement->gpu, from_device ? "send" : "receive",
-		                  statement->rank, from_device ? send : receive,
-		                  (from_device ? send : receive) == 1 ? "" : "s");
 	bool one_domain = statement->source.domain == statement->destination.domain;
 	if (statement->opcode == FERRY_REDUCE && !one_domain)
 		return ferry_fail(ferryProgramError,
@@ -55,7 +81,7 @@ static ferryResult_t check_statement(const struct ferry_program *program, const 
 		return ferry_fail(ferryProgramError,
 		                  "%s:%u: alltoallv has D2H and H2D only, not %s: only the two ends know a chunk's "
 		                  "size",
-		                  program->name, statement->line, names[statement->opcode]);
+		                  program->name, statement->line, ferry_opcode_name(statement->opcode));
 	return ferrySuccess;
 }
 
@@ -84,17 +110,17 @@ static ferryResult_t check_header(const struct ferry_program *program)
 }
 
 static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t line, uint32_t rank, uint32_t chunk,
-                                  uint64_t wanted, uint32_t wanted_chunk, const struct ferry_value *value)
+                                  uint64_t wanted, uint32_t wanted_chunk, const struct ferry_use *got)
 {
 	char where[64];
 	snprintf(where, sizeof where, line ? "%s:%u" : "%s", program->name, line);
-	if (!value)
+	if (!got)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u is never written", where, rank,
 		                  chunk);
-	if (value->chunk != wanted_chunk)
+	if (got->chunk != wanted_chunk)
 		return ferry_fail(ferryProgramError, "%s: rank %u's output chunk %u gets input chunk %u instead of %u",
-		                  where, rank, chunk, value->chunk, wanted_chunk);
-	uint64_t missing = wanted & ~value->ranks, surplus = value->ranks & ~wanted;
+		                  where, rank, chunk, got->chunk, wanted_chunk);
+	uint64_t missing = wanted & ~got->ranks, surplus = got->ranks & ~wanted;
 	if (missing && surplus)
 		return ferry_fail(ferryProgramError,
 		                  "%s: rank %u's output chunk %u gets the contribution of rank %u, not of rank %u",
@@ -105,58 +131,33 @@ static ferryResult_t wrong_output(const struct ferry_program *program, uint32_t 
 }
 
 static ferryResult_t check_rank_output(const struct ferry_program *program, const struct ferry_versions *versions,
-                                       uint32_t rank, const uint32_t *writer)
+                                       uint32_t rank)
 {
 	uint32_t send, receive;
 	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &send,
 	                        &receive);
 	for (uint32_t chunk = 0; chunk < receive; chunk++) {
 		uint64_t ranks;
-		uint32_t send_chunk;
+		uint32_t send_chunk, writer = ferry_receive_writer(program, versions, rank, chunk);
 		ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-		if (writer[chunk] == UINT32_MAX) {
+		if (writer == FERRY_NO_STATEMENT) {
 			/* The rank's own input, or the sum over it alone: the compiler copies it on the device. */
 			if (ranks == 1ull << rank)
 				continue;
 			return wrong_output(program, 0, rank, chunk, ranks, send_chunk, NULL);
 		}
-		const struct ferry_value *value = &versions->values[versions->uses[writer[chunk]].reads];
-		if (value->ranks != ranks || value->chunk != send_chunk)
-			return wrong_output(program, program->statements[writer[chunk]].line, rank, chunk, ranks,
-			                    send_chunk, value);
+		const struct ferry_use *got = &versions->uses[writer];
+		if (got->ranks != ranks || got->chunk != send_chunk)
+			return wrong_output(program, program->statements[writer].line, rank, chunk, ranks, send_chunk,
+			                    got);
 	}
 	return ferrySuccess;
 }
 
-static ferryResult_t check_outputs(const struct ferry_program *program, const struct ferry_versions *versions)
-{
-	uint32_t most = program->nranks * program->nchunks;
-	uint32_t *writer = malloc((size_t)program->nranks * most * sizeof *writer);
-	ferryResult_t result = ferrySuccess;
-	if (!writer)
-		return ferry_fail(ferrySystemError, "%s: no memory to check %u chunks", program->name, most);
-	for (size_t i = 0; i < (size_t)program->nranks * most; i++)
-		writer[i] = UINT32_MAX;
-	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
-		const struct ferry_statement *statement = &program->statements[i];
-		if (statement->opcode != FERRY_H2D)
-			continue;
-		uint32_t *first = &writer[(size_t)statement->rank * most + statement->gpu];
-		if (*first != UINT32_MAX)
-			result = ferry_fail(ferryProgramError,
-			                    "%s:%u: rank %u's output chunk %u is written here and in line "
-			                    "%u", program->name,
-			                    statement->line, statement->rank, statement->gpu,
-			                    program->statements[*first].line);
-		*first = i;
-	}
-	for (uint32_t rank = 0; rank < program->nranks && !result; rank++)
-		result = check_rank_output(program, versions, rank, writer + (size_t)rank * most);
-	free(writer);
-	return result;
-}
-
-/* An instruction is where its counter is, and each statement is one at most; so is the copy of a rank's own input. */
+/*
+ * An instruction is where its counter is, and each statement is one at most; so is the copy of a rank's own input, and
+ * what the rank that a PUT goes to waits for (LAND).
+ */
 static ferryResult_t check_size(const struct ferry_program *program)
 {
 	uint64_t instrs[FERRY_MAX_DOMAINS] = {0};
@@ -168,9 +169,9 @@ static ferryResult_t check_size(const struct ferry_program *program)
 	}
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		const struct ferry_statement *statement = &program->statements[i];
-		if (statement->opcode == FERRY_D2H)
+		if (ferry_opcode_goes_up(statement->opcode))
 			instrs[program->rank_domain[statement->rank]]++;
-		else if (statement->opcode != FERRY_H2D) /* which are among what is received */
+		else if (ferry_opcode_is_work(statement->opcode)) /* H2Ds and LANDs are among what is received */
 			instrs[statement->destination.domain]++;
 	}
 	for (uint32_t domain = 0; domain < program->ndomains; domain++)
@@ -190,7 +191,8 @@ ferryResult_t ferry_program_check(const struct ferry_program *program)
 		result = check_statement(program, &program->statements[i]);
 	if (result || (result = ferry_versions_build(program, &versions)))
 		return result;
-	result = check_outputs(program, &versions);
+	for (uint32_t rank = 0; rank < program->nranks && !result; rank++)
+		result = check_rank_output(program, &versions, rank);
 	if (!result)
 		result = check_size(program);
 	ferry_versions_free(&versions);

@@ -54,6 +54,7 @@ static const struct field values[] = {
 	FIELD(ferry_limits, "about.numa_nodes", WHOLE, false, numa_nodes),
 	FIELD(ferry_limits, "about.cuda_driver", WHOLE, true, cuda_driver),
 	FIELD(ferry_limits, "about.no_gpu", TEXT, true, no_gpu),
+	FIELD(ferry_limits, "about.no_links", TEXT, true, no_links),
 	RATES(ferry_limits, "copy.", true, copy),
 	FIELD(ferry_limits, "copy.d2h_overhead_us", REAL, true, copy.d2h_overhead_us),
 	FIELD(ferry_limits, "copy.h2d_overhead_us", REAL, true, copy.h2d_overhead_us),
@@ -73,6 +74,14 @@ static const struct field of_gpu[] = {
 	FIELD(ferry_limits_gpu, "numa_node", WHOLE, false, numa_node),
 	RATES(ferry_limits_gpu, "", false, alone),
 	RATES(ferry_limits_gpu, "both.", false, both),
+	FIELD(ferry_limits_gpu, "push", REAL, true, push),
+	{0}};
+static const struct field of_link[] = {
+	FIELD(ferry_limits_link, "from", WHOLE, false, from),
+	FIELD(ferry_limits_link, "to", WHOLE, false, to),
+	FIELD(ferry_limits_link, "alone", REAL, false, alone),
+	FIELD(ferry_limits_link, "both", REAL, true, both),
+	FIELD(ferry_limits_link, "overhead_us", REAL, false, overhead_us),
 	{0}};
 static const struct field of_window[] = {
 	FIELD(ferry_limits_window, "gpus", WHOLE, false, gpus),
@@ -107,7 +116,7 @@ static const struct rows {
 	const struct field *fields;
 	size_t offset, count, each, most; /* count: where it is, an int */
 } arrays[] = {ROWS(domains, of_domain), ROWS(gpus, of_gpu), ROWS(windows, of_window), ROWS(sizes, of_size),
-              ROWS(passes, of_pass)};
+              ROWS(links, of_link), ROWS(passes, of_pass)};
 
 #define NARRAYS (sizeof arrays / sizeof *arrays)
 
@@ -254,6 +263,30 @@ ferryResult_t ferry_limits_load(struct ferry_limits *limits, bool *found)
 	                           "%s is not what `ferry-perf limits` writes; run it again or remove the file", path);
 }
 
+/* The slowest GPU's; 0 where one is not measured, or reaches no other. */
+static double slowest_push(const struct ferry_limits *limits)
+{
+	double least = limits->ngpus ? limits->gpus[0].push : 0;
+	for (int i = 1; i < limits->ngpus; i++)
+		least = fmin(least, limits->gpus[i].push);
+	return least;
+}
+
+/*
+ * Of all GPUs both ways at once, each in its own window, as AllToAll moves what the host carries: a GPU's share of the
+ * slower way. Of the best window, since plans choose theirs so.
+ */
+static double slowest_host(const struct ferry_limits *limits)
+{
+	double best = 0;
+	for (int i = 0; i < limits->nwindows; i++) {
+		const struct ferry_limits_window *window = &limits->windows[i];
+		if (window->gpus && window->gpus == limits->ngpus)
+			best = fmax(best, fmin(window->both.d2h, window->both.h2d) / window->gpus);
+	}
+	return best;
+}
+
 ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 {
 	struct ferry_limits limits;
@@ -267,6 +300,10 @@ ferryResult_t ferry_costs_read(struct ferry_costs *costs)
 	double issue = (fixed + copy->enqueue_us) * 1000 + HANDOVER_NS;
 	/* Without GPUs the file has no such figures. */
 	if (fixed > 0 && issue >= 1 && issue <= MOST_ISSUE_NS && link >= 1 && link <= MOST_LINK)
-		*costs = (struct ferry_costs){.issue_ns = (uint32_t)issue, .link = (uint32_t)link, .measured = true};
+		*costs = (struct ferry_costs){.issue_ns = (uint32_t)issue,
+		                              .link = (uint32_t)link,
+		                              .measured = true,
+		                              .push = slowest_push(&limits),
+		                              .host = slowest_host(&limits)};
 	return ferrySuccess;
 }

@@ -18,6 +18,7 @@
 #define FERRY_LIMITS_WINDOWS 48 /* up to 4 numbers of GPUs times windows */
 #define FERRY_LIMITS_SIZES   32
 #define FERRY_LIMITS_PASSES  48
+#define FERRY_LIMITS_LINKS   (FERRY_LIMITS_GPUS * (FERRY_LIMITS_GPUS - 1))
 
 struct cJSON;
 
@@ -35,6 +36,14 @@ struct ferry_limits_gpu {
 	char name[96], pci[32];
 	int numa_node; /* -1: not known */
 	struct ferry_limits_rates alone, both;
+	double push; /* GB/s into the memory of all others that it reaches, while all push so; 0: it reaches none */
+};
+
+/** Copies by one GPU into another's memory, of a pair that the driver says reach each other so. */
+struct ferry_limits_link {
+	int from, to;
+	double alone, both; /* GB/s of this way; while the other way is at work too */
+	double overhead_us; /* what a copy of 1 MiB takes besides its bytes at `alone` */
 };
 
 /** The first `gpus` GPUs at work together, each over so much host memory. */
@@ -77,26 +86,33 @@ struct ferry_limits_pass {
 struct ferry_limits {
 	char command[32], date[32], units[80], cpu[128];
 	char no_gpu[256]; /* why none was measured; "" if they were */
+	char no_links[96]; /* why no copies between GPUs were measured; "" as above */
 	bool quick;
 	double seconds;
 	int cores, cpus, numa_nodes;
 	int cuda_driver; /* CUDA version that the driver has, such as 13000 */
 	struct ferry_limits_copy copy;
 	struct ferry_limits_flags flags;
-	int ndomains, ngpus, nwindows, nsizes, npasses;
+	int ndomains, ngpus, nwindows, nsizes, nlinks, npasses;
 	struct ferry_limits_domain domains[FERRY_MAX_DOMAINS];
 	struct ferry_limits_gpu gpus[FERRY_LIMITS_GPUS];
 	struct ferry_limits_window windows[FERRY_LIMITS_WINDOWS];
 	struct ferry_limits_size sizes[FERRY_LIMITS_SIZES];
+	struct ferry_limits_link links[FERRY_LIMITS_LINKS];
 	struct ferry_limits_pass passes[FERRY_LIMITS_PASSES];
 };
 
-/** What moving a slice by a copy engine costs. */
+/** What moving a slice by a copy engine costs, and at what rates the fabrics move a message. */
 struct ferry_costs {
 	uint32_t issue_ns; /* what each slice costs besides its bytes: to enqueue the copy, its fixed part, to hand it
 	                      on */
 	uint32_t link;     /* bytes per ns (GB/s) of one copy; at least 1 */
 	bool measured;     /* on this machine; else those of the machine that docs/lab/README.md tells of */
+	/*
+	 * GB/s of a GPU while all are at work, of the slowest: by copies into the memory of all others; both ways at
+	 * once to and from the host. 0: not measured.
+	 */
+	double push, host;
 };
 
 /** The file's name. Error: ferryInvalidArgument if the environment has no place for one, or one too long. */

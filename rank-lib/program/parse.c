@@ -20,7 +20,7 @@ struct parser {
 	bool has_header, in_section;
 	uint32_t rank;
 	bool seen[FERRY_MAX_RANKS];
-	uint32_t most_gpu;
+	uint32_t most_gpu, most_peer;
 };
 
 /* ---- words ---- */
@@ -151,26 +151,77 @@ static ferryResult_t read_host(struct parser *parser, struct ferry_place *place)
 	return read_index(parser, &place->chunk);
 }
 
+/* Where a PUT goes to. */
+static ferryResult_t read_peer(struct parser *parser, struct ferry_statement *statement)
+{
+	uint32_t peer = 0;
+	const char *before = parser->next;
+	if (!accept_word(parser, "gpu") || !accept(parser, "@")) {
+		parser->next = before;
+		return unexpected(parser, "gpu@RANK[CHUNK]");
+	}
+	ferryResult_t result = read_number(parser, FERRY_MAX_RANKS - 1, "a rank", &peer);
+	if (!result)
+		result = read_index(parser, &statement->peer_gpu);
+	statement->peer = (uint16_t)peer;
+	if (statement->peer_gpu > parser->most_gpu)
+		parser->most_gpu = statement->peer_gpu;
+	if (peer > parser->most_peer)
+		parser->most_peer = peer;
+	return result;
+}
+
+/* A PUT's dependency on what it reads: that is in the receive buffer then, where a chunk has one version. */
+static ferryResult_t read_forwarded(struct parser *parser, struct ferry_statement *statement)
+{
+	uint16_t chunk;
+	uint32_t version = 0;
+	ferryResult_t result = read_index(parser, &chunk);
+	if (!result)
+		result = expect(parser, ">=", "'>='");
+	if (!result)
+		result = read_number(parser, 1u << 20, "a version", &version);
+	if (!result && chunk != statement->gpu)
+		result = ferry_fail(ferryProgramError,
+		                    "%s:%u: waits for gpu[%u] and reads gpu[%u]: a PUT waits for the receive chunk "
+		                    "that it reads",
+		                    parser->name, parser->line, chunk, statement->gpu);
+	if (!result && version != 1)
+		result = ferry_fail(ferryProgramError,
+		                    "%s:%u: gpu[%u]>=%u: a receive chunk is written once, its version is 1",
+		                    parser->name, parser->line, chunk, version);
+	statement->forwards = true;
+	return result;
+}
+
+static ferryResult_t read_dependency(struct parser *parser, struct ferry_statement *statement)
+{
+	struct ferry_dependency dependency;
+	ferryResult_t result = read_host(parser, &dependency.place);
+	if (!result)
+		result = expect(parser, ">=", "'>='");
+	if (!result)
+		result = read_number(parser, 1u << 20, "a version", &dependency.version);
+	if (result || !dependency.version) /* version 0 holds from the start */
+		return result;
+	void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
+	if (!grown)
+		return ferry_fail(ferrySystemError, "%s:%u: no memory", parser->name, parser->line);
+	statement->dependencies = grown;
+	statement->dependencies[statement->ndependencies++] = dependency;
+	return ferrySuccess;
+}
+
 static ferryResult_t read_dependencies(struct parser *parser, struct ferry_statement *statement)
 {
+	ferryResult_t result;
 	do {
-		struct ferry_dependency dependency;
-		ferryResult_t result = read_host(parser, &dependency.place);
-		if (!result)
-			result = expect(parser, ">=", "'>='");
-		if (!result)
-			result = read_number(parser, 1u << 20, "a version", &dependency.version);
-		if (result)
-			return result;
-		if (!dependency.version)
-			continue; /* holds from the start */
-		void *grown = realloc(statement->dependencies, (statement->ndependencies + 1) * sizeof dependency);
-		if (!grown)
-			return ferry_fail(ferrySystemError, "%s:%u: no memory", parser->name, parser->line);
-		statement->dependencies = grown;
-		statement->dependencies[statement->ndependencies++] = dependency;
-	} while (accept(parser, ","));
-	return ferrySuccess;
+		if (statement->opcode == FERRY_PUT && accept_word(parser, "gpu"))
+			result = read_forwarded(parser, statement);
+		else
+			result = read_dependency(parser, statement);
+	} while (!result && accept(parser, ","));
+	return result;
 }
 
 static ferryResult_t new_statement(struct parser *parser, uint8_t opcode, struct ferry_statement **statement)
@@ -202,21 +253,23 @@ static ferryResult_t read_statement(struct parser *parser, uint8_t opcode)
 		                  parser->name, parser->line);
 	ferryResult_t result = new_statement(parser, opcode, &statement);
 	if (!result)
-		result = opcode == FERRY_D2H ? read_gpu(parser, &statement->gpu)
-		                             : read_host(parser, &statement->source);
+		result = opcode == FERRY_D2H || opcode == FERRY_PUT ? read_gpu(parser, &statement->gpu)
+		                                                    : read_host(parser, &statement->source);
 	if (!result)
 		result = expect(parser, "->", "'->'");
 	if (!result)
-		result = opcode == FERRY_H2D ? read_gpu(parser, &statement->gpu)
-		                             : read_host(parser, &statement->destination);
+		result = opcode == FERRY_H2D   ? read_gpu(parser, &statement->gpu)
+		         : opcode == FERRY_PUT ? read_peer(parser, statement)
+		                               : read_host(parser, &statement->destination);
 	if (!result && accept_word(parser, "deps")) {
 		result = expect(parser, ":", "':'");
 		if (!result)
 			result = read_dependencies(parser, statement);
 	}
 	if (!result && !at_end(parser))
-		result = unexpected(parser, statement && statement->ndependencies ? "',' or the end of the line"
-		                                                                  : "\"deps:\" or the end of the line");
+		result = unexpected(parser, statement && (statement->ndependencies || statement->forwards)
+		                                    ? "',' or the end of the line"
+		                                    : "\"deps:\" or the end of the line");
 	return result;
 }
 
@@ -342,10 +395,7 @@ static ferryResult_t read_comment(struct parser *parser)
 
 static ferryResult_t read_line(struct parser *parser)
 {
-	static const struct {
-		const char *word;
-		uint8_t opcode;
-	} opcodes[] = {{"D2H", FERRY_D2H}, {"H2D", FERRY_H2D}, {"REDUCE", FERRY_REDUCE}, {"H2H", FERRY_H2H}};
+	static const uint8_t opcodes[] = {FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H, FERRY_PUT};
 	skip_space(parser);
 	if (parser->next < parser->line_end && *parser->next == '#')
 		return read_comment(parser);
@@ -354,14 +404,14 @@ static ferryResult_t read_line(struct parser *parser)
 			parser->line_end = comment;
 	if (at_end(parser))
 		return ferrySuccess;
-	for (size_t i = 0; i < 4; i++)
-		if (accept_word(parser, opcodes[i].word))
-			return read_statement(parser, opcodes[i].opcode);
+	for (size_t i = 0; i < sizeof opcodes; i++)
+		if (accept_word(parser, ferry_opcode_name(opcodes[i])))
+			return read_statement(parser, opcodes[i]);
 	if (accept_word(parser, "rank"))
 		return open_section(parser);
 	if (accept_word(parser, "program"))
 		return read_header(parser);
-	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H or a comment");
+	return unexpected(parser, "program, rank, D2H, H2D, REDUCE, H2H, PUT or a comment");
 }
 
 /* Without a header the sections and the chunks tell the sizes, and the caller the collective. */
@@ -377,7 +427,7 @@ static ferryResult_t infer_header(struct parser *parser)
 	program->collective = defaults->collective;
 	program->root = ferry_collective_has_root(program->collective) ? defaults->root : 0;
 	for (uint32_t rank = defaults->nranks; rank < FERRY_MAX_RANKS; rank++)
-		if (parser->seen[rank])
+		if (parser->seen[rank] || (parser->most_peer && rank <= parser->most_peer))
 			program->nranks = rank + 1;
 	uint32_t send, receive, blocks = 1;
 	for (uint32_t rank = 0; rank < program->nranks; rank++) {

@@ -19,17 +19,25 @@ static void print_size(FILE *out, uint64_t bytes)
 
 static void print_statement(FILE *out, const struct ferry_program *program, const struct ferry_statement *statement)
 {
-	static const char *const names[] = {"D2H", "H2D", "COPY", "REDUCE", "H2H"};
 	char gpu[16], source[32], destination[32], place[32];
+	const char *between = "  deps: ";
+	bool puts = statement->opcode == FERRY_PUT;
 	uint32_t domain = program->rank_domain[statement->rank];
 	snprintf(gpu, sizeof gpu, "gpu[%u]", statement->gpu);
 	ferry_place_text(statement->source, domain, source);
-	ferry_place_text(statement->destination, domain, destination);
-	fprintf(out, "  %-6s %s -> %s", names[statement->opcode], statement->opcode == FERRY_D2H ? gpu : source,
+	if (puts)
+		snprintf(destination, sizeof destination, "gpu@%u[%u]", statement->peer, statement->peer_gpu);
+	else
+		ferry_place_text(statement->destination, domain, destination);
+	fprintf(out, "  %-6s %s -> %s", ferry_opcode_name(statement->opcode),
+	        puts || statement->opcode == FERRY_D2H ? gpu : source,
 	        statement->opcode == FERRY_H2D ? gpu : destination);
-	for (uint32_t i = 0; i < statement->ndependencies; i++)
-		fprintf(out, "%s%s>=%u",
-		        i ? ", " : "  deps: ", ferry_place_text(statement->dependencies[i].place, domain, place),
+	if (statement->forwards) {
+		fprintf(out, "%s%s>=1", between, gpu);
+		between = ", ";
+	}
+	for (uint32_t i = 0; i < statement->ndependencies; i++, between = ", ")
+		fprintf(out, "%s%s>=%u", between, ferry_place_text(statement->dependencies[i].place, domain, place),
 		        statement->dependencies[i].version);
 	fputc('\n', out);
 }

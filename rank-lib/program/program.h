@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_PROGRAM_H
 
 #include "ipc/collective.h"
+#include "ipc/links.h"
 #include "ipc/plan.h"
 #include "rank-lib/program/limits.h"
 
@@ -23,10 +24,16 @@ struct ferry_dependency {
 
 /** One line of a program. */
 struct ferry_statement {
-	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE or FERRY_H2H */
+	uint8_t opcode; /* FERRY_D2H, FERRY_H2D, FERRY_REDUCE, FERRY_H2H or FERRY_PUT */
 	uint16_t rank;
 	uint32_t line;
-	uint16_t gpu;   /* D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer */
+	/*
+	 * D2H, H2D: the chunk of the rank's send (D2H) or receive (H2D) buffer; PUT: what it reads, a chunk of the
+	 * send buffer, or (forwards) of the receive buffer, in which it has come by an H2D or another's PUT
+	 */
+	uint16_t gpu;
+	bool forwards;                          /* PUT; in the text a dependency gpu[i]>=1 on what it reads */
+	uint16_t peer, peer_gpu;                /* PUT: the rank, and the chunk of its receive buffer */
 	struct ferry_place source, destination; /* the host sides */
 	uint32_t ndependencies;
 	struct ferry_dependency *dependencies;
@@ -91,6 +98,23 @@ ferryResult_t ferry_program_synthesize(enum ferry_collective collective, const s
                                        uint32_t root, struct ferry_program **program);
 
 /**
+ * Writes the program that moves a collective's data by PUTs over these links (synthesize_peer.c): all pairs, rings or
+ * trees, whichever needs the least time by ferry_program_peer_time. What no links lead to comes through the host.
+ * ferryInvalidUsage, with the reason: it has sums or lengths that come with the call, or there is no link at all.
+ */
+ferryResult_t ferry_program_synthesize_peer(enum ferry_collective collective, const struct ferry_topology *topology,
+                                            const struct ferry_links *links, uint32_t root,
+                                            struct ferry_program **program);
+
+/**
+ * The least time that the program's PUTs can take over these links, in nanoseconds per byte of a block (what a rank
+ * sends, or receives from each other one): bytes over each link by its speed, and out of each port by its, the longest
+ * of all. It counts neither the start of a pipeline, nor what goes through the host, nor how much a device can receive
+ * at once. INFINITY if a PUT has no link.
+ */
+double ferry_program_peer_time(const struct ferry_program *program, const struct ferry_links *links);
+
+/**
  * The program of one rank whose output is its own input, as a sum over it alone is that nobody scales: no statement, as
  * the compiler copies what needs none.
  */
@@ -114,17 +138,35 @@ struct ferry_compile_options {
 /**
  * Compiles a program to a sealed plan, the caller's to free(). Checks first: a program that fails does not compile.
  * Versions become windows, chains of REDUCE fuse into one pass in rank order, dependencies become edges; output that is
- * a rank's own input and that no H2D writes becomes a COPY. Slice and window shrink until the windows fit. Errors:
- * those of the check; ferryProgramError if even one slot of 64 bytes per version does not fit, with the sizes.
+ * a rank's own input and that nothing writes becomes a COPY; a PUT gets a LAND at the rank that it goes to. Slice and
+ * window shrink until the windows fit. Errors: those of the check; ferryProgramError if even one slot of 64 bytes per
+ * version does not fit, with the sizes.
  */
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
+
+/** A part of a call: the program that moves elements [first, first + count) of every block of options->count. */
+struct ferry_program_part {
+	const struct ferry_program *program;
+	uint64_t first, count;
+};
+
+/**
+ * Compiles parts to one plan: one slice size, windows one behind another, every chunk at its exact offset in the user's
+ * buffers. The programs are of one collective, for the same ranks, domains and root; every element is in one part;
+ * alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard too; with PUTs
+ * alone slices are as long as it pays. One part of all elements gives the plan that ferry_program_compile gives.
+ * Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
+ */
+ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts, uint32_t nparts,
+                                          const struct ferry_compile_options *options, struct ferry_plan **plan);
 
 #define FERRY_NO_STATEMENT UINT32_MAX
 
 /** What of its program an instruction does. */
 struct ferry_instr_origin {
-	uint32_t statement;     /* of a chain the last one; FERRY_NO_STATEMENT: a COPY, which needs none */
+	/* of a chain the last one, of a LAND its PUT; FERRY_NO_STATEMENT: a COPY, which needs none */
+	uint32_t statement;
 	uint32_t send, receive; /* COPY: chunks of the rank's buffers */
 };
 

@@ -55,6 +55,15 @@
 #define DIRECT_CACHES 3 /* staging per worker, in private caches */
 #define DIRECT_WORKER_BYTES (128u << 10) /* of result per worker, at least */
 
+/*
+ * From GPU to GPU nothing is cut without need: a copy is fastest whole. Where what comes is passed on, a chunk takes
+ * one slice's time for each hop beyond the first: so it is cut, but not so finely that starting copies counts.
+ */
+#define PUT_MOST (1u << 30) /* what a plan may say */
+#define PUT_DEPTH 64
+#define PUT_FORWARD_LEAST (64u << 10)
+#define PUT_FORWARD_MOST (16u << 20)
+
 static uint64_t up_to_line(uint64_t bytes)
 {
 	return (bytes + 63) / 64 * 64;
@@ -214,12 +223,27 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 			                  program->name, nwindows[domain], (unsigned long long)window,
 			                  window == 1 ? "" : "s", (unsigned long long)slice,
 			                  (unsigned long long)options->staging[domain], domain);
-	if ((longest + slice - 1) / slice > UINT32_MAX / 64)
-		return ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %llu", program->name,
-		                  (unsigned long long)longest, (unsigned long long)slice);
 	*chosen_slice = (uint32_t)slice;
 	*chosen_window = (uint32_t)window;
 	return ferrySuccess;
+}
+
+uint32_t ferry_choose_put_slice(const struct ferry_compile_options *options, uint64_t longest, bool forwards)
+{
+	uint64_t best = PUT_MOST;
+	if (forwards)
+		best = between(PUT_FORWARD_LEAST, up_to_line(longest / PUT_DEPTH), PUT_FORWARD_MOST);
+	/* Slices of equal length: the last one is not a stub. */
+	uint64_t nslices = (longest + best - 1) / best;
+	best = nslices ? up_to_line((longest + nslices - 1) / nslices) : 64;
+	return options->slice ? options->slice : (uint32_t)best;
+}
+
+uint32_t ferry_lengthen_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
+                              const uint32_t *nwindows, uint32_t wanted, uint32_t slice, uint32_t window)
+{
+	uint64_t most = room(program, options, nwindows) / window / 128 * 128; /* a window is whole pairs of lines */
+	return (uint32_t)between(slice, wanted, most > slice ? most : slice);
 }
 
 uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest,

@@ -13,6 +13,16 @@
 ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
                                   uint64_t longest, const uint32_t *nwindows, uint32_t *slice, uint32_t *window);
 
+/** The slice for PUTs of chunks of up to `longest` bytes. `forwards`: some pass on what has come. */
+uint32_t ferry_choose_put_slice(const struct ferry_compile_options *options, uint64_t longest, bool forwards);
+
+/**
+ * For a plan whose windows are of one slice, which no chunk fills twice: a longer one, `wanted` or what fits
+ * options->staging. The chunks of the windows remain one slice each, and PUTs beside them are not cut as short.
+ */
+uint32_t ferry_lengthen_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
+                              const uint32_t *nwindows, uint32_t wanted, uint32_t slice, uint32_t window);
+
 /**
  * By how many slots each call of the plan starts further on than the last: slots that cores have just read are not what
  * the next call's copy engines should write to.

@@ -28,9 +28,9 @@ const char *ferry_place_text(struct ferry_place place, uint32_t domain, char tex
 #define NOBODY UINT32_MAX
 #define MOST_TOLD 8 /* statements of a circle */
 
-static bool writes_host(const struct ferry_statement *statement)
+static bool reads_host(const struct ferry_statement *statement)
 {
-	return statement->opcode != FERRY_H2D;
+	return statement->opcode == FERRY_H2D || ferry_opcode_is_work(statement->opcode);
 }
 
 static bool same_place(struct ferry_place a, struct ferry_place b)
@@ -131,7 +131,7 @@ static ferryResult_t number_writes(const struct ferry_program *program, struct f
 	if (!writes)
 		return out_of_memory(program);
 	for (uint32_t i = 0; i < program->nstatements; i++)
-		if (writes_host(&program->statements[i]))
+		if (ferry_opcode_writes_window(program->statements[i].opcode))
 			writes[nwrites++] =
 			        (struct write){program->statements[i].destination, i, 0, program->statements[i].rank};
 	imply_requirements(program, writes, nwrites);
@@ -229,7 +229,7 @@ static ferryResult_t resolve_uses(const struct ferry_program *program, struct fe
 		const struct ferry_statement *statement = &program->statements[i];
 		struct ferry_use *use = &versions->uses[i];
 		ferryResult_t result = ferrySuccess;
-		if (statement->opcode != FERRY_D2H && (result = read_value(program, versions, i, last, &use->reads)))
+		if (reads_host(statement) && (result = read_value(program, versions, i, last, &use->reads)))
 			return result;
 		if (use->writes != FERRY_NO_VALUE) {
 			versions->values[use->writes].source = use->reads;
@@ -277,11 +277,12 @@ static void list_readers(const struct ferry_program *program, struct ferry_versi
 	}
 }
 
-/* The body runs with writer_ = the writer of each value that statement i needs. */
+/* The body runs with writer_ = the writer of each thing that statement i needs. */
 #define FOR_EACH_NEED(versions, i, writer_)                                                                            \
-	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 2; need_++)                         \
-		if ((writer_ = needed_writer(versions, i, need_)) != FERRY_NO_VALUE)
+	for (uint32_t need_ = 0, writer_ = 0; need_ < (versions)->uses[i].nwaits + 3; need_++)                         \
+		if ((writer_ = needed_writer(versions, i, need_)) != NOBODY)
 
+/* FERRY_NO_VALUE: it needs none there, or a receive chunk. */
 static uint32_t needed_value(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
 {
 	const struct ferry_use *use = &versions->uses[statement];
@@ -289,28 +290,46 @@ static uint32_t needed_value(const struct ferry_versions *versions, uint32_t sta
 		return use->reads;
 	if (which == 1)
 		return use->writes == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[use->writes].base;
-	return versions->waits[use->first_wait + which - 2];
+	return which == 2 ? FERRY_NO_VALUE : versions->waits[use->first_wait + which - 3];
 }
 
 static uint32_t needed_writer(const struct ferry_versions *versions, uint32_t statement, uint32_t which)
 {
 	uint32_t value = needed_value(versions, statement, which);
-	return value == FERRY_NO_VALUE ? FERRY_NO_VALUE : versions->values[value].writer;
+	if (which == 2)
+		return versions->uses[statement].forwards;
+	return value == FERRY_NO_VALUE ? NOBODY : versions->values[value].writer;
 }
 
-/* A value that the statement needs and that will never be there; one of a circle, or behind one, has such. */
-static uint32_t missing_value(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
+/* What the statement needs and what will never be there; one of a circle, or behind one, has such. */
+static uint32_t missing_need(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
 {
 	for (uint32_t which = 0;; which++) {
-		uint32_t value = needed_value(versions, statement, which);
-		if (value != FERRY_NO_VALUE && missing[versions->values[value].writer])
-			return value;
+		uint32_t writer = needed_writer(versions, statement, which);
+		if (writer != NOBODY && missing[writer])
+			return which;
 	}
 }
 
 static uint32_t waits_for(const struct ferry_versions *versions, const uint32_t *missing, uint32_t statement)
 {
-	return versions->values[missing_value(versions, missing, statement)].writer;
+	return needed_writer(versions, statement, missing_need(versions, missing, statement));
+}
+
+/* "host[3]>=2" or "gpu[3]>=1" */
+static const char *need_text(const struct ferry_program *program, const struct ferry_versions *versions,
+                             uint32_t statement, uint32_t which, char text[48])
+{
+	const struct ferry_statement *reader = &program->statements[statement];
+	uint32_t value = needed_value(versions, statement, which);
+	char place[32];
+	if (value == FERRY_NO_VALUE)
+		snprintf(text, 48, "gpu[%u]>=1", reader->gpu);
+	else
+		snprintf(text, 48, "%s>=%u",
+		         ferry_place_text(versions->values[value].place, program->rank_domain[reader->rank], place),
+		         versions->values[value].version);
+	return text;
 }
 
 /*
@@ -334,21 +353,19 @@ static uint32_t first_of_circle(const struct ferry_program *program, const struc
 static ferryResult_t fail_circle(const struct ferry_program *program, const struct ferry_versions *versions,
                                  const uint32_t *missing, uint32_t start)
 {
-	char text[96 * MOST_TOLD], place[32];
+	char text[96 * MOST_TOLD], need[48];
 	uint32_t told = 0;
 	size_t length = 0;
 	uint32_t at = start;
 	do {
 		const struct ferry_statement *statement = &program->statements[at];
-		const struct ferry_value *value = &versions->values[missing_value(versions, missing, at)];
-		at = value->writer;
+		need_text(program, versions, at, missing_need(versions, missing, at), need);
+		at = waits_for(versions, missing, at);
 		if (told++ >= MOST_TOLD)
 			continue;
 		length += (size_t)snprintf(text + length, sizeof text - length,
-		                           "%s line %u waits for %s>=%u, which line %u writes", told > 1 ? ";" : "",
-		                           statement->line,
-		                           ferry_place_text(value->place, program->rank_domain[statement->rank], place),
-		                           value->version, program->statements[at].line);
+		                           "%s line %u waits for %s, which line %u writes", told > 1 ? ";" : "",
+		                           statement->line, need, program->statements[at].line);
 	} while (at != start);
 	if (told > MOST_TOLD)
 		snprintf(text + length, sizeof text - length, "; and %u more in the circle", told - MOST_TOLD);
@@ -430,18 +447,62 @@ static ferryResult_t find_contents(const struct ferry_program *program, struct f
 	for (uint32_t i = 0; i < program->nstatements; i++) {
 		uint32_t statement = versions->order[i], written = versions->uses[statement].writes;
 		const struct ferry_statement *what = &program->statements[statement];
-		if (written == FERRY_NO_VALUE)
-			continue;
-		struct ferry_value *value = &versions->values[written];
-		ferryResult_t result = ferrySuccess;
-		if (what->opcode == FERRY_D2H) {
-			value->ranks = 1ull << what->rank;
-			value->chunk = what->gpu;
+		struct ferry_use *use = &versions->uses[statement];
+		if (ferry_opcode_is_work(what->opcode)) {
+			ferryResult_t result = join(program, versions, &versions->values[written]);
+			if (result)
+				return result;
+			use->ranks = versions->values[written].ranks;
+			use->chunk = versions->values[written].chunk;
+		} else if (what->opcode == FERRY_H2D) {
+			use->ranks = versions->values[use->reads].ranks;
+			use->chunk = versions->values[use->reads].chunk;
+		} else if (use->forwards != FERRY_NO_STATEMENT) {
+			use->ranks = versions->uses[use->forwards].ranks;
+			use->chunk = versions->uses[use->forwards].chunk;
 		} else {
-			result = join(program, versions, value);
+			use->ranks = 1ull << what->rank;
+			use->chunk = what->gpu;
 		}
-		if (result)
-			return result;
+		if (what->opcode == FERRY_D2H) {
+			versions->values[written].ranks = use->ranks;
+			versions->values[written].chunk = use->chunk;
+		}
+	}
+	return ferrySuccess;
+}
+
+/* Who writes each receive chunk, and so what a PUT that forwards waits for. */
+static ferryResult_t find_received(const struct ferry_program *program, struct ferry_versions *versions)
+{
+	size_t most = (size_t)program->nranks * program->nchunks;
+	for (size_t i = 0; i < program->nranks * most; i++)
+		versions->received[i] = FERRY_NO_STATEMENT;
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		bool puts = statement->opcode == FERRY_PUT;
+		if (!puts && statement->opcode != FERRY_H2D)
+			continue;
+		uint32_t rank = puts ? statement->peer : statement->rank,
+		         chunk = puts ? statement->peer_gpu : statement->gpu;
+		uint32_t *writer = &versions->received[rank * most + chunk];
+		if (*writer != FERRY_NO_STATEMENT)
+			return ferry_fail(ferryProgramError,
+			                  "%s:%u: rank %u's output chunk %u is written here and in line %u",
+			                  program->name, statement->line, rank, chunk,
+			                  program->statements[*writer].line);
+		*writer = i;
+	}
+	for (uint32_t i = 0; i < program->nstatements; i++) {
+		const struct ferry_statement *statement = &program->statements[i];
+		if (!statement->forwards)
+			continue;
+		versions->uses[i].forwards = versions->received[statement->rank * most + statement->gpu];
+		if (versions->uses[i].forwards == FERRY_NO_STATEMENT)
+			return ferry_fail(ferryProgramError,
+			                  "%s:%u: waits for gpu[%u]>=1, a chunk of rank %u's receive buffer that no "
+			                  "H2D and no PUT writes",
+			                  program->name, statement->line, statement->gpu, statement->rank);
 	}
 	return ferrySuccess;
 }
@@ -457,15 +518,22 @@ ferryResult_t ferry_versions_build(const struct ferry_program *program, struct f
 	versions->waits = calloc(ndependencies + 1, sizeof *versions->waits);
 	versions->readers = calloc(2 * n + 1, sizeof *versions->readers);
 	versions->order = calloc(n + 1, sizeof *versions->order);
-	if (!versions->values || !versions->uses || !versions->waits || !versions->readers || !versions->order) {
+	versions->received =
+	        malloc((size_t)program->nranks * program->nranks * program->nchunks * sizeof *versions->received);
+	if (!versions->values || !versions->uses || !versions->waits || !versions->readers || !versions->order ||
+	    !versions->received) {
 		ferry_versions_free(versions);
 		return out_of_memory(program);
 	}
 	for (uint32_t i = 0; i < n; i++)
-		versions->uses[i] = (struct ferry_use){FERRY_NO_VALUE, FERRY_NO_VALUE, 0, 0};
+		versions->uses[i] = (struct ferry_use){.reads = FERRY_NO_VALUE,
+		                                       .writes = FERRY_NO_VALUE,
+		                                       .forwards = FERRY_NO_STATEMENT};
 	ferryResult_t result = number_writes(program, versions);
 	if (!result)
 		result = resolve_uses(program, versions, versions->readers); /* not filled in yet */
+	if (!result)
+		result = find_received(program, versions);
 	if (!result) {
 		list_readers(program, versions);
 		result = sort_statements(program, versions);
@@ -498,5 +566,6 @@ void ferry_versions_free(struct ferry_versions *versions)
 	free(versions->waits);
 	free(versions->readers);
 	free(versions->order);
+	free(versions->received);
 	memset(versions, 0, sizeof *versions);
 }

@@ -3,6 +3,8 @@
  * A program in single-assignment form: every version of every host chunk is one value, written once. The checker
  * executes it symbolically, the compiler gives each value a window. Built from a parsed program, which must outlive it;
  * read-only then.
+ *
+ * Chunks of receive buffers have one version, as they are written once: whoever writes one stands for it.
  */
 #ifndef FERRY_RANK_LIB_PROGRAM_VERSIONS_H
 #define FERRY_RANK_LIB_PROGRAM_VERSIONS_H
@@ -25,23 +27,28 @@ struct ferry_value {
 
 /* What a statement has to do with values. */
 struct ferry_use {
-	uint32_t reads;              /* FERRY_NO_VALUE: D2H */
-	uint32_t writes;             /* FERRY_NO_VALUE: H2D */
+	uint32_t reads;              /* FERRY_NO_VALUE: D2H, PUT */
+	uint32_t writes;             /* FERRY_NO_VALUE: H2D, PUT */
+	uint32_t forwards;           /* PUT: who writes the receive chunk that it reads; else FERRY_NO_STATEMENT */
 	uint32_t first_wait, nwaits; /* values it waits for without reading them */
+	uint64_t ranks;              /* contents of what it moves or makes, as a value's */
+	uint32_t chunk;
 };
 
 struct ferry_versions {
 	uint32_t nvalues;
 	struct ferry_value *values;
 	struct ferry_use *uses; /* one per statement */
+	/* by rank, nranks * nchunks to each, and receive chunk: the H2D or PUT that writes it, or FERRY_NO_STATEMENT */
+	uint32_t *received;
 	uint32_t *waits, *readers;
 	uint32_t *order; /* the statements, producers before consumers */
 };
 
 /**
- * Errors: ferryProgramError "name:line: reason" for a version that never exists, a read that names no version, writers
- * of a chunk that nothing orders, a cycle, a contribution joined twice or with another chunk. On success *versions is
- * to be freed.
+ * The program's numbers are in range. Errors: ferryProgramError "name:line: reason" for a version that never exists, a
+ * read that names no version, writers of a chunk that nothing orders, a receive chunk written twice, a cycle, a
+ * contribution joined twice or with another chunk. On success *versions is to be freed.
  */
 ferryResult_t ferry_versions_build(const struct ferry_program *program, struct ferry_versions *versions);
 void ferry_versions_free(struct ferry_versions *versions);
@@ -51,6 +58,13 @@ const char *ferry_place_text(struct ferry_place place, uint32_t domain, char tex
 
 /** "host[3]", or "host[3]:2" for version 2 of a chunk that has more, as it is written from `domain`. Returns text. */
 const char *ferry_value_text(const struct ferry_versions *versions, uint32_t value, uint32_t domain, char text[48]);
+
+/** The H2D or PUT that writes this chunk of the rank's receive buffer, or FERRY_NO_STATEMENT. */
+static inline uint32_t ferry_receive_writer(const struct ferry_program *program, const struct ferry_versions *versions,
+                                            uint32_t rank, uint32_t chunk)
+{
+	return versions->received[((size_t)rank * program->nranks * program->nchunks) + chunk];
+}
 
 /** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
 void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,

@@ -17,6 +17,14 @@ enum ferry_direction { FERRY_UP /* D2H */, FERRY_DOWN /* H2D, and copies on the 
 
 struct ferry_copier;
 
+/** Where a PUT goes to. */
+struct ferry_landing {
+	char *address;
+	int64_t process;   /* whose address that is, where it is not this process's; 0: this one's */
+	uint32_t from, to; /* ranks: which link it takes, where links are modelled */
+	void *hold;        /* what keeps it there, to be let go of (router/member.h); NULL: nothing */
+};
+
 /** One lane's copies, finished in the order in which they were started. Used by that lane's thread alone. */
 struct ferry_copy_queue {
 	struct ferry_copier *copier;
@@ -45,6 +53,12 @@ struct ferry_copy_ops {
 	 */
 	ferryResult_t (*copy)(struct ferry_copy_queue *queue, void *destination, const void *source, size_t bytes,
 	                      uint64_t whole, bool crosses);
+	/**
+	 * Starts a copy from this device's memory to another device's. Such copies have a queue of their own, of
+	 * direction FERRY_UP. NULL: never.
+	 */
+	ferryResult_t (*push)(struct ferry_copy_queue *queue, const struct ferry_landing *to, const void *source,
+	                      size_t bytes);
 	/** How many copies of this queue have finished since it was opened. */
 	uint64_t (*finished)(struct ferry_copy_queue *queue);
 	/**

@@ -19,7 +19,7 @@
 	F(DevicePrimaryCtxRelease)                                                                     \
 	F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)                 \
 	F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice)           \
-	F(CtxGetStreamPriorityRange)                                                                   \
+	F(CtxGetStreamPriorityRange) F(CtxEnablePeerAccess)                                            \
 	F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy) F(StreamSynchronize)              \
 	F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(StreamBatchMemOp)           \
 	F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo)                             \

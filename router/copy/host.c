@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/copy/host.h"
 
-#include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
 #include "router/reduce/reduce.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #define STREAM_LEAST (2u << 20) /* bytes of a result from which on it is written past the cache */
-#define SLOWEST_LINK 1e-6 /* GB/s */
-#define FASTEST_LINK 1e5
 #define PENDING 128 /* at least as many copies as a lane may have outstanding */
 
 /* When each copy of a queue will have crossed the modelled link. */
@@ -31,25 +30,6 @@ static void unregister_memory(struct ferry_copier *copier, void *memory)
 	(void)copier, (void)memory;
 }
 
-static ferryResult_t read_link(struct ferry_host_copier *copier)
-{
-	const char *text = ferry_env("FERRY_HOST_LINK"), *next = text;
-	while (next) {
-		char *end;
-		int direction = !strncmp(next, "d2h=", 4) ? FERRY_UP : !strncmp(next, "h2d=", 4) ? FERRY_DOWN : -1;
-		double speed = direction < 0 ? 0 : strtod(next + 4, &end);
-		if (direction < 0 || end == next + 4 || !(speed >= SLOWEST_LINK && speed <= FASTEST_LINK) ||
-		    (*end && *end != ',') || copier->seconds_per_byte[direction] > 0)
-			return ferry_fail(ferryInvalidArgument,
-			                  "FERRY_HOST_LINK=%s: expected d2h=GBPS,h2d=GBPS, each once and from %g to "
-			                  "%g, at \"%s\"", text,
-			                  SLOWEST_LINK, FASTEST_LINK, next);
-		copier->seconds_per_byte[direction] = 1e-9 / speed;
-		next = *end ? end + 1 : NULL;
-	}
-	return ferrySuccess;
-}
-
 static ferryResult_t queue_open(struct ferry_copier *copier, enum ferry_direction direction,
                                 struct ferry_copy_queue *queue)
 {
@@ -66,17 +46,18 @@ static void queue_close(struct ferry_copy_queue *queue)
 	queue->backend = NULL;
 }
 
-/* The link serves one copy after another: ours crosses once it is free. */
-static uint64_t reserve_link(struct ferry_host_copier *copier, enum ferry_direction direction, size_t bytes)
+/*
+ * What serves one copy after another: ours is through once it is free. Returns when, 0 where it is as fast as memory.
+ */
+static uint64_t reserve(_Atomic uint64_t *busy_until, double speed, size_t bytes)
 {
-	double cost = copier->seconds_per_byte[direction] * (double)bytes * 1e9;
-	if (cost == 0)
+	if (speed == 0)
 		return 0;
-	uint64_t now = ferry_now_ns(), due;
-	uint64_t busy = atomic_load_explicit(&copier->busy_until[direction], memory_order_relaxed);
+	uint64_t now = ferry_now_ns(), cost = (uint64_t)((double)bytes / speed), due; /* GB/s are bytes per ns */
+	uint64_t busy = atomic_load_explicit(busy_until, memory_order_relaxed);
 	do
-		due = (busy > now ? busy : now) + (uint64_t)cost;
-	while (!atomic_compare_exchange_weak_explicit(&copier->busy_until[direction], &busy, due, memory_order_relaxed,
+		due = (busy > now ? busy : now) + cost;
+	while (!atomic_compare_exchange_weak_explicit(busy_until, &busy, due, memory_order_relaxed,
 	                                              memory_order_relaxed));
 	return due;
 }
@@ -86,7 +67,9 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 {
 	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;
 	struct host_queue *backend = queue->backend;
-	backend->due[queue->started++ % PENDING] = crosses ? reserve_link(copier, queue->direction, bytes) : 0;
+	double speed = queue->direction == FERRY_UP ? copier->machine.d2h : copier->machine.h2d;
+	backend->due[queue->started++ % PENDING] =
+	        crosses ? reserve(&copier->busy_until[queue->direction], speed, bytes) : 0;
 	/*
 	 * Up: staging is read again soon and should stay cached. Down and within: a large result leaves the cache
 	 * before anybody reads it, so it goes past it, without first reading the lines that it overwrites
@@ -94,6 +77,89 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 	 */
 	bool past_cache = queue->direction == FERRY_DOWN && whole >= STREAM_LEAST;
 	ferry_copy(destination, source, bytes, past_cache ? FERRY_STORE_STREAM : FERRY_STORE_ORDINARY);
+	return ferrySuccess;
+}
+
+/* Of process_vm_writev. */
+static ferryResult_t explain(const struct ferry_landing *to, size_t bytes, int reason)
+{
+	char scope[4] = "";
+	FILE *file = reason == EPERM ? fopen("/proc/sys/kernel/yama/ptrace_scope", "r") : NULL;
+	if (file && !fgets(scope, sizeof scope, file))
+		scope[0] = '\0';
+	if (file)
+		fclose(file);
+	scope[strcspn(scope, "\n")] = '\0';
+	if (reason == ESRCH)
+		return ferry_fail(ferryRemoteError,
+		                  "rank %u's process %lld is gone: nothing can be put into its memory", to->to,
+		                  (long long)to->process);
+	if (reason == EPERM)
+		return ferry_fail(ferrySystemError, "process %lld of rank %u may not be written to "
+		                  "(kernel.yama.ptrace_scope is %s): run the ranks as one user, and where that is not "
+		                  "0, set it to 0 (sysctl kernel.yama.ptrace_scope=0) or give ranks CAP_SYS_PTRACE",
+		                  (long long)to->process, to->to, *scope ? scope : "not there");
+	return ferry_fail(ferrySystemError, "%zu bytes into process %lld of rank %u, at %p: %s", bytes,
+	                  (long long)to->process, to->to, (void *)to->address, strerror(reason));
+}
+
+/* One call writes at most 2 GiB, and ends early where memory is missing behind what it has written. */
+static ferryResult_t write_process(const struct ferry_landing *to, const void *source, size_t bytes)
+{
+	size_t done = 0;
+	while (done < bytes) {
+		struct iovec local = {(char *)source + done, bytes - done}, remote = {to->address + done, bytes - done};
+		ssize_t written = process_vm_writev((pid_t)to->process, &local, 1, &remote, 1, 0);
+		if (written < 0 && errno == EINTR)
+			continue;
+		if (written <= 0)
+			return explain(to, bytes, written < 0 ? errno : EFAULT);
+		done += (size_t)written;
+	}
+	return ferrySuccess;
+}
+
+/* How fast ranks' devices are linked: sets the link's and the port's GB/s, 0 for as fast as memory. */
+static ferryResult_t find_link(const struct ferry_host_copier *copier, const struct ferry_landing *to, double *link,
+                               double *port)
+{
+	const struct ferry_host_links *machine = &copier->machine;
+	uint32_t most = machine->nplaced ? machine->nplaced : machine->ndevices;
+	*link = *port = 0;
+	if (!machine->peers || to->from == to->to)
+		return ferrySuccess;
+	if (to->from >= most || to->to >= most)
+		return ferry_fail(ferryInvalidUsage, "FERRY_HOST_LINK has no device for rank %u",
+		                  to->from >= most ? to->from : to->to);
+	uint32_t from = machine->nplaced ? machine->placed[to->from] : to->from;
+	*port = machine->links.port[from];
+	*link = machine->links.speed[from][machine->nplaced ? machine->placed[to->to] : to->to];
+	if (*link == 0)
+		return ferry_fail(ferryInvalidUsage, "FERRY_HOST_LINK has no link from rank %u's device to rank %u's",
+		                  to->from, to->to);
+	return ferrySuccess;
+}
+
+/* It has crossed once both the link and the port are through with it, each in its turn. */
+static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_landing *to, const void *source,
+                          size_t bytes)
+{
+	struct ferry_host_copier *copier = (struct ferry_host_copier *)queue->copier;
+	struct host_queue *backend = queue->backend;
+	double link, port;
+	ferryResult_t result = find_link(copier, to, &link, &port);
+	if (result)
+		return result;
+	uint64_t over_link = reserve(&copier->link_busy_until[to->to % FERRY_MAX_RANKS], link, bytes);
+	uint64_t out_of_port = reserve(&copier->port_busy_until, port, bytes);
+	if (to->process)
+		result = write_process(to, source, bytes);
+	else
+		ferry_copy(to->address, source, bytes, bytes >= STREAM_LEAST ? FERRY_STORE_STREAM
+		                                                             : FERRY_STORE_ORDINARY);
+	if (result)
+		return result;
+	backend->due[queue->started++ % PENDING] = over_link > out_of_port ? over_link : out_of_port;
 	return ferrySuccess;
 }
 
@@ -125,11 +191,12 @@ static const struct ferry_copy_ops host_ops = {.kind = "host",
                                                .queue_open = queue_open,
                                                .queue_close = queue_close,
                                                .copy = copy,
+                                               .push = push,
                                                .finished = finished,
                                                .wait_us = wait_us};
 
 ferryResult_t ferry_host_copier_open(struct ferry_host_copier *copier)
 {
 	*copier = (struct ferry_host_copier){.base.ops = &host_ops};
-	return read_link(copier);
+	return ferry_host_links_load(&copier->machine);
 }

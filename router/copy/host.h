@@ -1,19 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The host device's copy engine: the lane's thread. FERRY_HOST_LINK gives its links a speed: a copy then counts as
- * finished no sooner than a link of that speed, shared by all queues on the copier, would be.
+ * The host device's copy engine: the lane's thread. FERRY_HOST_LINK gives its links a speed, to the host and to other
+ * devices: a copy then counts as finished no sooner than links of that speed, shared by all queues on the copier, would
+ * be. What it pushes into another process's memory it writes there by process_vm_writev.
  */
 #ifndef FERRY_ROUTER_COPY_HOST_H
 #define FERRY_ROUTER_COPY_HOST_H
 
+#include "ipc/host_links.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>
 
 struct ferry_host_copier {
 	struct ferry_copier base;
-	double seconds_per_byte[2];     /* by direction; 0: as fast as memory */
-	_Atomic uint64_t busy_until[2]; /* nanoseconds: when the modelled link is free; lanes, by compare-and-swap */
+	struct ferry_host_links machine;
+	/* nanoseconds: when a modelled link is free; lanes, by compare-and-swap */
+	_Atomic uint64_t busy_until[2];                    /* to and from the host, by direction */
+	_Atomic uint64_t link_busy_until[FERRY_MAX_RANKS]; /* to another rank's device */
+	_Atomic uint64_t port_busy_until;                  /* to all of them */
 };
 
 /** Reads FERRY_HOST_LINK. ferryInvalidArgument, with what was expected, if that makes no sense. */

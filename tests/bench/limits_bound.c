@@ -149,12 +149,16 @@ static void what_is_written_is_what_is_read(void **state)
 	        .ngpus = 2,
 	        .nwindows = 2,
 	        .nsizes = 1,
+	        .nlinks = 2,
 	        .npasses = 2,
 	        .domains = {{4, -1, 1 << 20, 1ull << 33}},
-	        .gpus = {{"one", "0000:1B:00.0", -1, {50, 51}, {40, 41}}, {"two", "", 1, {52, 53}, {42, 43}}},
+	        .gpus = {{"one", "0000:1B:00.0", -1, {50, 51}, {40, 41}, 380},
+	                 {"two", "", 1, {52, 53}, {42, 43}, 0}},
 	        .windows = {{.gpus = 1, .bytes = 1 << 21, .alone = {1, 2}, .both = {3, 4}},
 	                    {.gpus = 2, .gather = {0, 6}}},
 	        .sizes = {{65536, 2, 1.5, 1.75}},
+	        .links = {{0, 1, 390, 370, 1.25}, {1, 0, 391, 0, 0}},
+	        .no_links = "none",
 	        .passes = {{"memcpy", "", 1, true, 1 << 20, 7}, {"sum", "stream", 4, false, 2, 8}}};
 	struct ferry_limits read;
 	bool found;

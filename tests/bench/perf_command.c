@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "ipc/attach.h"
+#include "ipc/endpoint.h"
 
 #include <cjson/cJSON.h>
 #include <fcntl.h>
@@ -463,6 +464,10 @@ static void bad_arguments_are_refused_by_value(void **state)
 	        {"allreduce -d f12", "none of i8 u8", 64},
 	        {"reduce -d f12", "\"f12\" is none of i8 u8", 64},
 	        {"reduce --help", "f8e5m2", 0},
+	        {"--help", "next, 2 to 1024", 0},
+	        {"--help", "row, 1 to 1000", 0},
+	        {"reduce --program x", "--program x: reduce runs no program", 64},
+	        {"limits --program x", "--program x: limits runs no program", 64},
 	        {"allreduce -c 2", "-c: \"2\" is neither 0 nor 1", 64},
 	        {"allreduce -cyes", "-c: \"yes\" is neither 0 nor 1", 64},
 	        {"allreduce -o mean", "\"mean\"", 64},
@@ -664,7 +669,7 @@ static void workers_that_work_for_others_are_not_counted(void **state)
 	int listener;
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof path, "%s/router-0.sock", directory);
-	assert_int_equal(ferry_attach_listen(path, &listener), ferrySuccess);
+	assert_int_equal(ferry_endpoint_listen(path, &listener), ferrySuccess);
 	pid_t router = fork();
 	assert_true(router >= 0);
 	if (!router)

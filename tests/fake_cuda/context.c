@@ -53,6 +53,7 @@ static CUresult make(CUcontext context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	context->made = true;
+	atomic_store_explicit(&context->peers, 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&context->generation, 1, memory_order_relaxed);
 	atomic_store_explicit(&context->error, CUDA_SUCCESS, memory_order_relaxed);
 	return CUDA_SUCCESS;
@@ -211,4 +212,20 @@ CUresult CUDAAPI cuCtxSynchronize(void)
 		return refused;
 	fake_drain_context(context);
 	return (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+{
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (refused || flags)
+		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
+	if (!is_context(peer))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	if (peer == context || !fake_peers)
+		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+	unsigned bit = 1u << peer->ordinal;
+	return atomic_fetch_or_explicit(&context->peers, bit, memory_order_relaxed) & bit
+	               ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+	               : CUDA_SUCCESS;
 }

@@ -37,6 +37,7 @@ struct CUctx_st {
 	_Atomic int retained;
 	_Atomic int error;           /* CUresult; sticky */
 	_Atomic unsigned generation; /* how often it was made: what was made in an earlier one is gone */
+	_Atomic unsigned peers;      /* by ordinal: whose memory it may copy to and from; gone with it */
 	bool made;                   /* these three under the lock of context.c */
 	int memory, claim;           /* files: what it takes of its GPU; that nobody else may have one. -1: none */
 	CUstream legacy;             /* under the lock */

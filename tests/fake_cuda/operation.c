@@ -152,11 +152,13 @@ void fake_mark_drop(struct fake_mark *mark)
 
 /* ---- checks ---- */
 
-/* The device of the context may use this; if the copy crosses the link, by its own mapping. */
+/* The device of the context may use this: by its own mapping if the copy crosses the link, by peer access otherwise. */
 static bool reaches(CUcontext context, const struct fake_region *region, bool crosses)
 {
 	if (region->kind == FAKE_MAPPED)
 		return region->access >> context->ordinal & 1;
+	if (region->kind == FAKE_DEVICE && !crosses && region->ordinal != context->ordinal)
+		return atomic_load_explicit(&context->peers, memory_order_relaxed) >> region->ordinal & 1;
 	if (!crosses || !fake_on_device(region))
 		return true;
 	return region->kind == FAKE_IMPORTED ? region->context == context : region->ordinal == context->ordinal;

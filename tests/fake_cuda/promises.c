@@ -244,6 +244,28 @@ static void an_ipc_handle_names_a_whole_allocation_to_other_processes(void **sta
 	CU(cuMemFree(device));
 }
 
+static void copies_to_another_device_need_access_to_it(void **state)
+{
+	(void)state;
+	CUstream stream = open_stream();
+	CUdeviceptr here = zeroed(100), there;
+	CU(cuCtxSetCurrent(contexts[1]));
+	CU(cuMemAlloc(&there, 100));
+	CU(cuCtxSetCurrent(contexts[0]));
+	assert_int_equal(cuMemcpyDtoDAsync(there, here, 100, stream), CUDA_ERROR_INVALID_VALUE);
+	assert_int_equal(cuCtxEnablePeerAccess(contexts[0], 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+	assert_int_equal(cuCtxEnablePeerAccess(contexts[1], 1), CUDA_ERROR_INVALID_VALUE);
+	CU(cuCtxEnablePeerAccess(contexts[1], 0));
+	assert_int_equal(cuCtxEnablePeerAccess(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+	*(char *)fake_cuda_reach(here + 99) = 7;
+	CU(cuMemcpyDtoDAsync(there, here, 100, stream));
+	CU(cuStreamSynchronize(stream));
+	assert_int_equal(*(char *)fake_cuda_reach(there + 99), 7);
+	CU(cuStreamDestroy(stream));
+	CU(cuMemFree(here));
+	CU(cuMemFree(there));
+}
+
 static void copies_beyond_memory_or_from_unregistered_memory_are_refused(void **state)
 {
 	(void)state;
@@ -523,6 +545,7 @@ int main(void)
 	        cmocka_unit_test_setup(the_legacy_stream_waits_for_blocking_streams_alone, use_first_device),
 	        cmocka_unit_test_setup(pointers_say_what_they_are, use_first_device),
 	        cmocka_unit_test_setup(an_ipc_handle_names_a_whole_allocation_to_other_processes, use_first_device),
+	        cmocka_unit_test_setup(copies_to_another_device_need_access_to_it, use_first_device),
 	        cmocka_unit_test_setup(copies_beyond_memory_or_from_unregistered_memory_are_refused, use_first_device),
 	        cmocka_unit_test_setup(freeing_memory_waits_for_the_device, use_first_device),
 	        cmocka_unit_test_setup(memory_that_goes_before_its_copy_fails_the_device, use_first_device),

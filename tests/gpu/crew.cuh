@@ -10,6 +10,7 @@
 #include "ferry.h"
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <chrono>
@@ -45,6 +46,10 @@ static struct {
 	cudaStream_t stream; /* of the calls; non-blocking */
 	float *send, *receive;
 	double *agreed; /* one number, on the GPU */
+	void *nccl;     /* its communicator: calls are NCCL's; NULL: Ferry's */
+	int (*nccl_allreduce)(const void *, void *, size_t, int, int, void *, cudaStream_t);
+	int (*nccl_allgather)(const void *, void *, size_t, int, void *, cudaStream_t);
+	cudaGraphExec_t graph; /* of one call, which calls are replays of; NULL: calls are made */
 } crew;
 
 static inline double crew_now_us(void)
@@ -71,15 +76,71 @@ static inline double crew_median(std::vector<double> values)
 	return values.empty() ? 0 : values[values.size() / 2];
 }
 
+/** From now on calls are NCCL's, the library that FERRY_NCCL_LIBRARY names or the system has. */
+static inline void crew_take_nccl(void)
+{
+	struct id {
+		char bytes[128];
+	} id = {};
+	const char *name = getenv("FERRY_NCCL_LIBRARY") ? getenv("FERRY_NCCL_LIBRARY") : "libnccl.so.2";
+	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL), *there;
+	if (!library)
+		DIE("%s", dlerror());
+	auto get_id = (int (*)(struct id *))dlsym(library, "ncclGetUniqueId");
+	auto init = (int (*)(void **, int, struct id, int))dlsym(library, "ncclCommInitRank");
+	crew.nccl_allreduce = (decltype(crew.nccl_allreduce))dlsym(library, "ncclAllReduce");
+	crew.nccl_allgather = (decltype(crew.nccl_allgather))dlsym(library, "ncclAllGather");
+	if (!get_id || !init || !crew.nccl_allreduce || !crew.nccl_allgather || (!crew.rank && get_id(&id)))
+		DIE("%s is no NCCL", name);
+	CUDA(cudaMalloc(&there, sizeof id));
+	CUDA(cudaMemcpy(there, &id, sizeof id, cudaMemcpyHostToDevice));
+	FERRY(ferryBroadcast(there, there, sizeof id, ferryUint8, 0, crew.comm, (ferryStream_t)crew.stream));
+	CUDA(cudaStreamSynchronize(crew.stream));
+	CUDA(cudaMemcpy(&id, there, sizeof id, cudaMemcpyDeviceToHost));
+	CUDA(cudaFree(there));
+	if (init(&crew.nccl, crew.nranks, id, crew.rank))
+		DIE("ncclCommInitRank of %s failed", name);
+}
+
+static inline void crew_call_nccl(bool gathers, size_t bytes)
+{
+	enum { F32 = 7, SUM = 0 };
+	int failed = gathers ? crew.nccl_allgather(crew.send, crew.receive, bytes / 4 / (size_t)crew.nranks, F32,
+	                                           crew.nccl, crew.stream)
+	                     : crew.nccl_allreduce(crew.send, crew.receive, bytes / 4, F32, SUM, crew.nccl,
+	                                           crew.stream);
+	if (failed)
+		DIE("NCCL's call failed (%d)", failed);
+}
+
 /** AllReduce or AllGather of so many bytes of result, in the crew's stream. */
 static inline void crew_call(bool gathers, size_t bytes)
 {
 	ferryStream_t stream = (ferryStream_t)crew.stream;
-	if (gathers)
+	if (crew.graph)
+		CUDA(cudaGraphLaunch(crew.graph, crew.stream));
+	else if (crew.nccl)
+		crew_call_nccl(gathers, bytes);
+	else if (gathers)
 		FERRY(ferryAllGather(crew.send, crew.receive, bytes / 4 / (size_t)crew.nranks, ferryFloat32, crew.comm,
 		                     stream));
 	else
 		FERRY(ferryAllReduce(crew.send, crew.receive, bytes / 4, ferryFloat32, ferrySum, crew.comm, stream));
+}
+
+/** From now on calls are replays of such a one. */
+static inline void crew_capture(bool gathers, size_t bytes)
+{
+	cudaGraph_t graph;
+	cudaGraphExec_t replayed;
+	crew_call(gathers, bytes); /* what is made at the first call is made */
+	CUDA(cudaStreamSynchronize(crew.stream));
+	CUDA(cudaStreamBeginCapture(crew.stream, cudaStreamCaptureModeRelaxed));
+	crew_call(gathers, bytes);
+	CUDA(cudaStreamEndCapture(crew.stream, &graph));
+	CUDA(cudaGraphInstantiate(&replayed, graph, 0));
+	CUDA(cudaGraphDestroy(graph));
+	crew.graph = replayed;
 }
 
 /** Whether there is a GPU; then the crew is complete, with buffers of `bytes` zeros. */
@@ -114,6 +175,8 @@ static inline bool crew_open(unsigned device_flags, size_t bytes)
 static inline void crew_close(void)
 {
 	CUDA(cudaStreamSynchronize(crew.stream));
+	if (crew.graph)
+		CUDA(cudaGraphExecDestroy(crew.graph));
 	FERRY(ferryCommDestroy(crew.comm));
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ferry-beside: what kernels and calls take from each other. One process per GPU, under ferryrun: kernels of 0.1, 1 and
- * 5 ms that fill every multiprocessor, back to back, and AllReduce of 256 MiB; the kernels' time alone and while calls
- * are under way, the calls' rate alone and while kernels run. In rounds, each against the mean of the two rounds alone
- * around it; of the GPU that loses most, the median over rounds. A kernel is as long as its arithmetic: it loads
- * nothing, and little power.
+ * 5 ms that fill every multiprocessor, back to back, and AllReduce or AllGather of 256 MiB, Ferry's or NCCL's, made one
+ * by one or replayed as a graph; the kernels' time alone and while calls are under way, the calls' rate alone and while
+ * kernels run. In rounds, each against the mean of the two rounds alone around it; of the GPU that loses most, the
+ * median over rounds. A kernel is as long as its arithmetic: it loads nothing, and little power.
  */
 #define CREW_PROGRAM "ferry-beside"
 #include "tests/gpu/crew.cuh"
@@ -28,6 +28,8 @@ static cudaStream_t kernels;
 static float *sink;
 static int blocks;
 static double alone_call_us;
+static bool gathers, nccl, graph; /* what the calls are */
+static double only_ms;            /* of kernels; 0: 0.1, 1 and 5 */
 
 static __global__ void compute(long iterations, float *out)
 {
@@ -66,7 +68,7 @@ static double time_kernels(long iterations, int count, bool beside)
 {
 	crew_agree(0, ferryMax);
 	for (int i = 0; beside && i < (int)(2 * WINDOW_US / alone_call_us) + 3; i++)
-		crew_call(false, BYTES);
+		crew_call(gathers, BYTES);
 	for (int i = 0; i < 1 + (int)(10000.0 * count / WINDOW_US); i++)
 		launch(iterations);
 	double us = time_in(kernels, [=] {
@@ -110,7 +112,7 @@ static double time_calls(long iterations, int batch, bool beside)
 	crew_agree(0, ferryMax);
 	double us = time_in(crew.stream, [=] {
 		for (int i = 0; i < calls; i++)
-			crew_call(false, BYTES);
+			crew_call(gathers, BYTES);
 	});
 	over.store(true, std::memory_order_release);
 	if (beside)
@@ -156,33 +158,61 @@ static void prepare(double *us_per_iteration)
 		*us_per_iteration = time_in(kernels, [] { launch(TRIAL); }) / (double)TRIAL;
 	*us_per_iteration = crew_agree(*us_per_iteration, ferryMax);
 	for (int i = 0; i < 4; i++)
-		crew_call(false, BYTES);
+		crew_call(gathers, BYTES);
 	alone_call_us = 1e4;
 	alone_call_us = time_calls(0, 0, false);
+}
+
+static void usage(FILE *to)
+{
+	fprintf(to, "Usage: ferryrun --fork -n GPUS -- ferry-beside [allreduce|allgather] [nccl] [graph] [MS]\n"
+	            "What kernels that fill the GPU and AllReduce (or AllGather) of 256 MiB take from each other.\n"
+	            "nccl: calls of NCCL (FERRY_NCCL_LIBRARY) instead of Ferry's; graph: replays of a captured "
+	            "call;\nMS: kernels of so many milliseconds (default: of 0.1, then 1, then 5).\n");
+}
+
+static bool read_words(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		gathers |= !strcmp(argv[i], "allgather");
+		nccl |= !strcmp(argv[i], "nccl");
+		graph |= !strcmp(argv[i], "graph");
+		only_ms = atof(argv[i]) > 0 ? atof(argv[i]) : only_ms;
+		if (strcmp(argv[i], "allreduce") && strcmp(argv[i], "allgather") && strcmp(argv[i], "nccl") &&
+		    strcmp(argv[i], "graph") && !(atof(argv[i]) > 0))
+			return false;
+	}
+	return true;
 }
 
 int main(int argc, char **argv)
 {
 	double us_per_iteration;
-	if (argc > 1) {
+	if (!read_words(argc, argv)) {
 		bool help = !strcmp(argv[1], "--help");
-		fprintf(help ? stdout : stderr,
-		        "Usage: ferryrun --fork -n GPUS -- ferry-beside\n"
-		        "What kernels that fill the GPU and AllReduce of 256 MiB take from each other.\n");
+		usage(help ? stdout : stderr);
 		return help ? 0 : 64;
 	}
 	if (ferry_descriptors_fill())
 		DIE("no file for each of the standard descriptors");
 	if (!crew_open(cudaDeviceScheduleAuto, BYTES))
 		return 77;
+	if (nccl)
+		crew_take_nccl();
+	if (graph)
+		crew_capture(gathers, BYTES);
 	prepare(&us_per_iteration);
 	if (!crew.rank)
-		printf("%d ranks; kernels of %d blocks of %d threads back to back, AllReduce of 256 MiB; medians of %d "
+		printf("%d ranks; kernels of %d blocks of %d threads back to back, %s's %s of 256 MiB%s; medians of %d "
 		       "rounds\n%10s %13s %13s %10s %8s %14s %14s %10s\n",
-		       crew.nranks, blocks, THREADS, ROUNDS, "kernels", "alone", "beside", "longer", "", "calls alone",
+		       crew.nranks, blocks, THREADS, nccl ? "NCCL" : "Ferry", gathers ? "AllGather" : "AllReduce",
+		       graph ? ", replayed" : "", ROUNDS, "kernels", "alone", "beside", "longer", "", "calls alone",
 		       "beside", "slower");
 	for (double kernel_ms : {0.1, 1.0, 5.0})
-		compare(kernel_ms, us_per_iteration);
+		if (!only_ms)
+			compare(kernel_ms, us_per_iteration);
+	if (only_ms)
+		compare(only_ms, us_per_iteration);
 	crew_close();
 	return 0;
 }

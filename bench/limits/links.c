@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links between GPUs: copies by one GPU into another's memory, as routers push (PUT). Each push is a stream of the GPU
+ * that pushes, and the GPU's clock times it: one copy goes before those that are timed and one comes behind them, so
+ * that whatever is measured together is at work all the time, and the host has enqueued all before the first one ends.
+ */
+#include "bench/command/sample.h"
+#include "bench/limits/measure.h"
+#include "bench/limits/port.h"
+#include "bench/limits/table.h"
+
+#include <stdio.h>
+
+#define MOST_ROUNDS  3
+#define SMALL        (1ull << 20) /* what fixed costs are measured by */
+#define SMALL_COPIES 64
+
+/* One GPU's copies into the memory of another. */
+struct push {
+	struct port *from, *to;
+	uint64_t at, whole;     /* the part of both buffers, and the length of the copies before and behind */
+	uint64_t bytes;         /* of a copy that is timed */
+	int copies;
+	CUstream stream;
+	CUevent first, last;
+	double rounds[MOST_ROUNDS], us; /* of a copy; us: their median */
+};
+
+static double gbps_of(const struct push *push)
+{
+	return push->us > 0 ? (double)push->bytes / push->us / 1e3 : 0;
+}
+
+/* ---- running ---- */
+
+static ferryResult_t open_push(struct push *push)
+{
+	int least = 0, greatest = 0;
+	ferryResult_t result = port_enter(push->from);
+	if (result)
+		return result;
+	CUresult refused = gpu_driver->CtxGetStreamPriorityRange(&least, &greatest);
+	if (!refused)
+		refused = gpu_driver->StreamCreateWithPriority(&push->stream, CU_STREAM_NON_BLOCKING, greatest);
+	if (!refused)
+		refused = gpu_driver->EventCreate(&push->first, CU_EVENT_DEFAULT);
+	if (!refused)
+		refused = gpu_driver->EventCreate(&push->last, CU_EVENT_DEFAULT);
+	return gpu_good(refused, "making a stream for copies into another GPU's memory");
+}
+
+/* After what it was given is over. */
+static void close_push(struct push *push)
+{
+	if (!push->stream || port_enter(push->from))
+		return;
+	gpu_driver->StreamSynchronize(push->stream);
+	if (push->first)
+		gpu_driver->EventDestroy(push->first);
+	if (push->last)
+		gpu_driver->EventDestroy(push->last);
+	gpu_driver->StreamDestroy(push->stream);
+}
+
+/* Copy 0 goes before those that are timed, the one after `copies` behind them. */
+static CUresult enqueue(const struct push *push, int copy)
+{
+	bool timed = copy >= 1 && copy <= push->copies;
+	uint64_t bytes = timed ? push->bytes : push->whole;
+	uint64_t at = push->at + (timed ? (uint64_t)(copy - 1) * bytes % push->whole : 0);
+	CUresult refused = copy == 1 ? gpu_driver->EventRecord(push->first, push->stream) : CUDA_SUCCESS;
+	if (!refused)
+		refused = gpu_driver->MemcpyDtoDAsync(push->to->down.memory + at, push->from->up.memory + at, bytes,
+		                                      push->stream);
+	if (!refused && copy == push->copies)
+		refused = gpu_driver->EventRecord(push->last, push->stream);
+	return refused;
+}
+
+/* Copy by copy over all pushes, which thereby begin within a copy's time of each other. */
+static ferryResult_t run_round(struct push *pushes, int count, int round)
+{
+	CUresult refused = CUDA_SUCCESS;
+	ferryResult_t result = ferrySuccess;
+	for (int copy = 0; copy <= pushes->copies + 1 && !refused && !result; copy++)
+		for (int i = 0; i < count && !refused && !result; i++)
+			if (!(result = port_enter(pushes[i].from)))
+				refused = enqueue(&pushes[i], copy);
+	for (int i = 0; i < count && !result; i++) {
+		struct push *push = &pushes[i];
+		float ms = 0;
+		result = port_enter(push->from);
+		CUresult ended = result ? CUDA_SUCCESS : gpu_driver->StreamSynchronize(push->stream);
+		refused = refused ? refused : ended;
+		if (!refused && !result)
+			refused = gpu_driver->EventElapsedTime(&ms, push->first, push->last);
+		push->rounds[round] = ms * 1e3 / push->copies;
+	}
+	return result ? result : gpu_good(refused, "copying from one GPU into another's memory");
+}
+
+/* Runs them all at once; then each has its `us`. */
+static ferryResult_t run(struct push *pushes, int count, bool quick)
+{
+	int rounds = quick ? 1 : MOST_ROUNDS;
+	ferryResult_t result = ferrySuccess;
+	for (int i = 0; i < count && !result; i++)
+		result = open_push(&pushes[i]);
+	for (int round = 0; round < rounds && !result; round++)
+		result = run_round(pushes, count, round);
+	for (int i = 0; i < count; i++) {
+		pushes[i].us = sample_summarize(pushes[i].rounds, (size_t)rounds).median;
+		close_push(&pushes[i]);
+	}
+	return result;
+}
+
+/* ---- what is measured ---- */
+
+static bool reaches(const struct port *from, const struct port *to)
+{
+	return from->peers >> to->index & 1;
+}
+
+static struct push long_push(struct port *from, struct port *to, bool quick)
+{
+	return (struct push){
+	        .from = from, .to = to, .whole = PORT_BUFFER, .bytes = PORT_BUFFER, .copies = quick ? 2 : 4};
+}
+
+static ferryResult_t measure_link(struct port *from, struct port *to, struct ferry_limits *limits)
+{
+	struct ferry_limits_link *link = &limits->links[limits->nlinks];
+	struct push push = long_push(from, to, limits->quick), small = push;
+	small.bytes = SMALL;
+	small.copies = SMALL_COPIES;
+	limits_progress("GPU %d into GPU %d", from->index, to->index);
+	ferryResult_t result = run(&push, 1, limits->quick);
+	if (!result)
+		result = run(&small, 1, limits->quick);
+	if (result)
+		return result;
+	double overhead = small.us - push.us * SMALL / PORT_BUFFER;
+	*link = (struct ferry_limits_link){.from = from->index,
+	                                   .to = to->index,
+	                                   .alone = gbps_of(&push),
+	                                   .overhead_us = overhead > 0 ? overhead : 0};
+	limits->nlinks++;
+	return ferrySuccess;
+}
+
+static struct ferry_limits_link *link_of(struct ferry_limits *limits, int from, int to)
+{
+	for (int i = 0; i < limits->nlinks; i++)
+		if (limits->links[i].from == from && limits->links[i].to == to)
+			return &limits->links[i];
+	return NULL;
+}
+
+/* Both ways of a pair at once. */
+static ferryResult_t measure_pair(struct port *one, struct port *other, struct ferry_limits *limits)
+{
+	struct push pushes[] = {long_push(one, other, limits->quick), long_push(other, one, limits->quick)};
+	limits_progress("GPUs %d and %d into each other", one->index, other->index);
+	ferryResult_t result = run(pushes, 2, limits->quick);
+	if (result)
+		return result;
+	link_of(limits, one->index, other->index)->both = gbps_of(&pushes[0]);
+	link_of(limits, other->index, one->index)->both = gbps_of(&pushes[1]);
+	return ferrySuccess;
+}
+
+/* Everybody into everybody, each pair in its own part of the buffers. */
+static ferryResult_t measure_all_at_once(struct port *ports, struct ferry_limits *limits)
+{
+	static struct push pushes[FERRY_LIMITS_LINKS];
+	int count = 0, others = limits->ngpus - 1;
+	uint64_t part = PORT_BUFFER / (uint64_t)others / SMALL * SMALL;
+	for (int from = 0; from < limits->ngpus; from++)
+		for (int next = 0; next < others; next++) {
+			struct port *to = &ports[(from + 1 + next) % limits->ngpus];
+			if (!reaches(&ports[from], to))
+				continue;
+			pushes[count] = long_push(&ports[from], to, limits->quick);
+			pushes[count].at = (uint64_t)next * part;
+			pushes[count].whole = pushes[count].bytes = part;
+			count++;
+		}
+	limits_progress("all GPUs into each other");
+	ferryResult_t result = run(pushes, count, limits->quick);
+	for (int i = 0; i < count && !result; i++)
+		limits->gpus[pushes[i].from->index].push += gbps_of(&pushes[i]);
+	return result;
+}
+
+static ferryResult_t find_peers(struct port *ports, int nports)
+{
+	ferryResult_t result = ferrySuccess;
+	for (int from = 0; from < nports; from++)
+		for (int to = 0; to < nports && !result; to++) {
+			bool reached = false;
+			if (to != from)
+				result = port_reach(&ports[from], &ports[to], &reached);
+			ports[from].peers |= (uint32_t)reached << to;
+		}
+	return result;
+}
+
+ferryResult_t limits_measure_links(struct port *ports, struct ferry_limits *limits)
+{
+	ferryResult_t result = find_peers(ports, limits->ngpus);
+	for (int from = 0; from < limits->ngpus; from++)
+		for (int to = 0; to < limits->ngpus && !result; to++)
+			if (reaches(&ports[from], &ports[to]))
+				result = measure_link(&ports[from], &ports[to], limits);
+	for (int one = 0; one < limits->ngpus; one++)
+		for (int other = one + 1; other < limits->ngpus && !result; other++)
+			if (reaches(&ports[one], &ports[other]) && reaches(&ports[other], &ports[one]))
+				result = measure_pair(&ports[one], &ports[other], limits);
+	if (!result && limits->nlinks)
+		return measure_all_at_once(ports, limits);
+	if (!result)
+		snprintf(limits->no_links, sizeof limits->no_links, "%s",
+		         limits->ngpus == 1 ? "one GPU" : "the driver says that no GPU reaches another's memory");
+	return result;
+}

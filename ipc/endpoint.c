@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/endpoint.h"
+
+#include "ipc/descriptors.h"
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+ferryResult_t ferry_endpoint_check_peer(int connection)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof peer;
+	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
+	if (peer.uid != geteuid() && peer.uid != 0)
+		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid,
+		                  peer.uid, geteuid());
+	return ferrySuccess;
+}
+
+static ferryResult_t check_directory(const char *path, bool make)
+{
+	struct stat status;
+	if (make && mkdir(path, 0700) && errno != EEXIST)
+		return ferry_fail(ferrySystemError,
+		                  "making the socket directory %s (FERRY_SOCKET_DIR names another): %s", path,
+		                  strerror(errno));
+	if (stat(path, &status))
+		return !make && errno == ENOENT
+		               ? ferrySuccess
+		               : ferry_fail(ferrySystemError, "the socket directory %s: %s", path, strerror(errno));
+	if (!S_ISDIR(status.st_mode))
+		return ferry_fail(ferrySystemError, "the socket directory %s is not a directory", path);
+	if (status.st_uid != geteuid() && status.st_uid != 0)
+		return ferry_fail(ferryRefused,
+		                  "%s belongs to uid %u, not to %u: whoever owns it could pose as the router "
+		                  "(FERRY_SOCKET_DIR names another directory)",
+		                  path, status.st_uid, geteuid());
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_endpoint_directory(char *path, size_t bytes, bool make)
+{
+	const char *given = ferry_env("FERRY_SOCKET_DIR"), *runtime = ferry_env("XDG_RUNTIME_DIR");
+	int written;
+	if (given)
+		written = snprintf(path, bytes, "%s", given);
+	else if (runtime && access(runtime, W_OK) == 0)
+		written = snprintf(path, bytes, "%s/ferry", runtime);
+	else if (access("/run/ferry", W_OK) == 0 || access("/run", W_OK) == 0)
+		written = snprintf(path, bytes, "/run/ferry");
+	else
+		written = snprintf(path, bytes, "/tmp/ferry-%u", (unsigned)geteuid());
+	/* The file names in it take up to 48 bytes more; sun_path holds 108. */
+	if (written < 0 || (size_t)written >= bytes || written > 59)
+		return ferry_fail(ferryInvalidArgument,
+		                  "socket directory \"%.200s\" of %s has %d bytes; at most 59 fit a socket's path",
+		                  given ? given : runtime, given ? "FERRY_SOCKET_DIR" : "XDG_RUNTIME_DIR", written);
+	return check_directory(path, make);
+}
+
+/* A path that starts with '@' is a name in Linux's abstract namespace: it goes when its last socket does. */
+static ferryResult_t address_of(const char *path, struct sockaddr_un *address, socklen_t *bytes)
+{
+	memset(address, 0, sizeof *address);
+	address->sun_family = AF_UNIX;
+	if (strlen(path) >= sizeof address->sun_path)
+		return ferry_fail(ferryInvalidArgument, "socket path \"%s\" has %zu bytes, at most %zu fit", path,
+		                  strlen(path), sizeof address->sun_path - 1);
+	memcpy(address->sun_path, path, strlen(path) + 1);
+	*bytes = (socklen_t)sizeof *address;
+	if (path[0] == '@') {
+		address->sun_path[0] = '\0';
+		*bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t new_socket(int *descriptor)
+{
+	*descriptor = ferry_descriptor_above(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	return *descriptor >= 0
+	               ? ferrySuccess
+	               : ferry_fail(ferrySystemError, "socket: %s%s", strerror(errno), ferry_descriptors_hint(errno));
+}
+
+/*
+ * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
+ */
+static ferryResult_t bind_alone(int listener, const char *path, const struct sockaddr_un *address, socklen_t bytes)
+{
+	char lock_path[sizeof address->sun_path + 8];
+	int probe;
+	snprintf(lock_path, sizeof lock_path, "%s.lock", path);
+	int lock = open(lock_path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	if (lock < 0 || flock(lock, LOCK_EX)) {
+		ferryResult_t result = ferry_fail(ferrySystemError,
+		                                  "locking %s: %s (FERRY_SOCKET_DIR names another directory)",
+		                                  lock_path, strerror(errno));
+		if (lock >= 0)
+			close(lock);
+		return result;
+	}
+	struct stat there;
+	ferryResult_t result = ferry_endpoint_connect(path, &probe);
+	bool nobody = ferry_endpoint_nobody(result);
+	if (!result) {
+		close(probe);
+		result = ferry_fail(ferryInvalidUsage, "a router already answers on %s", path);
+	} else if (!lstat(path, &there) && !S_ISSOCK(there.st_mode)) {
+		result = ferry_fail(
+		        ferrySystemError,
+		        "%s is there and no socket: remove it, or name another directory (FERRY_SOCKET_DIR)", path);
+	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
+		result = ferrySuccess;
+		unlink(path);
+		mode_t mask = umask(0177);
+		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
+			result = ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(errno));
+		umask(mask);
+	}
+	close(lock);
+	return result;
+}
+
+ferryResult_t ferry_endpoint_listen(const char *path, int *listener)
+{
+	struct sockaddr_un address;
+	socklen_t bytes = 0;
+	ferryResult_t result = address_of(path, &address, &bytes);
+	if (result || (result = new_socket(listener)))
+		return result;
+	if (path[0] != '@')
+		result = bind_alone(*listener, path, &address, bytes);
+	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
+		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s",
+		                    path, strerror(errno));
+	if (result)
+		close(*listener);
+	return result;
+}
+
+/*
+ * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has
+ * not accepted yet has to ask again and again: there is nothing to poll for.
+ */
+static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes,
+                             struct ferry_patience *patience)
+{
+	int flags = fcntl(made, F_GETFL), pause = 1;
+	fcntl(made, F_SETFL, flags | O_NONBLOCK);
+	while (connect(made, (const struct sockaddr *)address, bytes)) {
+		int error = errno;
+		if (error == EINTR)
+			continue;
+		if (error != EAGAIN || ferry_patience_is_over(patience))
+			return error;
+		poll(NULL, 0, pause);
+		pause = 2 * pause < FERRY_PATIENCE_GLANCE_MS ? 2 * pause : FERRY_PATIENCE_GLANCE_MS;
+	}
+	fcntl(made, F_SETFL, flags);
+	return 0;
+}
+
+static bool is_nobody(int error)
+{
+	return error == ECONNREFUSED || error == ENOENT;
+}
+
+static ferryResult_t say_refused(const char *path, int error, const struct ferry_patience *patience)
+{
+	if (patience->given_up && atomic_load(patience->given_up))
+		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
+	if (error == EAGAIN && !patience->seconds)
+		return ferry_fail(ferryRemoteError, "the router on %s takes no connection now", path);
+	if (error == EAGAIN)
+		return ferry_fail(ferryRemoteError,
+		                  "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
+		                  patience->seconds);
+	if (is_nobody(error))
+		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
+	return ferry_fail(ferrySystemError, "connecting to %s: %s%s", path, strerror(error),
+	                  error == EACCES || error == EPERM
+	                          ? " (another user's? FERRY_SOCKET_DIR names another directory)"
+	                          : "");
+}
+
+/* Sets errno as ferry_endpoint_nobody reads it. */
+ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_patience *patience)
+{
+	struct sockaddr_un address;
+	socklen_t bytes = 0;
+	int made;
+	ferryResult_t result = address_of(path, &address, &bytes);
+	if (result || (result = new_socket(&made)))
+		return result;
+	int error = connect_patiently(made, &address, bytes, patience);
+	if (error)
+		result = say_refused(path, error, patience);
+	/* both ends look: an abstract name can be taken by anybody on the machine */
+	else if ((result = ferry_endpoint_check_peer(made)))
+		ferry_fail(result, "the router on %s: %s (FERRY_SOCKET_DIR names another directory)", path,
+		           ferry_last_message());
+	if (result)
+		close(made);
+	else
+		*connection = made;
+	errno = error;
+	return result;
+}
+
+bool ferry_endpoint_nobody(ferryResult_t result)
+{
+	return result == ferrySystemError && is_nobody(errno);
+}
+
+ferryResult_t ferry_endpoint_connect(const char *path, int *connection)
+{
+	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
+	return ferry_endpoint_connect_within(path, connection, &patience);
+}
+
+ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection)
+{
+	struct ferry_patience patience = ferry_patience_for(0, NULL);
+	return ferry_endpoint_connect_within(path, connection, &patience);
+}
+
+ferryResult_t ferry_endpoint_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up)
+{
+	long seconds;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
+	if (result)
+		return result;
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
+	return ferry_endpoint_connect_within(path, connection, &patience);
+}
+
+bool ferry_endpoint_closed(int connection)
+{
+	struct pollfd entry = {connection, POLLRDHUP, 0};
+	return poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/fabrics.h"
+
+#include "ipc/environment.h"
+#include "ipc/host_links.h"
+#include "ipc/rankset.h"
+#include "rank-lib/program/shares.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOOK_US 100000
+
+static const char *const names[FERRY_NUM_FABRICS] = {"host", "peer"};
+
+/* ---- settings ---- */
+
+/* The fabric that the text begins with, up to one of the ends; *next is behind it. -1: none. */
+static int read_name(const char *text, const char *ends, const char **next)
+{
+	for (int fabric = 0; fabric < FERRY_NUM_FABRICS; fabric++) {
+		size_t length = strlen(names[fabric]);
+		if (strncmp(text, names[fabric], length) || (text[length] && !strchr(ends, text[length])))
+			continue;
+		*next = text + length;
+		return fabric;
+	}
+	return -1;
+}
+
+static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
+{
+	const char *text = ferry_env("FERRY_FABRICS"), *next = text;
+	fabrics->named = text;
+	while (next) {
+		const char *at = next;
+		int fabric = read_name(at, ",", &next);
+		if (fabric < 0 || fabrics->wanted[fabric])
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_FABRICS=%s: host, peer, or both with a comma between, at \"%s\"", text,
+			                  at);
+		fabrics->wanted[fabric] = true;
+		next = *next ? next + 1 : NULL;
+	}
+	return ferrySuccess;
+}
+
+/* The shares of all fabrics, of which there are two: host=A,peer=B, or one of them. */
+static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
+{
+	const char *text = ferry_env("FERRY_SHARES"), *next = text;
+	double shares[FERRY_NUM_FABRICS] = {-1, -1};
+	fabrics->host_share = -1;
+	while (next) {
+		const char *at = next;
+		char *end = NULL;
+		int fabric = read_name(at, "=", &next);
+		double share = fabric >= 0 && *next == '=' ? strtod(next + 1, &end) : -1;
+		if (!end || end == next + 1 || !(share >= 0 && share <= 1) || shares[fabric] >= 0 ||
+		    (*end && *end != ','))
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_SHARES=%s: host=SHARE,peer=SHARE, from 0 to 1, at \"%s\"", text, at);
+		shares[fabric] = share;
+		next = *end ? end + 1 : NULL;
+	}
+	if (!text)
+		return ferrySuccess;
+	double host = shares[FERRY_FABRIC_HOST], peer = shares[FERRY_FABRIC_PEER];
+	if (host >= 0 && peer >= 0 && (host + peer < 0.999 || host + peer > 1.001))
+		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, host + peer);
+	fabrics->host_share = host >= 0 ? host : 1 - peer;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
+{
+	ferryResult_t result = read_fabrics(fabrics);
+	return result ? result : read_shares(fabrics);
+}
+
+/* ---- which there are ---- */
+
+static _Atomic uint32_t *mover_of(const struct ferry_rank *rank, int other)
+{
+	return &ferry_rank_line(&rank->shared, (uint32_t)other)->mover;
+}
+
+void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover)
+{
+	const struct ferry_rank *rank = fabrics->rank;
+	atomic_store_explicit(mover_of(rank, rank->self), mover, memory_order_release);
+	ferry_full_fence(); /* of two ranks that tell together, at least one sees that both have */
+	for (int other = 0; other < rank->nranks; other++)
+		ferry_doorbell_ring(&ferry_rank_line(&rank->shared, (uint32_t)other)->app);
+}
+
+/* Bit r: rank r has not told who moves its data. */
+static uint64_t untold(const struct ferry_rank *rank)
+{
+	uint64_t ranks = 0;
+	for (int other = 0; other < rank->nranks; other++)
+		if (!atomic_load_explicit(mover_of(rank, other), memory_order_acquire))
+			ranks |= 1ull << other;
+	return ranks;
+}
+
+static ferryResult_t wait_for_all(struct ferry_rank *rank)
+{
+	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
+	while (1) {
+		uint32_t ticket = ferry_doorbell_prepare(bell);
+		bool failed = ferry_rank_failed(rank), told = !untold(rank);
+		if (told || failed) {
+			ferry_doorbell_cancel(bell);
+			return told ? ferrySuccess : ferry_rank_say_failed(rank);
+		}
+		ferry_doorbell_wait(bell, ticket, LOOK_US);
+		ferry_rank_check_sockets(rank);
+	}
+}
+
+/* All ranks' data is moved so. */
+static bool all_are(const struct ferry_rank *rank, enum ferry_mover_kind mover)
+{
+	for (int other = 0; other < rank->nranks; other++)
+		if (atomic_load_explicit(mover_of(rank, other), memory_order_relaxed) != mover)
+			return false;
+	return true;
+}
+
+/* Of ranks whose routers move the data: pushes are as fast as each other as far as the driver tells. */
+static bool find_gpu_links(struct ferry_fabrics *fabrics)
+{
+	const struct ferry_rank *rank = fabrics->rank;
+	bool all = true;
+	for (int from = 0; from < rank->nranks; from++) {
+		uint32_t domain = rank->shared.rank_domain[from];
+		uint64_t reach = atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from],
+		                                      memory_order_relaxed);
+		for (int to = 0; to < rank->nranks; to++) {
+			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
+			all &= reach >> to & 1;
+		}
+	}
+	return all;
+}
+
+/* Of host devices: those that are modelled, else all are memory. */
+static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
+{
+	struct ferry_host_links machine;
+	uint32_t nranks = (uint32_t)fabrics->rank->nranks;
+	ferryResult_t result = ferry_host_links_load(&machine);
+	fabrics->speeds = !result && machine.peers;
+	if (fabrics->speeds)
+		return ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, &fabrics->links);
+	for (uint32_t from = 0; !result && from < nranks; from++)
+		for (uint32_t to = 0; to < nranks; to++)
+			fabrics->links.speed[from][to] = to == from ? 0 : 1;
+	return result;
+}
+
+static ferryResult_t settle(struct ferry_fabrics *fabrics)
+{
+	ferryResult_t result = wait_for_all(fabrics->rank);
+	if (result)
+		return result;
+	if (all_are(fabrics->rank, FERRY_MOVER_ROUTER)) {
+		fabrics->peers = fabrics->able = find_gpu_links(fabrics);
+	} else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES)) {
+		result = find_host_links(fabrics);
+		fabrics->able = !result;
+		fabrics->peers = fabrics->able && fabrics->named; /* else programs alone that ask for it */
+	}
+	if (result)
+		return result;
+	fabrics->settled = true;
+	return ferrySuccess;
+}
+
+/* ---- what each carries ---- */
+
+static bool peers_take(enum ferry_collective collective)
+{
+	return !ferry_collective_reduces(collective) && collective != FERRY_ALLTOALLV;
+}
+
+/*
+ * How many blocks the busiest device sends or receives. Chains and trees of a Broadcast hand on the whole as it comes.
+ */
+static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
+{
+	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
+}
+
+/* Whether peers may carry anything, and can. */
+static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
+{
+	bool unwanted = fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+	*can = false;
+	if (unwanted || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
+		return ferrySuccess;
+	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
+	if (!result && !fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and not all ranks' devices can push into "
+		                                       "each other's memory");
+	*can = !result && fabrics->peers;
+	return result;
+}
+
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < program->nstatements && !result; i++) {
+		const struct ferry_statement *put = &program->statements[i];
+		if (put->opcode != FERRY_PUT)
+			continue;
+		if (!fabrics->settled && (result = settle(fabrics)))
+			return result;
+		if (!fabrics->able || !(fabrics->links.speed[put->rank][put->peer] > 0))
+			result = ferry_fail(ferryProgramError,
+			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
+			                    program->name, put->line, put->rank, put->peer);
+	}
+	return result;
+}
+
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
+{
+	return ask_peers(fabrics, puts);
+}
+
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
+                                   size_t element, uint64_t *host)
+{
+	bool can;
+	*host = count;
+	if (!peers_take(collective))
+		return ferrySuccess;
+	ferryResult_t result = ask_peers(fabrics, &can);
+	if (result || !can)
+		return result;
+	uint32_t blocks = blocks_of(collective, (uint32_t)fabrics->rank->nranks);
+	if (fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
+		*host = 0;
+	else if (fabrics->host_share >= 0)
+		*host = (uint64_t)((double)count * fabrics->host_share);
+	else
+		*host = ferry_share_of_host(fabrics->costs, count * element, blocks) / element;
+	return ferrySuccess;
+}
+
+/* ---- shown ---- */
+
+static void print_links(const struct ferry_fabrics *fabrics, FILE *out)
+{
+	int nranks = fabrics->rank->nranks, pairs = 0;
+	float slowest = 0, fastest = 0;
+	for (int from = 0; from < nranks; from++)
+		for (int to = 0; to < nranks; to++) {
+			float speed = fabrics->links.speed[from][to];
+			if (!(speed > 0))
+				continue;
+			slowest = !pairs || speed < slowest ? speed : slowest;
+			fastest = speed > fastest ? speed : fastest;
+			pairs++;
+		}
+	fprintf(out, ", links %d of %d", pairs, nranks * (nranks - 1));
+	if (pairs && fabrics->speeds)
+		fprintf(out, " of %g to %g GB/s", (double)slowest, (double)fastest);
+	if (fabrics->costs->push > 0)
+		fprintf(out, ", a GPU pushes %g GB/s and moves %g by the host (ferry-perf limits)",
+		        fabrics->costs->push, fabrics->costs->host);
+}
+
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out)
+{
+	double share = count ? (double)host / (double)count : 1;
+	fprintf(out, ", fabrics");
+	if (host || !count)
+		fprintf(out, " %s=%.4g", names[FERRY_FABRIC_HOST], share);
+	if (host < count)
+		fprintf(out, "%s%s=%.4g", host ? "," : " ", names[FERRY_FABRIC_PEER], 1 - share);
+	if (fabrics->settled)
+		print_links(fabrics, out);
+}

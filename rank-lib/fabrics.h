@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The fabrics of a communicator: the host (staging and routers) and the peers' memory (pushes from device to device),
+ * which of them its ranks have, and what each carries of a call. All ranks come to the same answers, from what is the
+ * same for all: the environment, the limits' file, and what ranks and routers have written into the arenas.
+ */
+#ifndef FERRY_RANK_LIB_FABRICS_H
+#define FERRY_RANK_LIB_FABRICS_H
+
+#include "rank-lib/program/program.h"
+#include "rank-lib/rank.h"
+
+#include <stdio.h>
+
+enum ferry_fabric { FERRY_FABRIC_HOST, FERRY_FABRIC_PEER, FERRY_NUM_FABRICS };
+
+struct ferry_fabrics {
+	/* constant, from who makes the communicator; costs: of GPUs, without rates where they are not read */
+	struct ferry_rank *rank;
+	const struct ferry_costs *costs;
+	bool named, wanted[FERRY_NUM_FABRICS]; /* FERRY_FABRICS; named: it is set */
+	double host_share;                     /* FERRY_SHARES; below 0: not set */
+	uint64_t stall_ns;
+	/* once settled */
+	bool settled, able, peers; /* able: there are links; peers: calls take them */
+	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
+	struct ferry_links links;
+};
+
+/** Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected. */
+ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
+
+/** Tells the other ranks who moves this one's data. */
+void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover);
+
+/**
+ * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
+ * and the links if it is settled which there are.
+ */
+void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uint64_t count, FILE *out);
+
+/**
+ * What the fabrics carry of each block of `count` elements: *host, and the rest the peers, whose program would be of
+ * this collective. Waits, the first time, until all ranks have told. Under the communicator's lock. Errors: the job has
+ * failed meanwhile.
+ */
+ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
+                                   size_t element, uint64_t *host);
+
+/** Whether this program's PUTs have links. ferryProgramError, with the line, if not; waits and errors as above. */
+ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program);
+
+/* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
+#define FERRY_EAGER_BYTES (64u << 10)
+
+/** Whether longer messages are pushed. The same on all ranks, waits and errors as above. */
+ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
+
+#endif

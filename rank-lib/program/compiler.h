@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A plan in the making, which compile.c gives to instructions.c and to edges.c: what all parts of the call have
+ * together, and what each has of its own, a program and which elements of every block it moves. One thread's.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_COMPILER_H
+#define FERRY_RANK_LIB_PROGRAM_COMPILER_H
+
+#include "rank-lib/program/versions.h"
+
+struct ferry_growing {
+	void *items;
+	uint32_t count, capacity;
+};
+
+struct ferry_compiler {
+	const struct ferry_compile_options *options;
+	bool failed;         /* out of memory; looked at once at the end of each stage */
+	struct ferry_growing instrs, edges, sources;
+	struct ferry_growing origins; /* of instructions, for people */
+	uint32_t *last_edge; /* per instruction and kind of lag: one more than who got an edge to it last */
+	struct ferry_plan head;
+	uint64_t longest;    /* bytes of the longest chunk that has windows, or of all if none has */
+	uint32_t guard;      /* slots of a window that a copy engine leaves alone behind the cores that read it */
+};
+
+struct ferry_part {
+	struct ferry_compiler *compiler;
+	const struct ferry_program *program;
+	uint64_t first, count; /* elements of every block; 0 for alltoallv */
+	struct ferry_versions versions;
+	bool *absorbed, *waited;  /* per value */
+	bool *raw;                /* per value: one rank's input, unchanged since its D2H */
+	uint32_t *root;           /* per value: the value that it ends up in; itself if not absorbed */
+	/* per statement: its instruction, or the one it is part of; of PUTs the LAND is next */
+	uint32_t *instr_of;
+	uint64_t *window_offset;  /* per value */
+	uint32_t *stack;          /* per value: scratch */
+	/* D2Hs, and PUTs that do not forward, by (rank, send chunk), and the next of the same */
+	uint32_t *sender_first, *sender_next;
+};
+
+/** One more item of `item` bytes, zero; NULL without memory, and the compiler has failed. */
+void *ferry_compiler_grow(struct ferry_compiler *compiler, struct ferry_growing *list, size_t item);
+
+static inline struct ferry_instr *ferry_compiler_instr(const struct ferry_compiler *compiler, uint32_t index)
+{
+	return (struct ferry_instr *)compiler->instrs.items + index;
+}
+
+static inline struct ferry_instr_origin *ferry_compiler_origin(const struct ferry_compiler *compiler, uint32_t index)
+{
+	return (struct ferry_instr_origin *)compiler->origins.items + index;
+}
+
+/** Bytes of a chunk of the part, and where it lies in the user's buffer; 0 for alltoallv. */
+uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk);
+uint64_t ferry_part_chunk_offset(const struct ferry_part *part, uint32_t chunk);
+
+#endif

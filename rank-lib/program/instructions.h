@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A part's statements as instructions: compile.c calls these, in this order, with the part's windows placed between.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_INSTRUCTIONS_H
+#define FERRY_RANK_LIB_PROGRAM_INSTRUCTIONS_H
+
+#include "rank-lib/program/compiler.h"
+
+/** Finds the values that disappear into another's REDUCE, and those that are one rank's input. */
+void ferry_part_absorb(struct ferry_part *part);
+
+/**
+ * Adds the part's instructions, and copies for output that is a rank's own input. Errors: ferryProgramError where
+ * premulsum would scale nothing; without memory the compiler has failed.
+ */
+ferryResult_t ferry_part_emit(struct ferry_part *part);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What part of a call the host carries where peers carry the rest: arithmetic from the rates that `ferry-perf limits`
+ * has measured, the same on all ranks. No state.
+ */
+#ifndef FERRY_RANK_LIB_PROGRAM_SHARES_H
+#define FERRY_RANK_LIB_PROGRAM_SHARES_H
+
+#include "rank-lib/program/limits.h"
+
+#define FERRY_SHARE_ROUND 4096u /* parts end at pages, as far as blocks begin there */
+
+/**
+ * Bytes of each block of `bytes` that the host carries so that it ends when the peers do; a multiple of
+ * FERRY_SHARE_ROUND, at most `bytes`. `blocks`: how many of those the busiest device sends, or receives. 0: peers alone
+ * are as fast, or a rate has not been measured.
+ */
+uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, uint32_t blocks);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of `ferry-perf limits` about links between GPUs, over the double of the driver. No rate means anything. */
+#include "rank-lib/program/limits.h"
+#include "tests/commands.h"
+
+#include <stdbool.h>
+
+static struct ferry_limits limits;
+static char output[1 << 16];
+
+/* With the environment in front; then `limits` and `output` are what it wrote. */
+static void measure(const char *environment)
+{
+	char command[1024], file[96];
+	bool found;
+	snprintf(file, sizeof file, "%s/limits.json", directory);
+	snprintf(command, sizeof command, "FERRY_CUDA_LIBRARY=%s %s %s limits --quick --json %s 2>&1",
+	         FAKE_CUDA_LIBRARY, environment, FERRY_PERF, file);
+	int code = run(command, output, sizeof output);
+	if (code)
+		fail_msg("%s: %d\n%s", command, code, output);
+	setenv("FERRY_LIMITS", file, 1);
+	assert_int_equal(ferry_limits_load(&limits, &found), ferrySuccess);
+	assert_true(found);
+	unlink(file);
+}
+
+static void each_pair_that_reaches_each_other_is_measured_both_ways(void **state)
+{
+	(void)state;
+	int seen[3][3] = {{0}};
+	measure("FAKE_CUDA_DEVICES=3");
+	assert_int_equal(limits.ngpus, 3);
+	assert_int_equal(limits.nlinks, 6);
+	for (int i = 0; i < limits.nlinks; i++) {
+		const struct ferry_limits_link *link = &limits.links[i];
+		assert_in_range(link->from, 0, 2);
+		assert_in_range(link->to, 0, 2);
+		seen[link->from][link->to]++;
+		assert_true(link->alone > 0 && link->both > 0 && link->overhead_us >= 0);
+	}
+	for (int from = 0; from < 3; from++) {
+		for (int to = 0; to < 3; to++)
+			assert_int_equal(seen[from][to], from != to);
+		assert_true(limits.gpus[from].push > 0);
+	}
+	assert_non_null(strstr(output, "Copies from GPU to GPU"));
+	assert_non_null(strstr(output, "from GPU 2"));
+	assert_null(strstr(output, "not measured"));
+}
+
+static void what_has_no_links_says_why(void **state)
+{
+	(void)state;
+	static const char *const cases[][2] = {
+	        {"FAKE_CUDA_DEVICES=1", "not measured: one GPU"},
+	        {"FAKE_CUDA_DEVICES=2 FAKE_CUDA_PEERS=0", "not measured: the driver says that no GPU reaches"}};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		measure(cases[i][0]);
+		assert_int_equal(limits.nlinks, 0);
+		assert_true(limits.gpus[0].push == 0);
+		if (!strstr(output, cases[i][1]))
+			fail_msg("no \"%s\" in:\n%s", cases[i][1], output);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(each_pair_that_reaches_each_other_is_measured_both_ways),
+	        TEST(what_has_no_links_says_why),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
