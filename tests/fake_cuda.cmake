@@ -47,6 +47,13 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
+  # And with calls that they push from GPU to GPU.
+  foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving)
+    add_test(NAME ${suite}_pushed COMMAND ${suite})
+    set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
+      ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")
+  endforeach()
+
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(cuda_export SOURCES ${device}/open.c ${device}/host.c ${device}/host_stream.c

@@ -15,6 +15,16 @@
 static CUcontext contexts[FERRY_MAX_RANKS];
 static int open_gangs; /* of the test */
 
+bool places_gather(void)
+{
+	return getenv("FERRY_TEST_PUSHES");
+}
+
+static size_t outputs(const struct place *place)
+{
+	return places_gather() ? place->count * (size_t)place->nranks : place->count;
+}
+
 void doze(int milliseconds)
 {
 	nanosleep(&(struct timespec){milliseconds / 1000, milliseconds % 1000 * 1000000l}, NULL);
@@ -130,7 +140,7 @@ void place_open(struct place *place, int device, int rank, int nranks, size_t co
 	place_enter(place);
 	CU(cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING));
 	place->input = open_buffer(&place->memory[0], count * sizeof(uint32_t));
-	place->output = open_buffer(&place->memory[1], count * sizeof(uint32_t));
+	place->output = open_buffer(&place->memory[1], outputs(place) * sizeof(uint32_t));
 }
 
 void place_close(struct place *place)
@@ -139,7 +149,7 @@ void place_close(struct place *place)
 	if (place->stream && place->stream != CU_STREAM_PER_THREAD)
 		CU(cuStreamDestroy(place->stream));
 	for (int which = 0; which < 2; which++)
-		close_buffer(place->memory[which], place->count * sizeof(uint32_t));
+		close_buffer(place->memory[which], (which ? outputs(place) : place->count) * sizeof(uint32_t));
 }
 
 void places_open(struct place *places, const struct gang *gang, size_t count)
@@ -171,10 +181,24 @@ static void write_input(void *argument)
 		input[i] = element((uint32_t)place->rank, place->round, i);
 }
 
+static void judge_gathered(struct place *place)
+{
+	uint32_t *output = fake_cuda_reach(place->output);
+	for (int rank = 0; rank < place->nranks; rank++)
+		for (size_t i = 0; i < place->count; i++)
+			place->wrong += *output++ != element((uint32_t)rank, place->round, i);
+	memset(fake_cuda_reach(place->output), 0, outputs(place) * sizeof *output);
+	place->round++;
+}
+
 static void judge_output(void *argument)
 {
 	struct place *place = argument;
 	uint32_t *output = fake_cuda_reach(place->output);
+	if (places_gather()) {
+		judge_gathered(place);
+		return;
+	}
 	for (size_t i = 0; i < place->count; i++) {
 		uint32_t sum = 0;
 		for (int rank = 0; rank < place->nranks; rank++)
@@ -190,10 +214,17 @@ void place_write(struct place *place)
 	CU(fake_cuda_launch(place->stream, write_input, place));
 }
 
+ferryResult_t place_try(const struct place *place, ferryComm_t comm)
+{
+	void *input = pointer_of(place->input), *output = pointer_of(place->output);
+	ferryStream_t stream = (ferryStream_t)place->stream;
+	return places_gather() ? ferryAllGather(input, output, place->count, ferryUint32, comm, stream)
+	                 : ferryAllReduce(input, output, place->count, ferryUint32, ferrySum, comm, stream);
+}
+
 void place_call(struct place *place, ferryComm_t comm)
 {
-	OK(ferryAllReduce(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, ferrySum,
-	                  comm, (ferryStream_t)place->stream));
+	OK(place_try(place, comm));
 }
 
 void place_judge(struct place *place)

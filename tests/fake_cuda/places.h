@@ -3,6 +3,8 @@
  * Ranks of one process on fake GPUs, each with a stream and buffers; for suites of the cuda device. A round is: a
  * kernel writes the input of the round, the collective runs, a kernel judges the output and goes on to the next round.
  * Nothing on the host stands between the three, so a call that starts early or ends late shows as wrong elements.
+ *
+ * The collective is an AllReduce; with FERRY_TEST_PUSHES an AllGather, which routers push from GPU to GPU.
  */
 #ifndef FERRY_TESTS_PLACES_H
 #define FERRY_TESTS_PLACES_H
@@ -15,6 +17,7 @@
 #include "ferry.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define OK(call)                                                                                                       \
@@ -89,9 +92,12 @@ void places_close(struct place *places, const struct gang *gang);
 /** Makes the place's device current. */
 void place_enter(const struct place *place);
 
-/** The kernels around a call, and the call (a sum of uint32). */
+/** The kernels around a call, and the call (of uint32). */
 void place_write(struct place *place);
 void place_call(struct place *place, ferryComm_t comm);
+ferryResult_t place_try(const struct place *place, ferryComm_t comm);
+/** Whether the collective is an AllGather. */
+bool places_gather(void);
 void place_judge(struct place *place);
 /** The three of them. */
 void place_round(struct place *place, ferryComm_t comm);
