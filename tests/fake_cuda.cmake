@@ -46,6 +46,8 @@ if(CUDA_INCLUDE_DIR)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
+  set_tests_properties(hostile PROPERTIES ENVIRONMENT
+    "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
 
   # And with calls that they push from GPU to GPU.
   foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving)
