@@ -20,7 +20,6 @@ struct ferry_fabrics {
 	const struct ferry_costs *costs;
 	bool named, wanted[FERRY_NUM_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
-	uint64_t stall_ns;
 	/* once settled */
 	bool settled, able, peers; /* able: there are links; peers: calls take them */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */

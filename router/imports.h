@@ -121,9 +121,9 @@ static inline void ferry_imports_ended(struct ferry_imports *imports, uint64_t s
 
 /**
  * Maps what the rank exports, in the place of an older generation of that index; the same generation again only says
- * that it is mapped. Mapper's thread. Errors: ferryInvalidArgument (an older generation, another GPU, the same
- * generation with other bytes), ferryRefused (too many replaced ones are still in use), those of ferry_gpu_map. The
- * index then names what it named before.
+ * that it is mapped, and, now exported as a landing, maps it for the other GPUs, too. Mapper's thread. Errors:
+ * ferryInvalidArgument (an older generation, another GPU, the same generation with other bytes), ferryRefused (too many
+ * replaced ones are still in use), those of ferry_gpu_map. The index then names what it named before.
  */
 ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported,
                                 const int *descriptors);
