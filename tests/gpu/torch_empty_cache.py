@@ -148,8 +148,10 @@ def gives_back(ferry, word):
     result = torch.empty_like(source)
     ferry.all_reduce(source, result)
     judge(result, 1, ferry.nranks, "512 MiB")
-    # What comes from a stream-ordered pool goes by way of two windows, which stay until the communicator's end.
-    windows = 2 * source.nbytes if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else 0
+    # What comes from a stream-ordered pool goes by way of two windows, which stay until the communicator's end: those
+    # of every rank on this GPU.
+    sharers = -(-ferry.nranks // torch.cuda.device_count())
+    windows = sharers * 2 * source.nbytes if torch.cuda.get_allocator_backend() == "cudaMallocAsync" else 0
     del source, result
     torch.cuda.synchronize()
     start = time.monotonic()
