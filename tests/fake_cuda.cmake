@@ -49,6 +49,9 @@ if(CUDA_INCLUDE_DIR)
   set_tests_properties(hostile PROPERTIES ENVIRONMENT
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
 
+  target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
+  add_dependencies(mapped ferry-stat)
+
   # And with calls that they push from GPU to GPU.
   foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving)
     add_test(NAME ${suite}_pushed COMMAND ${suite})

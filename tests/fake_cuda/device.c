@@ -279,6 +279,31 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 	return CUDA_SUCCESS;
 }
 
+/* Devices 0 and 1, 2 and 3, ... have an NVLink, the rest of the ways are PCIe. */
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
+{
+	CUcontext one, other;
+	CUresult refused = fake_find_device(device, &one);
+	if (!refused)
+		refused = fake_find_device(peer, &other);
+	if (refused || !value || one == other)
+		return refused ? refused : value ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+	bool linked = one->physical / 2 == other->physical / 2;
+	switch (attribute) {
+	case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+		*value = !linked;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+		*value = fake_peers;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+		*value = fake_peers && linked;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
 	CUcontext context;
