@@ -6,8 +6,18 @@
 
 static void drive(struct ferry_copies *copies)
 {
-	atomic_store_explicit(&copies->driving, atomic_load_explicit(&copies->driving, memory_order_relaxed) + 1,
+	atomic_store_explicit(copies->driving, atomic_load_explicit(copies->driving, memory_order_relaxed) + 1,
 	                      memory_order_relaxed);
+}
+
+ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
+                                enum ferry_direction direction, _Atomic uint32_t *driving)
+{
+	copies->driving = driving;
+	drive(copies);
+	ferryResult_t result = copier->ops->queue_open(copier, direction, &copies->queue);
+	drive(copies);
+	return result;
 }
 
 static void keep(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,

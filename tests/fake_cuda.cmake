@@ -42,12 +42,15 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile puts)
+  foreach(suite mapped mapped_failures hostile puts puts_failures)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
   set_tests_properties(hostile PROPERTIES ENVIRONMENT
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
+
+  target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
+  add_dependencies(mapped ferry-stat)
 
   # And with calls that they push from GPU to GPU.
   foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving)
