@@ -175,8 +175,7 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	if (result) /* it has its place among the calls */
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	else
-		result = ferry_mapped_enqueue(mapped, steps->domains, request->stream, collective->stream.captures,
-		                              &in_stream);
+		result = ferry_mapped_enqueue(mapped, steps->domains, request, collective->stream.captures, &in_stream);
 	ferry_own_copies_free(&in_stream);
 	return result;
 }

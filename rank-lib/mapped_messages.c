@@ -153,7 +153,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 		return result;
 	}
-	return ferry_mapped_enqueue(mapped, 0, messages->requests[0].stream, stream->captures, in_stream);
+	return ferry_mapped_enqueue(mapped, 0, messages->requests, stream->captures, in_stream);
 }
 
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
