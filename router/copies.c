@@ -41,9 +41,14 @@ bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, str
                        struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
                        uint64_t bytes, uint32_t slices)
 {
+	const struct ferry_member_ops *ops = seat->member->ops;
+	if (ops->enter && !ops->enter(seat->member, to->to))
+		return false;
 	drive(copies);
 	ferryResult_t result = copies->queue.copier->ops->push(&copies->queue, to, source, bytes);
 	drive(copies);
+	if (ops->enter)
+		ops->leave(seat->member, to->to);
 	if (refused(seat, result))
 		return false;
 	keep(copies, seat, call, transfer, bytes, slices);

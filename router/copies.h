@@ -46,7 +46,10 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
 
-/** The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). */
+/**
+ * The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). False also where the
+ * peer's memory is shut, as the job has failed.
+ */
 bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                        struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
                        uint64_t bytes, uint32_t slices);

@@ -216,6 +216,8 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 		return progress; /* the device may still write to the buffers of what is under way */
 	if (failed && seat->direction == FERRY_UP)
 		let_go_of_all(seat);
+	if (failed && ops->shut && !ops->shut(seat->member, seat->direction))
+		return progress; /* others may */
 	/*
 	 * Callers run far ahead: of hundreds of calls in line the first of each bank can get on, and the rest is not
 	 * looked at.
