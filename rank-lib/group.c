@@ -114,6 +114,7 @@ static ferryResult_t launch(struct ferry_request *requests, uint32_t count, stru
 		return messages ? ferry_launch_pairs(requests, count) : ferry_launch(requests);
 	struct ferry_open_call *call = &open->calls[open->ncalls];
 	call->slot = find_slot(open, &requests[0]);
+	call->stamp = open->ncalls ? 0 : open->stamp;
 	call->asked = requests[0].stream;
 	requests[0].open = call;
 	open->ncalls++;
@@ -189,7 +190,8 @@ ferryResult_t ferryGroupEnd(void)
 
 ferryResult_t ferry_group_end_open(struct ferry_open_group *open)
 {
-	*open = (struct ferry_open_group){NULL, 0};
+	open->calls = NULL;
+	open->ncalls = 0;
 	if (group.depth != 1)
 		return ferry_fail(ferryInvalidUsage, "a group is ended open at depth %d", group.depth);
 	group.depth = 0;
@@ -205,6 +207,7 @@ ferryResult_t ferry_group_finish(struct ferry_open_group *open)
 			result = one;
 	}
 	free(open->calls);
-	*open = (struct ferry_open_group){NULL, 0};
+	open->calls = NULL;
+	open->ncalls = 0;
 	return result;
 }

@@ -18,6 +18,7 @@ bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result
 struct ferry_open_group {
 	struct ferry_open_call *calls; /* NULL: none */
 	uint32_t ncalls;
+	uint32_t stamp; /* 0, or the first call's; from the caller (open_call.h) */
 };
 
 /**

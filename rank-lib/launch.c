@@ -178,7 +178,7 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t nrequests)
 {
 	struct ferry_open_call *open = requests[0].open;
-	*open = (struct ferry_open_call){.slot = open->slot, .asked = open->asked};
+	*open = (struct ferry_open_call){.slot = open->slot, .stamp = open->stamp, .asked = open->asked};
 	ferryResult_t result = ferry_comm_hold(requests[0].comm);
 	if (result)
 		return result;
@@ -194,4 +194,10 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 		ferry_comm_let_go(open->comm);
 	open->comm = NULL;
 	return result;
+}
+
+bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)
+{
+	const struct ferry_ring *ring = comm->mapped.submissions.ring;
+	return ring && stamp && ferry_ring_read_stamp(ring, stamp, ns);
 }

@@ -81,6 +81,7 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .scalar = collective->factor.scalar,
 	                                  .shape = collective->shape,
 	                                  .root = entry->key.root,
+	                                  .stamp = collective->request->open ? collective->request->open->stamp : 0,
 	                                  .send = collective->names[FERRY_UP],
 	                                  .receive = collective->names[FERRY_DOWN]};
 	if (collective->factor.device_scalar)

@@ -18,6 +18,11 @@ struct ferry_open_call {
 	 * 0 on, and so a word of its own: what two of them wait for are two things. From the caller.
 	 */
 	uint32_t slot;
+	/*
+	 * 0, or by what ferry_launch_took is asked how long it took: FERRY_STAMPS * tag + index, tag not 0; of calls
+	 * that are under way at the same time no two have the same index. From the caller.
+	 */
+	uint32_t stamp;
 	ferryStream_t asked; /* the stream, as the caller named it */
 	/* from the first step for the second; stays as it is until then */
 	struct ferry_device *device; /* NULL: nothing is left to be put into the stream */

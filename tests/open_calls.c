@@ -6,6 +6,7 @@
 #include "tests/fake_cuda/places.h"
 
 #include "rank-lib/group.h"
+#include "rank-lib/launch.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -58,7 +59,7 @@ static void rows_close(struct place places[][MOST_PLACES], int rows, const struc
 static void make_round(struct place places[][MOST_PLACES], int rows, const struct gang *gang, int rank,
                        _Atomic int *between)
 {
-	struct ferry_open_group open;
+	struct ferry_open_group open = {0};
 	place_enter(&places[0][rank]);
 	for (int row = 0; row < rows; row++)
 		place_write(&places[row][rank]);
@@ -120,7 +121,7 @@ static void messages_are_open_too(void **state)
 		place_enter(&places[1]);
 		CU(fake_cuda_launch(places[1].stream, hold, &held));
 		for (int rank = 0; rank < 2; rank++) {
-			struct ferry_open_group open;
+			struct ferry_open_group open = {0};
 			ferryStream_t stream = (ferryStream_t)places[rank].stream;
 			uint32_t *out = fake_cuda_reach(places[rank].input);
 			if (!round)
@@ -143,6 +144,40 @@ static void messages_are_open_too(void **state)
 			assert_int_equal(*(uint32_t *)fake_cuda_reach(places[rank].output), 41 - rank);
 		}
 	}
+	places_close(places, &gang);
+	gang_close(&gang);
+}
+
+/* From the stream's arrival on, so what the other rank comes later is in it. */
+static void how_long_a_call_took_is_told(void **state)
+{
+	struct gang gang;
+	struct place places[MOST_PLACES];
+	struct ferry_open_group open = {.stamp = 5 * FERRY_STAMPS + 3};
+	uint64_t ns = 0;
+	(void)state;
+	gang_open(&gang, 2, devices, 1);
+	places_open(places, &gang, COUNT);
+	places_round(places, &gang);
+	places_settle(places, &gang, 1);
+	places[1].wait_ms = 100;
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&places[rank]);
+		place_write(&places[rank]);
+		OK(ferryGroupStart());
+		place_call(&places[rank], gang.comms[rank]);
+		OK(ferry_group_end_open(&open));
+		OK(ferry_group_finish(&open));
+		place_judge(&places[rank]);
+		assert_false(!rank && ferry_launch_took(gang.comms[0], open.stamp, &ns));
+	}
+	places_settle(places, &gang, 2);
+	if (getenv("FERRY_TEST_MAPPED")) {
+		assert_true(ferry_launch_took(gang.comms[0], open.stamp, &ns));
+		assert_true(ns > 20000000 && ns < 10000000000);
+		assert_false(ferry_launch_took(gang.comms[0], open.stamp + FERRY_STAMPS, &ns));
+	}
+	assert_false(ferry_launch_took(gang.comms[0], 0, &ns));
 	places_close(places, &gang);
 	gang_close(&gang);
 }
@@ -190,7 +225,7 @@ static void a_communicator_may_be_aborted_between_the_steps(void **state)
 {
 	struct gang gang;
 	struct place places[MOST_PLACES];
-	struct ferry_open_group open;
+	struct ferry_open_group open = {0};
 	(void)state;
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
@@ -210,7 +245,7 @@ static void a_communicator_may_be_aborted_between_the_steps(void **state)
 
 static void a_group_within_another_is_not_ended_open(void **state)
 {
-	struct ferry_open_group open;
+	struct ferry_open_group open = {0};
 	(void)state;
 	REFUSED(ferryInvalidUsage, "depth 0", ferry_group_end_open(&open));
 	OK(ferry_group_finish(&open));
@@ -230,6 +265,7 @@ int main(void)
 	        cmocka_unit_test_teardown(what_comes_between_the_steps_runs_beside_the_call, no_misuse),
 	        cmocka_unit_test_teardown(several_calls_are_open_in_a_stream_at_once, no_misuse),
 	        cmocka_unit_test_teardown(messages_are_open_too, no_misuse),
+	        cmocka_unit_test_teardown(how_long_a_call_took_is_told, no_misuse),
 	        cmocka_unit_test_teardown(open_calls_are_captured_and_replayed, no_misuse),
 	        cmocka_unit_test_teardown(a_communicator_may_be_aborted_between_the_steps, no_misuse),
 	        cmocka_unit_test_teardown(a_group_within_another_is_not_ended_open, no_misuse),
