@@ -39,7 +39,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 11u
+#define FERRY_ARENA_ABI 12u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -105,7 +105,16 @@ struct ferry_rank_line {
 	_Atomic uint64_t announced;
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
 	_Atomic uint32_t mover;
-	char pad0[52];
+	/*
+	 * Host devices, where others' lanes put into the rank's memory (rank-lib/door.h). shut: 1 once nobody is to do
+	 * that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
+	 */
+	_Atomic uint32_t shut;
+	_Atomic uint64_t putting;
+	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
+	_Atomic uint64_t process_start, process_names;
+	_Atomic uint32_t process;
+	char pad0[20];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
