@@ -214,8 +214,8 @@ ncclResult_t fake_nccl_act_CommShrink(ncclComm_t comm, int *excluded, int nexclu
 }
 
 /* Ranks that are in it already and new ones meet by the id. */
-ncclResult_t fake_nccl_act_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
-                                    ncclComm_t *newcomm, ncclConfig_t *config)
+ncclResult_t fake_nccl_act_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                    ncclConfig_t *config)
 {
 	return id ? fake_nccl_act_CommInitRankConfig(newcomm, nranks, *id, comm ? comm->rank : rank, config)
 	          : ncclInvalidArgument;

@@ -156,8 +156,7 @@ static void what_is_wrong_at_sight_is_told_at_the_call(void **state)
 	NCCL(ncclGroupStart());
 	NCCL(ncclAllReduce(&in, &out, 1, ncclFloat32, ncclSum, comms[0], NULL));
 	assert_int_equal(ncclBroadcast(&in, &out, 1, ncclFloat32, 2, comms[1], NULL), ncclInvalidArgument);
-	assert_int_equal(ncclAllReduce(&in, &out, 1, (ncclDataType_t)77, ncclSum, comms[1], NULL),
-	                 ncclInvalidArgument);
+	assert_int_equal(ncclAllReduce(&in, &out, 1, (ncclDataType_t)77, ncclSum, comms[1], NULL), ncclInvalidArgument);
 	assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
 	assert_int_equal(fake_nccl_count("AllReduce"), before + 1); /* the wrong one alone went on */
 	assert_false(ferry_nccl_group_is_open());
