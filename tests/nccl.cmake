@@ -57,3 +57,12 @@ target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
 add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
   ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>)
 set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
+
+# The table and a real libnccl, where there is one.
+find_library(NCCL_LIBRARY libnccl.so.2 HINTS ${NCCL_INCLUDE_DIR}/../lib ${CUDA_INCLUDE_DIR}/../lib
+  ${CUDA_INCLUDE_DIR}/../../../lib)
+if(NCCL_LIBRARY)
+  add_test(NAME nccl_names_are_those_that_a_real_one_exports
+    COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-nccl-names ${NCCL_LIBRARY})
+  set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES TIMEOUT 120 LABELS api)
+endif()

@@ -3,10 +3,11 @@
 #ifndef FERRY_TESTS_NCCL_RANKS_H
 #define FERRY_TESTS_NCCL_RANKS_H
 
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+
+#include <cmocka.h>
 
 #include "orchestrator/communicators.h"
 #include "orchestrator/nccl_types.h"
