@@ -154,7 +154,8 @@ bool ferry_nccl_comm_lost(ncclComm_t handle)
 static bool ask(struct ferry_nccl_comm *comm)
 {
 	ncclComm_t handle = atomic_load_explicit(&comm->handle, memory_order_relaxed);
-	return !ferry_nccl_real_CommCount(handle, &comm->nranks) && !ferry_nccl_real_CommUserRank(handle, &comm->rank) &&
+	return !ferry_nccl_real_CommCount(handle, &comm->nranks) &&
+	       !ferry_nccl_real_CommUserRank(handle, &comm->rank) &&
 	       !ferry_nccl_real_CommCuDevice(handle, &comm->device);
 }
 

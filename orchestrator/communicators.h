@@ -4,8 +4,8 @@
  * every call looks its communicator up, without a lock and from any thread.
  *
  * The table is an array of chains of entries. An entry belongs to its chain for good: where its communicator ends it
- * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it, and
- * no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
+ * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it,
+ * and no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
  *
  * - `handle` is written under the table's lock. It is stored with release after all that the communicator begins with
  *   has been written, and who looks up loads it with acquire.
@@ -58,9 +58,9 @@ struct ferry_nccl_comm {
 	_Atomic int known;
 	int rank, nranks, device;
 
-	_Atomic unsigned state;   /* enum ferry_nccl_comm_state; of who calls NCCL for it */
-	_Atomic uint64_t calls;   /* that Ferry has seen; of who makes them */
-	_Atomic uint64_t splits;  /* communicators made out of it; of who makes them */
+	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of who calls NCCL for it */
+	_Atomic uint64_t calls;                    /* that Ferry has seen; of who makes them */
+	_Atomic uint64_t splits;                   /* communicators made out of it; of who makes them */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
 	_Atomic(struct ferry_partner *) partner;   /* Ferry's, once there is one; of who begins it */
 	_Atomic bool aborted; /* Ferry's is given up, not waited for; of who calls NCCL for it */

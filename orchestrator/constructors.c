@@ -21,8 +21,9 @@ static bool fine(ncclResult_t result)
 
 static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
 {
-	return (struct ferry_nccl_birth){
-	        .key = ferry_nccl_key(NULL, ids, bytes), .has_key = true, .copies = ferry_nccl_config_copies(config)};
+	return (struct ferry_nccl_birth){.key = ferry_nccl_key(NULL, ids, bytes),
+	                                 .has_key = true,
+	                                 .copies = ferry_nccl_config_copies(config)};
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)

@@ -20,8 +20,7 @@ static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 	case FERRY_BROADCAST:
 		if (c->legacy)
 			return ferry_nccl_real_Bcast(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                 c->stream);
+		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
 	case FERRY_REDUCE_TO_ROOT:
 		return ferry_nccl_real_Reduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
 		                              c->stream);
