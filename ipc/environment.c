@@ -58,8 +58,11 @@ const struct ferry_variable ferry_variables[] = {
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
 	 "or both, as host,peer. Unset: both on GPUs, the host on host devices."},
 	{"FERRY_SHARES", "",
-	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. Unset: by the "
-	 "rates that ferry-perf limits has measured; without those peers carry all that they can."},
+	 "What each carrier has of a call that several can take, such as nccl:0.9,host:0.1 or host:0.1,peer:0.9, from 0 to "
+	 "1. nccl is for libferry-nccl.so: named, the shares of NCCL programs' calls stay so. Unset: by rates, those that "
+	 "ferry-perf limits has measured and those that calls show; without them peers carry all that they can."},
+	{"FERRY_SPLIT_FLOOR", "256K",
+	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "
