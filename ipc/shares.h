@@ -18,6 +18,12 @@ struct ferry_shares {
 	uint16_t part[FERRY_NUM_CARRIERS]; /* 1024ths; their sum is FERRY_SHARES_WHOLE */
 };
 
+/* How fast a carrier is: b bytes take start_us + b / rate. */
+struct ferry_pace {
+	double start_us;
+	double rate; /* bytes per microsecond; 0: it cannot carry anything, or nothing is known */
+};
+
 /** "host", "peer", "nccl". */
 const char *ferry_carrier_name(enum ferry_carrier carrier);
 

@@ -127,6 +127,8 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
 	if (!result && *error != ncclInProgress)
 		ferry_nccl_births_ready(comm);
+	if (!result && !*error && ferry_nccl_comm_lost(comm))
+		*error = ncclRemoteError;
 	return result;
 }
 
@@ -149,6 +151,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back();
 	ferry_nccl_births_ready(comm);
+	ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommAbort(comm);
 }

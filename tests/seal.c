@@ -214,7 +214,7 @@ static void every_pair_of_an_arena_has_seals_of_its_own(void **state)
 		for (uint32_t to = 0; to < 5; to++) {
 			ferry_arena_seal_pair(&arena, from, to, 0, &ends[0]);
 			ferry_arena_seal_pair(&arena, from, to, 1, &ends[1]);
-			assert_true((char *)(ends[0].cells + ends[0].ncells) <= arena.staging[0]);
+			assert_true((char *)(ends[0].cells + ends[0].ncells) <= (char *)arena.shares);
 			assert_int_equal(ferry_seal_take(&ends[0], 0, 1), FERRY_SEAL_NONE);
 			ferry_seal_join(&ends[0], 0);
 			ferry_seal_join(&ends[1], 0);
@@ -225,6 +225,7 @@ static void every_pair_of_an_arena_has_seals_of_its_own(void **state)
 	shape.domain = 1, shape.ndomains = 2;
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 	assert_ptr_equal(arena.seals, arena.staging[0]); /* none elsewhere */
+	assert_ptr_equal(arena.shares, arena.staging[0]);
 	ferry_arena_unmap(&arena);
 }
 
