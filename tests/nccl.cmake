@@ -36,6 +36,11 @@ foreach(suite groups communicators)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
+# The double by itself, in streams of that of the driver.
+if(TARGET cuda-fake)
+  ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+endif()
+
 # The table and NCCL's header, where there is one.
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   add_library(nccl_header OBJECT nccl/prototypes.c nccl/values.c)
