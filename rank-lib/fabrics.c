@@ -8,7 +8,6 @@
 #include "rank-lib/door.h"
 #include "rank-lib/program/shares.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LOOK_US 100000
@@ -47,27 +46,28 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
-/* Of what Ferry carries; what NCCL has beside is the orchestrator's. Not named: what the others leave. */
+/* Of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
 	const char *text = ferry_env("FERRY_SHARES");
-	double shares[FERRY_NUM_CARRIERS], sum = 0;
-	uint32_t named = 0, ferrys = 1u << FERRY_CARRIER_HOST | 1u << FERRY_CARRIER_PEER;
+	double shares[FERRY_NUM_CARRIERS];
+	uint32_t named;
 	fabrics->host_share = -1;
-	ferryResult_t result = text ? ferry_shares_read(text, shares, &named) : ferrySuccess;
+	if (!text)
+		return ferrySuccess;
+	ferryResult_t result = ferry_shares_read(text, shares, &named);
 	if (result)
 		return result;
-	for (int carrier = 0; carrier < FERRY_NUM_CARRIERS; carrier++)
-		sum += named >> carrier & 1 ? shares[carrier] : 0;
-	if (sum > 1.001 || ((named & ferrys) == ferrys && !(named & ~ferrys) && sum < 0.999))
+	double host = shares[FERRY_CARRIER_HOST], peer = shares[FERRY_CARRIER_PEER], sum = host + peer;
+	bool nccl = named >> FERRY_CARRIER_NCCL & 1;
+	bool both = named >> FERRY_CARRIER_HOST & named >> FERRY_CARRIER_PEER & 1;
+	sum += shares[FERRY_CARRIER_NCCL];
+	if ((nccl || both) && (sum < 0.999 || sum > 1.001))
 		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
-	double left = 1 - (named & ~ferrys ? shares[FERRY_CARRIER_NCCL] : 0);
-	if (!(named & ferrys) || left <= 0)
-		return ferrySuccess;
-	double host = shares[FERRY_CARRIER_HOST];
-	if (!(named & 1u << FERRY_CARRIER_HOST))
-		host = left - shares[FERRY_CARRIER_PEER];
-	fabrics->host_share = host < left ? host / left : 1;
+	if (nccl || both)
+		fabrics->host_share = host + peer > 0 ? host / (host + peer) : -1;
+	else
+		fabrics->host_share = named >> FERRY_CARRIER_HOST & 1 ? host : 1 - peer;
 	return ferrySuccess;
 }
 
