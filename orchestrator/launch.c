@@ -117,13 +117,13 @@ static void measure(struct launch *launch)
 	for (int i = 1; i < launch->n; i++)
 		messages &= launch->calls[i].collective == FERRY_SENDRECV && launch->splits[i].partner == partner &&
 		            launch->splits[i].word == split->word;
-	if (!partner || split->lost || (launch->n > 1 && !(messages && launch->calls[0].collective == FERRY_SENDRECV)))
+	if (!partner || split->lost || !split->measure || (launch->n > 1 && !(messages && launch->calls[0].collective == FERRY_SENDRECV)))
 		return;
 	if (!ferry_partner_is_ready(partner) || ferry_clock_captures(launch->calls[0].stream))
 		return;
 	pthread_mutex_lock(&partner->lock);
 	ferry_meter_look(&partner->meter, partner->comm);
-	split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->carrier, split->n);
+	split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 	pthread_mutex_unlock(&partner->lock);
 	launch->open.stamp = split->sample ? split->sample->stamp : 0;
 }
