@@ -17,7 +17,7 @@
 #define FERRY_METER_SAMPLES 32
 
 struct ferry_sample {
-	bool taken, armed;       /* there is one; its call has been made */
+	bool taken, timed, armed; /* there is one; its call has a clock that runs; and has been made */
 	bool nccl, ferry;        /* which parts are not known yet */
 	struct ferry_clock clock;
 	struct ferry_balancer_call call;
