@@ -308,84 +308,6 @@ static void communicators_for_copy_engines_are_nccls_alone(void **state)
 	free(ranks_run(policy_zero));
 }
 
-#define THREADS 3
-#define HANDLES 4 /* of a thread */
-#define ROUNDS 20000
-
-static _Atomic int stop;
-static _Atomic(uintptr_t) shown[THREADS];
-
-/* Handles that fall into few chains of the table, so that entries go from one to the other. */
-static uintptr_t handle_of(size_t thread, uint64_t i)
-{
-	static uintptr_t handles[THREADS * HANDLES];
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&lock);
-	uintptr_t handle = 0x10000;
-	for (size_t n = 0; !handles[0] && n < THREADS * HANDLES; handle += 16)
-		if ((handle >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 56 < 2)
-			handles[n++] = handle;
-	handle = handles[thread * HANDLES + i % HANDLES];
-	pthread_mutex_unlock(&lock);
-	return handle;
-}
-
-/* The key of a communicator says what its handle is. */
-static bool whole(struct ferry_nccl_comm *comm, uintptr_t handle)
-{
-	struct ferry_nccl_key key = comm->key;
-	sched_yield();
-	return key.words[0] >> 32 == handle && key.words[0] == ~key.words[1] && same(key, comm->key);
-}
-
-/* Looks up what others make and end all the time: what it gets is whole, and what it asked for, or nothing. */
-static void *look_up(void *context)
-{
-	(void)context;
-	for (uint64_t i = 0; !atomic_load(&stop); i++) {
-		uintptr_t handle = atomic_load(&shown[i % THREADS]);
-		struct ferry_nccl_comm *comm = ferry_nccl_comm_take((ncclComm_t)handle);
-		HOLDS(!comm || whole(comm, handle));
-		ferry_nccl_comm_release(comm);
-	}
-	return NULL;
-}
-
-/* Handles of its own, used again and again. */
-static void *make_and_end(void *context)
-{
-	size_t thread = (size_t)context;
-	for (uint64_t i = 0; i < ROUNDS; i++) {
-		uintptr_t handle = handle_of(thread, i);
-		uint64_t word = (uint64_t)handle << 32 | i;
-		struct ferry_nccl_birth birth = {.key = {{word, ~word}}, .has_key = true};
-		ferry_nccl_comm_add((ncclComm_t)handle, &birth);
-		atomic_store(&shown[thread], handle);
-		if (i % 7 == 0)
-			sched_yield();
-		if (i % 3)
-			ferry_nccl_comm_remove((ncclComm_t)handle); /* else its next one takes its place */
-	}
-	return NULL;
-}
-
-static void looking_up_takes_no_lock_and_finds_what_is_whole(void **state)
-{
-	(void)state;
-	pthread_t makers[THREADS], lookers[4];
-	for (int i = 0; i < 4; i++)
-		pthread_create(&lookers[i], NULL, look_up, NULL);
-	for (size_t i = 0; i < THREADS; i++)
-		pthread_create(&makers[i], NULL, make_and_end, (void *)i);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(makers[i], NULL);
-	atomic_store(&stop, 1);
-	for (int i = 0; i < 4; i++)
-		pthread_join(lookers[i], NULL);
-	for (size_t i = 0; i < THREADS * HANDLES; i++)
-		ferry_nccl_comm_remove((ncclComm_t)handle_of(i / HANDLES, i % HANDLES));
-}
-
 static void held(struct rank *r)
 {
 	ranks_init(r);
@@ -416,7 +338,6 @@ int main(void)
 	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
 	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
-	        cmocka_unit_test(looking_up_takes_no_lock_and_finds_what_is_whole),
 	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
