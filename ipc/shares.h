@@ -45,4 +45,10 @@ void ferry_shares_range(const struct ferry_shares *shares, enum ferry_carrier ca
  */
 ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIERS], uint32_t *named);
 
+/**
+ * The shares that FERRY_SHARES pins for NCCL programs. Where one is named, host or peer, the rest is NCCL's; else they
+ * sum to 1. Errors: those of ferry_shares_read, and where they do not.
+ */
+ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
+
 #endif

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RANKS 3
 #define GB_S 1000.0
@@ -128,6 +129,44 @@ static void a_rank_that_tells_nothing_is_not_waited_for(void **state)
 	}
 	assert_true(ferry_share_line_read(&arena.shares->lines[0], &line));
 	check_share(line.word);
+	free_all(ranks);
+	free(ranks);
+	ferry_arena_unmap(&arena);
+}
+
+static void the_log_has_a_line_for_each_call(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct one *ranks = calloc(RANKS, sizeof *ranks);
+	char path[] = "/tmp/ferry-ledger-test-XXXXXX", text[400];
+	int file = mkstemp(path), lines = 0;
+	assert_true(file >= 0);
+	close(file);
+	setenv("FERRY_SHARES_LOG", path, 1);
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		one_open(&ranks[rank], &arena, rank, 10);
+	unsetenv("FERRY_SHARES_LOG");
+	for (uint64_t n = 0; n < 10; n++)
+		for (uint32_t rank = RANKS; rank-- > 0;)
+			one_call(&ranks[rank], n);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		ferry_ledger_close(&ranks[rank].ledger);
+	FILE *log = fopen(path, "r");
+	assert_non_null(log);
+	for (; fgets(text, sizeof text, log); lines++) {
+		char begin[128];
+		snprintf(begin, sizeof begin,
+		         "{\"call\":%d,\"collective\":\"allreduce\",\"type\":\"f32\",\"bytes\":67108864,\"host\":0.",
+		         lines);
+		assert_memory_equal(text, begin, strlen(begin));
+		assert_non_null(strstr(text, ",\"host_us\":"));
+		assert_non_null(strstr(text, "\"why\":\""));
+	}
+	assert_int_equal(lines, 10);
+	fclose(log);
+	unlink(path);
 	free_all(ranks);
 	free(ranks);
 	ferry_arena_unmap(&arena);
@@ -284,6 +323,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(the_slowest_rank_decides),
 	        cmocka_unit_test(a_rank_that_tells_nothing_is_not_waited_for),
+	        cmocka_unit_test(the_log_has_a_line_for_each_call),
 	        cmocka_unit_test(threads_agree_and_learn),
 	        cmocka_unit_test(what_was_learned_is_there_for_the_next_job),
 	        cmocka_unit_test(the_settings_used_last_are_kept),

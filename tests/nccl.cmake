@@ -75,3 +75,10 @@ if(NCCL_LIBRARY)
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-nccl-names ${NCCL_LIBRARY})
   set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES TIMEOUT 120 LABELS api)
 endif()
+
+# Shared between the two doubles.
+if(CUDA_INCLUDE_DIR)
+  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES cuda_places_inside ferry_names fake_nccl_now
+    Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
+endif()

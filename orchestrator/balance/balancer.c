@@ -11,7 +11,8 @@
 #define TRIAL        16    /* a carrier of which nothing is known begins with one such part */
 #define PROBE_EVERY  64u
 #define BACKOFFS     8     /* doublings */
-#define PROBE_COST   0.01  /* of the time of all calls */
+#define PROBE_COST   0.01  /* of the time of all calls, */
+#define PROBE_LESS   0.25  /* and so much of that where a probe only leaves a carrier out */
 #define DEAR         4.0   /* of that of one call, for a set without NCCL */
 #define COST         0.001 /* of the time of a settled size, for measuring */
 #define INTERVAL     64u   /* at most */
@@ -216,7 +217,8 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 		turn_probe(balancer, line); /* a carrier is tried beside NCCL, by a small part */
 		return;
 	}
-	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / PROBE_COST), most);
+	double allowed = PROBE_COST * (line->probe_set & ~carriers_of(line->word) ? 1 : PROBE_LESS);
+	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / allowed), most);
 	line->probe = ferry_shares_pack(&other);
 	line->probe_every = (uint32_t)every;
 }

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/balance/ledger.h"
 
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -25,8 +30,19 @@ void ferry_ledger_open(struct ferry_ledger *ledger, struct ferry_share_table *ta
 	ledger->nranks = nranks;
 	ferry_balancer_init(&ledger->balancer, rules);
 	adopt_kept(ledger, signature);
-	if (!self)
-		atomic_store_explicit(&table->signature, signature, memory_order_relaxed);
+	if (self)
+		return;
+	atomic_store_explicit(&table->signature, signature, memory_order_relaxed);
+	const char *path = ferry_env("FERRY_SHARES_LOG");
+	if (path && !(ledger->log = fopen(path, "ae")))
+		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
+}
+
+void ferry_ledger_close(struct ferry_ledger *ledger)
+{
+	if (ledger->log)
+		fclose(ledger->log);
+	ledger->log = NULL;
 }
 
 /* ---- what is proposed ---- */
@@ -101,6 +117,25 @@ static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_
 			ferry_share_course_write(&ledger->table->courses[i], &course);
 }
 
+/* A line of JSON, as ferry-plot --shares draws it. */
+static void log_call(struct ferry_ledger *ledger, const struct ferry_ledger_pending *call,
+                     const double us[FERRY_NUM_CARRIERS], const struct ferry_balancer_line *line)
+{
+	struct ferry_shares shares = ferry_shares_unpack(call->word);
+	if (!ledger->log)
+		return;
+	fprintf(ledger->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, call->n,
+	        ferry_collective_name(call->call.collective), ferry_type_name(call->call.type), call->call.bytes);
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+		fprintf(ledger->log, ",\"%s\":%.4f", name, (double)shares.part[c] / FERRY_SHARES_WHOLE);
+		if (us[c] > 0)
+			fprintf(ledger->log, ",\"%s_us\":%.1f", name, us[c]);
+	}
+	fprintf(ledger->log, ",\"us\":%.1f,\"why\":\"%s\"}\n", fmax(us[0], fmax(us[1], us[2])),
+	        line ? ferry_balance_name((enum ferry_balance)line->why) : "");
+}
+
 /* The slowest rank's time of each part; false: not all have told. Whoever has not is not waited for if it is `late`. */
 static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, double us[FERRY_NUM_CARRIERS])
 {
@@ -130,6 +165,7 @@ static void feed_pending(struct ferry_ledger *ledger)
 		const struct ferry_balancer_line *line = ferry_balancer_line(&ledger->balancer, &oldest->call);
 		if (line)
 			write_line(ledger, line);
+		log_call(ledger, oldest, us, line);
 	}
 	ledger->npending -= fed;
 	memmove(ledger->pending, ledger->pending + fed, ledger->npending * sizeof *ledger->pending);

@@ -9,6 +9,8 @@
 
 #include "orchestrator/balance/balancer.h"
 
+#include <stdio.h>
+
 #define FERRY_LEDGER_PENDING 8 /* measured calls of which ranks have not told yet */
 
 struct ferry_ledger {
@@ -23,6 +25,7 @@ struct ferry_ledger {
 		uint32_t word;
 	} pending[FERRY_LEDGER_PENDING];
 	uint32_t npending;
+	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
 };
 
 /**
@@ -32,6 +35,8 @@ struct ferry_ledger {
  */
 void ferry_ledger_open(struct ferry_ledger *ledger, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                        uint64_t signature, const struct ferry_balancer_rules *rules);
+
+void ferry_ledger_close(struct ferry_ledger *ledger);
 
 /** The shares to propose for call n, packed; whether it is to be measured: the same on all ranks but for a moment. */
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
