@@ -78,7 +78,7 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES cuda_places_inside ferry_names fake_nccl_now
-    Threads::Threads LABELS lanes TIMEOUT 200)
+  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
 endif()

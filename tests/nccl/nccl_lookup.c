@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promise of the table of communicators: who looks one up, without a lock, gets what is whole and what was asked for, or
- * nothing, whatever others make and end. The table is compiled here with a pause where its readers can be overtaken.
+ * Promise of the table of communicators: who looks one up, without a lock, gets what is whole and what was asked for,
+ * or nothing, whatever others make and end. The table is compiled here with a pause where its readers can be overtaken.
  */
 #include <setjmp.h>
 #include <stdarg.h>

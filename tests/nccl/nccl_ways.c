@@ -51,8 +51,8 @@ static void another_build_of_it_is_not_nccl(void **state)
 {
 	(void)state;
 	expect(0, "fake_nccl_now/libnccl.so.2\n1\n",
-	       "cp $L $FERRY_SOCKET_DIR/other.so; LD_PRELOAD=$L:$FERRY_SOCKET_DIR/other.so $P 2>&1 | grep 'info: NCCL 2' "
-	       "| tee $FERRY_SOCKET_DIR/said; wc -l <$FERRY_SOCKET_DIR/said; rm $FERRY_SOCKET_DIR/*");
+	       "cd $FERRY_SOCKET_DIR; cp $L other.so; LD_PRELOAD=$L:./other.so $P 2>&1 | grep 'info: NCCL 2' | "
+	       "tee said; wc -l <said; rm *");
 }
 
 static void the_chosen_one_goes_before_all_others(void **state)
