@@ -400,9 +400,12 @@ static ferryResult_t launch_with_word(struct direct_call *made, const struct fer
 	}
 	if (in_stream->scalar)
 		made->call.device_scalar = (const void *)&made->word->scalar;
+	in_stream->open = request->open;
 	result = direct->device->ops->enqueue_word(direct->device, request->stream, in_stream);
 	if (result) /* the other ranks would wait for it */
 		ferry_rank_fail(direct->rank, result, ferry_last_message());
+	else if (request->open)
+		ferry_open_call_keep(request->open, direct->device, direct->rank, request->stream, in_stream);
 	ferry_lanes_submit(&direct->member, &made->call);
 	return result;
 }
