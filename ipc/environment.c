@@ -56,10 +56,12 @@ const struct ferry_variable ferry_variables[] = {
 	 "as fast as memory, and no links between devices."},
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
-	 "or both, as host,peer. Unset: both on GPUs, the host on host devices."},
+	 "or both, as host,peer. With peer alone what has sums goes through the host all the same, which is said once "
+	 "(FERRY_LOG=info). Unset: both on GPUs, the host on host devices."},
 	{"FERRY_SHARES", "",
-	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. Unset: by the "
-	 "rates that ferry-perf limits has measured; without those peers carry all that they can."},
+	 "What each fabric carries of a call that both can take, such as host=0.1,peer=0.9, from 0 to 1. A "
+	 "share of one that FERRY_FABRICS leaves out is refused. Unset: by the rates that ferry-perf limits has "
+	 "measured; without those peers carry all that they can."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

@@ -73,10 +73,27 @@ static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
+/* A share of a fabric that calls are not to take. */
+static ferryResult_t compare(const struct ferry_fabrics *fabrics)
+{
+	double host = fabrics->host_share, left_out;
+	if (!fabrics->named || host < 0)
+		return ferrySuccess;
+	enum ferry_fabric other = fabrics->wanted[FERRY_FABRIC_HOST] ? FERRY_FABRIC_PEER : FERRY_FABRIC_HOST;
+	left_out = other == FERRY_FABRIC_HOST ? host : 1 - host;
+	if (fabrics->wanted[other] || left_out <= 0)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument,
+	                  "FERRY_FABRICS=%s, and FERRY_SHARES=%s, by which %s would carry %g of each call",
+	                  ferry_env("FERRY_FABRICS"), ferry_env("FERRY_SHARES"), names[other], left_out);
+}
+
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics)
 {
 	ferryResult_t result = read_fabrics(fabrics);
-	return result ? result : read_shares(fabrics);
+	if (!result)
+		result = read_shares(fabrics);
+	return result ? result : compare(fabrics);
 }
 
 /* ---- which there are ---- */
@@ -231,13 +248,28 @@ ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
 	return ask_peers(fabrics, puts);
 }
 
+/* FERRY_FABRICS=peer, and yet: one line of a communicator. */
+static void say_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
+{
+	if (fabrics->said || !fabrics->named || fabrics->wanted[FERRY_FABRIC_HOST] || fabrics->rank->nranks == 1)
+		return;
+	fabrics->said = true;
+	if (fabrics->rank->self)
+		return;
+	bool sums = ferry_collective_reduces(collective);
+	ferry_log(FERRY_LOG_INFO, "FERRY_FABRICS=peer: %s goes through the host all the same, as %s",
+	          ferry_collective_name(collective), sums ? "all that has sums does" : "its lengths are its ranks'");
+}
+
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host)
 {
 	bool can;
 	*host = count;
-	if (!peers_take(collective))
+	if (!peers_take(collective)) {
+		say_host(fabrics, collective);
 		return ferrySuccess;
+	}
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;

@@ -596,6 +596,22 @@ static void nonsense_is_refused_with_what_was_expected(void **state)
 	refused_at_start("FERRY_SHARES", "host=0.2 ", "at \"host=0.2 \"");
 }
 
+static void contradictions_are_refused_with_both_sides(void **state)
+{
+	static const char *const both[][3] = {{"peer", "host=1", "FERRY_SHARES=host=1, by which host would carry 1"},
+	                                      {"peer", "host=0.25", "would carry 0.25"},
+	                                      {"host", "peer=0.5", "by which peer would carry 0.5"},
+	                                      {"host", "host=0", "by which peer would carry 1"}};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		setenv("FERRY_SHARES", both[i][1], 1);
+		refused_at_start("FERRY_FABRICS", both[i][0], both[i][2]);
+		unsetenv("FERRY_SHARES");
+	}
+	assert_int_equal(through_the_host("peer", "host=0", ALLGATHER), 0);
+	assert_int_equal(through_the_host("host", "host=1", ALLGATHER), 400000);
+}
+
 /* Every call says so, not the first alone: none of them takes the host in secret. */
 static void peers_that_there_are_not_are_missed_at_every_call(void **state)
 {
@@ -718,6 +734,7 @@ int main(void)
 	        TEST(captured_calls_push_in_each_replay),
 	        TEST(what_the_fabrics_carry_is_what_was_asked_for),
 	        TEST(nonsense_is_refused_with_what_was_expected),
+	        TEST(contradictions_are_refused_with_both_sides),
 	        TEST(peers_that_there_are_not_are_missed_at_every_call),
 	        TEST(ends_that_disagree_on_whether_a_message_is_pushed_find_out),
 	        TEST(who_has_its_message_leaves_though_the_sender_waits_for_another),
