@@ -21,8 +21,9 @@ static bool fine(ncclResult_t result)
 
 static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
 {
-	return (struct ferry_nccl_birth){
-	        .key = ferry_nccl_key(NULL, ids, bytes), .has_key = true, .copies = ferry_nccl_config_copies(config)};
+	return (struct ferry_nccl_birth){.key = ferry_nccl_key(NULL, ids, bytes),
+	                                 .has_key = true,
+	                                 .copies = ferry_nccl_config_copies(config)};
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -126,6 +127,8 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
 	if (!result && *error != ncclInProgress)
 		ferry_nccl_births_ready(comm);
+	if (!result && !*error && ferry_nccl_comm_lost(comm))
+		*error = ncclRemoteError;
 	return result;
 }
 
@@ -148,6 +151,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back();
 	ferry_nccl_births_ready(comm);
+	ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommAbort(comm);
 }

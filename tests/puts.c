@@ -564,6 +564,7 @@ static void what_the_fabrics_carry_is_what_was_asked_for(void **state)
 		assert_int_equal(through_the_host(NULL, NULL, kind ? RING : ALLGATHER), 0);
 	}
 	assert_int_equal(through_the_host("host,peer", "host=0.25", ALLGATHER), 100000);
+	assert_int_equal(through_the_host("host,peer", "nccl:0.6,host:0.1,peer=0.3", ALLGATHER), 100000);
 	assert_int_equal(through_the_host(NULL, "peer=0", ALLGATHER), 400000);
 	assert_int_equal(through_the_host(NULL, "host=0", ALLGATHER), 0);
 }
@@ -594,14 +595,17 @@ static void nonsense_is_refused_with_what_was_expected(void **state)
 	refused_at_start("FERRY_SHARES", "peer=0.2,peer=0.8", "at \"peer=0.8\"");
 	refused_at_start("FERRY_SHARES", "gpu=0.2", "at \"gpu=0.2\"");
 	refused_at_start("FERRY_SHARES", "host=0.2 ", "at \"host=0.2 \"");
+	refused_at_start("FERRY_SHARES", "host:0.2,peer=0.2", "they sum to 0.4");
+	refused_at_start("FERRY_SHARES", "nccl:0.9,host:0.2", "they sum to 1.1");
 }
 
 static void contradictions_are_refused_with_both_sides(void **state)
 {
-	static const char *const both[][3] = {{"peer", "host=1", "FERRY_SHARES=host=1, by which host would carry 1"},
-	                                      {"peer", "host=0.25", "would carry 0.25"},
-	                                      {"host", "peer=0.5", "by which peer would carry 0.5"},
-	                                      {"host", "host=0", "by which peer would carry 1"}};
+	static const char *const both[][3] = {
+	        {"peer", "host=1", "FERRY_FABRICS=peer leaves host out, FERRY_SHARES=host=1 gives it 1 of each call"},
+	        {"peer", "host=0.25", "gives it 0.25"},
+	        {"host", "peer=0.5", "FERRY_FABRICS=host leaves peer out"},
+	        {"host", "host=0.7,peer=0.3", "gives it 0.3"}};
 	(void)state;
 	for (int i = 0; i < 4; i++) {
 		setenv("FERRY_SHARES", both[i][1], 1);
@@ -610,6 +614,7 @@ static void contradictions_are_refused_with_both_sides(void **state)
 	}
 	assert_int_equal(through_the_host("peer", "host=0", ALLGATHER), 0);
 	assert_int_equal(through_the_host("host", "host=1", ALLGATHER), 400000);
+	assert_int_equal(through_the_host("host", "host=0.5", ALLGATHER), 400000); /* the rest might be NCCL's */
 }
 
 /* Every call says so, not the first alone: none of them takes the host in secret. */
