@@ -37,7 +37,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 10u
+#define FERRY_ARENA_ABI 11u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -103,7 +103,15 @@ struct ferry_rank_line {
 	_Atomic uint64_t announced;
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
 	_Atomic uint32_t mover;
-	char pad0[52];
+	/*
+	 * 1: its lanes put nothing into anybody's memory any more, nor will they: the job has failed, or they have let
+	 * go of it; who hosts them, 0 to 1, release
+	 */
+	_Atomic uint32_t stopped;
+	/* bit d: nothing that the router of domain d has begun for this job goes on, as it has ended; the rank, release
+	 */
+	_Atomic uint32_t ended;
+	char pad0[44];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -154,11 +162,11 @@ struct ferry_arena_header {
 	_Atomic uint32_t ready;
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
-	/* bit t of reach[f]: this router moves the data of both, and rank f's GPU reaches rank t's; before `ready` */
+	/* bit t of reach[f]: this router moves the data of rank f, whose GPU reaches rank t's; before `ready` */
 	_Atomic uint64_t reach[FERRY_MAX_RANKS];
 	/*
-	 * bit r: this router has moved rank r's data and does so no more: no copy is under way, nor will one be; 0 to
-	 * 1, with release
+	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:
+	 * no copy is under way, nor will one be; 0 to 1, with release
 	 */
 	_Atomic uint64_t let_go;
 	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */

@@ -548,6 +548,7 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
 	intake->member.stall_ns = lanes->stall_ns;
+	intake->member.awaits_quiet = true;
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
 	ferry_lanes_join(lanes, &intake->member);
 	job->intakes[rank] = intake;
