@@ -62,6 +62,8 @@ struct ferry_ring {
 	_Alignas(128) _Atomic uint64_t taken;   /* bytes of all time; router, release after it has copied them */
 	/* calls, captured ones apart, that are over; the router's lanes, by fetch-add */
 	_Atomic uint64_t ended;
+	/* all submissions up to this number are over, captured ones apart; router, release (router/imports.h) */
+	_Atomic uint64_t over;
 	_Alignas(128) char records[FERRY_RING_BYTES];
 };
 
