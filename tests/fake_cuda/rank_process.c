@@ -88,6 +88,18 @@ static void settle(const struct rank_ordered *order, struct rank_answer *answer)
 	snprintf(answer->message, sizeof answer->message, "%s", answer->error ? ferryGetLastError(mine.comm) : "");
 }
 
+/* As the application may that has its buffer back. */
+static void guard(int milliseconds, struct rank_answer *answer)
+{
+	const struct place *place = &mine.place;
+	size_t bytes = (size_t)place->nranks * place->count * sizeof(uint32_t); /* of an AllGather */
+	unsigned char *output = fake_cuda_reach(place->output);
+	memset(output, 0, bytes);
+	doze(milliseconds);
+	for (size_t i = 0; i < bytes; i++)
+		answer->wrong += __atomic_load_n(&output[i], __ATOMIC_RELAXED) != 0;
+}
+
 static void count_threads(struct rank_answer *answer)
 {
 	DIR *tasks = opendir("/proc/self/task");
@@ -141,6 +153,9 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return ferrySuccess;
 	case RANK_THREADS:
 		count_threads(answer);
+		return ferrySuccess;
+	case RANK_GUARD:
+		guard(order->number, answer);
 		return ferrySuccess;
 	case RANK_DESTROY:
 		return ferryCommDestroy(mine.comm);

@@ -22,6 +22,7 @@ enum rank_order {
 	RANK_REPLAY,   /* so many times into the stream */
 	RANK_FORGET,   /* destroys the graph */
 	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
+	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
 	RANK_LEAVE     /* the place, and whether all was used as the driver wants it: `number`, misuses */
