@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define COUNT   30011
-#define PUSH_MS 400
+#define PUSH_MS 150           /* of rank 0; */
+#define LONGEST (4 * PUSH_MS) /* of the last one */
 #define RANKS   4
 #define ORDER(...) ((struct rank_ordered){__VA_ARGS__})
 
@@ -31,16 +32,16 @@ static void open_slow_routers(int domains)
 	unsetenv("FAKE_CUDA_PUSH_MS");
 }
 
-/* All have made a round that was right, and are in the middle of pushing in the next. */
-static void start_pushing(struct rank_process *ranks, int domains)
+/* All have made a round that was right, and are in the middle of pushing: to each other, or (GATHER) all to rank 0. */
+static void start_pushing(struct rank_process *ranks, int domains, enum rank_order order)
 {
 	open_slow_routers(domains);
 	for (int rank = 0; rank < RANKS; rank++)
 		ranks[rank] = rank_start("FERRY_FABRICS=peer");
 	ranks_join(ranks, RANKS, devices, COUNT);
 	ranks_round(ranks, RANKS, 1, 1);
-	ranks_tell(ranks, RANKS, ORDER(.order = RANK_ROUNDS, .number = 1), NULL);
-	doze(PUSH_MS / 4);
+	ranks_tell(ranks, RANKS, ORDER(.order = order, .number = 1), NULL);
+	doze(PUSH_MS / 2);
 }
 
 static struct rank_answer settled(const struct rank_process *rank, int milliseconds)
@@ -51,17 +52,20 @@ static struct rank_answer settled(const struct rank_process *rank, int milliseco
 /* The stream goes on, the communicator has failed, and from then on the buffer is the application's. */
 static void let_go(const struct rank_process *ranks, int nranks, const char *words)
 {
-	struct rank_answer answers[RANKS];
-	ranks_tell(ranks, nranks, ORDER(.order = RANK_SETTLE, .number = 5000, .wanted = true), answers);
-	for (int rank = 0; rank < nranks; rank++)
-		if (!answers[rank].settled || !strstr(answers[rank].message, words))
-			fail_msg("rank %d: settled %d after %d ms, \"%s\", expected \"%s\"", rank,
-			         answers[rank].settled, answers[rank].milliseconds, answers[rank].message, words);
-	ranks_tell(ranks, nranks, ORDER(.order = RANK_GUARD, .number = 2 * PUSH_MS), answers);
-	for (int rank = 0; rank < nranks; rank++)
-		if (answers[rank].wrong)
+	for (int rank = 0; rank < nranks; rank++) { /* each by itself, as soon as it can */
+		rank_order(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 5000, .wanted = true));
+		rank_order(&ranks[rank], ORDER(.order = RANK_GUARD, .number = LONGEST));
+	}
+	for (int rank = 0; rank < nranks; rank++) {
+		struct rank_answer answer = rank_heard(&ranks[rank]);
+		size_t written = rank_heard(&ranks[rank]).wrong;
+		if (!answer.settled || !strstr(answer.message, words))
+			fail_msg("rank %d: settled %d after %d ms, \"%s\", expected \"%s\"", rank, answer.settled,
+			         answer.milliseconds, answer.message, words);
+		if (written)
 			fail_msg("%zu bytes were written into a buffer of rank %d after its stream had gone on",
-			         answers[rank].wrong, rank);
+			         written, rank);
+	}
 }
 
 static void abort_and_finish(struct rank_process *ranks, int nranks)
@@ -74,12 +78,13 @@ static void abort_and_finish(struct rank_process *ranks, int nranks)
 
 /* ---- ranks ---- */
 
+/* A rank that pushes nothing itself would go on at once. */
 static void nobody_writes_into_buffers_of_survivors_of_a_rank(void **state)
 {
 	(void)state;
-	for (int domains = 1; domains <= 2; domains++) {
+	for (int which = 0; which < 4; which++) {
 		struct rank_process ranks[RANKS];
-		start_pushing(ranks, domains);
+		start_pushing(ranks, which / 2 + 1, which % 2 ? RANK_GATHER : RANK_ROUNDS);
 		rank_kill(&ranks[RANKS - 1]);
 		let_go(ranks, RANKS - 1, "rank 3");
 		abort_and_finish(ranks, RANKS - 1);
@@ -90,23 +95,23 @@ static void nobody_writes_into_buffers_of_survivors_of_a_rank(void **state)
 static void nobody_writes_into_buffers_of_a_rank_that_has_aborted(void **state)
 {
 	(void)state;
-	for (int domains = 1; domains <= 2; domains++) {
+	for (int which = 0; which < 4; which++) {
 		struct rank_process ranks[RANKS];
-		start_pushing(ranks, domains);
+		start_pushing(ranks, which / 2 + 1, which % 2 ? RANK_GATHER : RANK_ROUNDS);
 		rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
-		assert_int_equal(rank_tell(&ranks[0], ORDER(.order = RANK_GUARD, .number = 2 * PUSH_MS)).wrong, 0);
+		rank_order(&ranks[0], ORDER(.order = RANK_GUARD, .number = LONGEST));
 		let_go(ranks + 1, RANKS - 1, "rank 0");
+		assert_int_equal(rank_heard(&ranks[0]).wrong, 0);
 		rank_finish(&ranks[0]);
 		abort_and_finish(ranks + 1, RANKS - 1);
 	}
 }
 
-/* A group of messages whose sender's router is another one than the receiver's: puts.c has that they arrive. */
 static void who_leaves_in_order_takes_its_memory_along(void **state)
 {
 	struct rank_process ranks[RANKS];
 	(void)state;
-	start_pushing(ranks, 2);
+	start_pushing(ranks, 2, RANK_ROUNDS);
 	for (int rank = 0; rank < RANKS; rank++)
 		assert_true(settled(&ranks[rank], 10000).settled);
 	ranks_tell(ranks, RANKS, ORDER(.order = RANK_DESTROY), NULL);
@@ -122,7 +127,7 @@ static void nobody_writes_into_buffers_of_ranks_whose_router_has_died(void **sta
 	(void)state;
 	for (int domain = 0; domain < 2; domain++) {
 		struct rank_process ranks[RANKS];
-		start_pushing(ranks, 2);
+		start_pushing(ranks, 2, RANK_ROUNDS);
 		routers_kill(domain);
 		let_go(ranks, RANKS, domain ? "router of domain 1" : "router of domain 0");
 		abort_and_finish(ranks, RANKS);
@@ -134,10 +139,10 @@ static void streams_wait_for_the_end_of_a_router_that_pushes_into_their_memory(v
 {
 	struct rank_process ranks[RANKS];
 	(void)state;
-	start_pushing(ranks, 2);
+	start_pushing(ranks, 2, RANK_ROUNDS);
 	routers_hang_up(1);
 	for (int rank = 0; rank < RANKS; rank++)
-		if (settled(&ranks[rank], rank ? 1 : 2 * PUSH_MS).settled)
+		if (settled(&ranks[rank], rank ? 1 : 2 * LONGEST).settled)
 			fail_msg("rank %d's stream has gone on", rank);
 	kill(routers_pid(1), SIGCONT); /* it goes on pushing, finds nobody left, and lets go of them */
 	let_go(ranks, RANKS, "router of domain 1");

@@ -29,7 +29,7 @@ static bool is_others(const struct fake_region *region)
 }
 
 /* From device to device, in a process that owns neither side: half of it at once, and the rest after a while. */
-static void move(const struct fake_region *to, const struct fake_region *from, const struct fake_operation *copy)
+static void move(CUcontext context, const struct fake_region *to, const struct fake_region *from, const struct fake_operation *copy)
 {
 	char *there = to ? fake_at(to, copy->to) : (char *)copy->to;
 	const char *here = from ? fake_at(from, copy->from) : (const char *)copy->from;
@@ -38,7 +38,7 @@ static void move(const struct fake_region *to, const struct fake_region *from, c
 	memmove(there, here, first);
 	if (!slow)
 		return;
-	usleep(1000 * (unsigned)fake_push_ms);
+	usleep(1000 * (unsigned)(fake_push_ms * (1 + context->physical)));
 	memmove(there + first, here + first, copy->bytes - first);
 }
 
@@ -49,7 +49,7 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 	if ((!to || !from) && !pageable)
 		fail_context(context);
 	else
-		move(to, from, copy);
+		move(context, to, from, copy);
 	fake_unpin(to);
 	fake_unpin(from);
 }

@@ -55,6 +55,13 @@ static ferryResult_t rounds(int count)
 	return result;
 }
 
+static ferryResult_t gather(void)
+{
+	const struct place *place = &mine.place;
+	return ferryGather(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, 0,
+	                   mine.comm, (ferryStream_t)place->stream);
+}
+
 static ferryResult_t capture(int calls)
 {
 	CUgraph captured;
@@ -132,6 +139,8 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return join(order);
 	case RANK_ROUNDS:
 		return rounds(order->number);
+	case RANK_GATHER:
+		return gather();
 	case RANK_HOLD:
 		atomic_store(&mine.held, 1);
 		CU(fake_cuda_launch(mine.place.stream, hold, &mine.held));
