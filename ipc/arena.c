@@ -53,6 +53,16 @@ static void place_counters(struct ferry_arena_header *header)
 	header->bytes = header->counters_at + FERRY_BANKS * COUNTERS_BYTES;
 }
 
+static uint64_t seal_pair_bytes(uint32_t nranks)
+{
+	return ferry_seal_bytes(2, ferry_seal_pair_cells(nranks));
+}
+
+static uint64_t seals_bytes(uint32_t nranks)
+{
+	return ferry_seal_bytes(nranks, FERRY_SEAL_CALLS) + (uint64_t)nranks * nranks * seal_pair_bytes(nranks);
+}
+
 static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena_header *header)
 {
 	uint64_t pairs = (uint64_t)shape->nranks * shape->nranks;
@@ -72,7 +82,8 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	                                                           sizeof(struct ferry_export_cell),
 	                         PAGE);
 	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
-	header->staging_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
+	header->seals_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
+	header->staging_at = up_to(header->seals_at + (shape->domain ? 0 : seals_bytes(shape->nranks)), PAGE);
 	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
 	place_counters(header);
 }
@@ -99,6 +110,7 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->rings = (struct ferry_ring *)(bytes + header->rings_at);
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
+	arena->seals = bytes + header->seals_at;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		arena->counters[bank] =
 		        (struct ferry_counter *)(bytes + header->counters_at + bank * COUNTERS_BYTES);
@@ -284,7 +296,8 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||
 	    expected.counters_at != header.counters_at || expected.pair_lines_at != header.pair_lines_at ||
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
-	    expected.rings_at != header.rings_at || expected.pair_windows_at != header.pair_windows_at ||
+	    expected.rings_at != header.rings_at || expected.seals_at != header.seals_at ||
+	    expected.pair_windows_at != header.pair_windows_at ||
 	    header.pair_slot_bytes < PAIR_SLOT_LEAST || expected.bytes != header.bytes) {
 		result = ferry_fail(
 		        ferryInternalError,
@@ -313,6 +326,20 @@ void ferry_arena_unmap(struct ferry_arena *arena)
 		close(arena->descriptor);
 	memset(arena, 0, sizeof *arena);
 	arena->descriptor = -1;
+}
+
+void ferry_arena_seal(const struct ferry_arena *arena, uint32_t self, struct ferry_seal *seal)
+{
+	ferry_seal_open(seal, arena->seals, arena->nranks, FERRY_SEAL_CALLS, self);
+}
+
+void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
+                           struct ferry_seal *seal)
+{
+	uint64_t pair = (uint64_t)source * arena->nranks + destination;
+	char *memory = arena->seals + ferry_seal_bytes(arena->nranks, FERRY_SEAL_CALLS) +
+	               pair * seal_pair_bytes(arena->nranks);
+	ferry_seal_open(seal, memory, 2, ferry_seal_pair_cells(arena->nranks), self);
 }
 
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message)

@@ -4,9 +4,10 @@
  * of the job map it. Shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page of
  * its windows that nobody touches costs nothing, unless it is POSIX shared memory, locked, or registered with a GPU.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | staging[bank] | pair windows | counters[bank]. All
- * offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses an offset out of
- * shared memory afterwards.
+ * Layout: header | rank lines | export cells | rings | pair lines | seals | staging[bank] | pair windows |
+ * counters[bank]. All offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses
+ * an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone: those of calls first, then
+ * those of messages by pair.
  *
  * There is room for the counters of any program. Where a page may be missing when it is touched, there is memory behind
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
@@ -16,8 +17,8 @@
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
- * pair line: `up` and the slot heads its source, `down` and the post its destination. Doorbells: anybody. `failed`:
- * anybody, 0 to 1 only.
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Doorbells:
+ * anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -32,12 +33,13 @@
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
+#include "ipc/seal.h"
 #include "ipc/shared_memory.h"
 #include "ipc/submission.h"
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 11u
+#define FERRY_ARENA_ABI 13u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -111,7 +113,16 @@ struct ferry_rank_line {
 	/* bit d: nothing that the router of domain d has begun for this job goes on, as it has ended; the rank, release
 	 */
 	_Atomic uint32_t ended;
-	char pad0[44];
+	/*
+	 * Host devices, where others' lanes put into the rank's memory (rank-lib/door.h). shut: 1 once nobody is to do
+	 * that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
+	 */
+	_Atomic uint32_t shut;
+	_Atomic uint64_t putting;
+	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
+	_Atomic uint64_t process_start, process_names;
+	_Atomic uint32_t process;
+	char pad0[12];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -151,7 +162,8 @@ struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, staging_at, pair_windows_at, counters_at;
+	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, seals_at, staging_at;
+	uint64_t pair_windows_at, counters_at;
 	uint64_t staging;          /* bytes per bank */
 	uint32_t counters;         /* per bank, with memory from the start; there is room for FERRY_MOST_COUNTERS */
 	uint32_t pair_slot_bytes;  /* of a pair's window: the longest slice */
@@ -187,6 +199,7 @@ struct ferry_arena {
 	struct ferry_export_cell *export_cells;
 	/* [source * nranks + destination], sources of any domain (their own is used) */
 	struct ferry_pair_line *pair_lines;
+	char *seals;
 	struct ferry_counter *counters[FERRY_BANKS];
 	char *staging[FERRY_BANKS];
 	char *pair_windows;
@@ -246,6 +259,13 @@ static inline char *ferry_pair_window(const struct ferry_arena *arena, uint32_t 
 	return arena->pair_windows +
 	       ((uint64_t)source * arena->nranks + destination) * FERRY_PAIR_SLOTS * (uint64_t)arena->pair_slot_bytes;
 }
+
+/** The seals of calls of all ranks, for rank self. In domain 0's arena. */
+void ferry_arena_seal(const struct ferry_arena *arena, uint32_t self, struct ferry_seal *seal);
+
+/** The seals of messages of an ordered pair, for that end of it which self says: 0 the source, 1 the destination. */
+void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uint32_t destination, uint32_t self,
+                           struct ferry_seal *seal);
 
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);

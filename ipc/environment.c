@@ -44,7 +44,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "its kernels have run once before."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
-	 "The NCCL that ferry-perf --vs nccl opens. Unset: pip's for python3 too."},
+	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or would "
+	 "have found, or pip's."},
+	{"FERRY_NCCL", "on", "on or off. off: libferry-nccl.so passes all calls on to NCCL, untouched."},
 	{"FERRY_HOST_LINK", "",
 	 "Speeds of host devices' links in GB/s, 1e-6 to 1e5, separated by commas. d2h=12.5,h2d=12.5: to and from the "
 	 "host. peer=50: from each device to each other; links=dgx1v:25: the cube mesh of a DGX-1V, by one NVLink's "

@@ -73,6 +73,25 @@ static void read_job(const char *line, struct ferry_job_report *job)
 	job->waited_ms = strtod(value_of(line, "waited_ms"), NULL);
 }
 
+/* links=TO:RANK,TO:RANKa,...; what cannot be read ends them. */
+static void read_gpu(const char *line, struct ferry_gpu_report *gpu)
+{
+	const char *next = value_of(line, "links");
+	int length = 0;
+	text_in(line, "gpu", gpu->uuid, sizeof gpu->uuid);
+	while (gpu->nlinks < FERRY_MAX_RANKS) {
+		struct ferry_link_report *link = &gpu->links[gpu->nlinks];
+		if (sscanf(next, "%15[0-9a-f]:%d%n", link->to, &link->rank, &length) != 2)
+			break;
+		next += length;
+		link->atomics = *next == 'a';
+		next += link->atomics;
+		gpu->nlinks++;
+		if (*next++ != ',')
+			break;
+	}
+}
+
 /* Room for one more at the end of a list of `count`; NULL: no memory. The list's room is a power of two. */
 static void *room_for(void *list, size_t count, size_t bytes)
 {
@@ -158,7 +177,7 @@ static ferryResult_t take_gpu(struct ferry_question *question, const char *line)
 	question->gpus = gpus;
 	struct ferry_gpu_report *gpu = &gpus[question->ngpus++];
 	*gpu = (struct ferry_gpu_report){.router = 0};
-	text_in(line, "gpu", gpu->uuid, sizeof gpu->uuid);
+	read_gpu(line, gpu);
 	ask(question, FERRY_STATUS_GPU, question->from + 1);
 	return ferrySuccess;
 }

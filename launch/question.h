@@ -39,9 +39,18 @@ struct ferry_job_report {
 	double working_ms, waited_ms;
 };
 
+/* A way from a GPU straight into the memory of another one. */
+struct ferry_link_report {
+	char to[16];  /* what that GPU's UUID begins with, behind "GPU-" */
+	int rank;     /* as the driver says: 0 is the fastest */
+	bool atomics; /* as NVLink has them, and PCIe has not */
+};
+
 struct ferry_gpu_report {
 	size_t router;
 	char uuid[48];
+	uint32_t nlinks;
+	struct ferry_link_report links[FERRY_MAX_RANKS]; /* to others of its router's */
 };
 
 enum ferry_question_state {

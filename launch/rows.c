@@ -126,7 +126,7 @@ static void make_gpus(const struct ferry_report *now, struct ferry_rows *rows)
 	rows->ngpus = now->ngpus;
 	for (size_t i = 0; i < now->ngpus; i++) {
 		const struct ferry_router_report *router = &now->routers[now->gpus[i].router];
-		rows->gpus[i] = (struct ferry_gpu_row){.uuid = now->gpus[i].uuid,
+		rows->gpus[i] = (struct ferry_gpu_row){.report = &now->gpus[i],
 		                                       .router = router,
 		                                       .context = ferry_context_memory(now->gpus[i].uuid, router->pid)};
 	}

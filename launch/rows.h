@@ -26,7 +26,7 @@ struct ferry_job_row {
 };
 
 struct ferry_gpu_row {
-	const char *uuid;
+	const struct ferry_gpu_report *report;
 	const struct ferry_router_report *router;
 	uint64_t context; /* bytes of the GPU that the router's process has; 0: not known */
 };

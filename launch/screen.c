@@ -11,6 +11,8 @@
 
 #define BYTES_TEXT 16
 #define WAITS      26 /* columns of a job's last one */
+#define LINKS      11 /* and of a GPU's */
+#define LINKS_TEXT 32
 
 /* ---- a table ---- */
 
@@ -95,16 +97,51 @@ static void print_jobs(const struct ferry_rows *rows, size_t count, FILE *out)
 	}
 }
 
+/* NULL: it reaches none such, or the router did not know that one when it told. */
+static const struct ferry_link_report *link_to(const struct ferry_gpu_row *row, const struct ferry_gpu_row *other)
+{
+	if (row->router != other->router)
+		return NULL;
+	for (uint32_t i = 0; i < row->report->nlinks; i++) {
+		const struct ferry_link_report *link = &row->report->links[i];
+		if (!strncmp(other->report->uuid + strlen("GPU-"), link->to, strlen(link->to)))
+			return link;
+	}
+	return NULL;
+}
+
+/* A column for each GPU of the router, in the order of the rows: the link's rank there. */
+static void print_links(const struct ferry_rows *rows, const struct ferry_gpu_row *row, char text[LINKS_TEXT])
+{
+	unsigned count = 0, reached = 0;
+	for (size_t i = 0; i < rows->ngpus; i++) {
+		const struct ferry_gpu_row *other = &rows->gpus[i];
+		const struct ferry_link_report *link = link_to(row, other);
+		if (row->router != other->router)
+			continue;
+		char rank = !link ? '.' : link->rank > 9 ? '+' : (char)('0' + link->rank);
+		if (count < LINKS)
+			text[count] = row == other ? '-' : rank;
+		reached += link != NULL;
+		count++;
+	}
+	if (count <= LINKS)
+		text[count] = '\0';
+	else
+		snprintf(text, LINKS_TEXT, "%u of %u", reached, count - 1);
+}
+
 static void print_gpus(const struct ferry_rows *rows, size_t count, FILE *out)
 {
-	char context[BYTES_TEXT];
+	char context[BYTES_TEXT], links[LINKS_TEXT];
 	if (!count)
 		return;
-	fprintf(out, "\n%-40s %-14s %7s %8s\n", "GPU", "ROUTER", "PID", "CONTEXT");
+	fprintf(out, "\n%-40s %-10s %7s %8s %s\n", "GPU", "ROUTER", "PID", "CONTEXT", "LINKS");
 	for (size_t i = 0; i < count; i++) {
 		const struct ferry_gpu_row *row = &rows->gpus[i];
-		fprintf(out, "%-40s %-14s %7d %8s\n", row->uuid, row->router->socket.place, (int)row->router->pid,
-		        row->context ? print_bytes(row->context, context) : "?");
+		print_links(rows, row, links);
+		fprintf(out, "%-40s %-10s %7d %8s %s\n", row->report->uuid, row->router->socket.place,
+		        (int)row->router->pid, row->context ? print_bytes(row->context, context) : "?", links);
 	}
 }
 
@@ -244,16 +281,31 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 	}
 }
 
+static void add_links(cJSON *list, const struct ferry_rows *rows, const struct ferry_gpu_row *row)
+{
+	for (size_t i = 0; i < rows->ngpus; i++) {
+		const struct ferry_link_report *link = link_to(row, &rows->gpus[i]);
+		if (!link)
+			continue;
+		cJSON *object = cJSON_CreateObject();
+		cJSON_AddItemToArray(list, object);
+		cJSON_AddStringToObject(object, "gpu", rows->gpus[i].report->uuid);
+		cJSON_AddNumberToObject(object, "rank", link->rank);
+		cJSON_AddBoolToObject(object, "atomics", link->atomics);
+	}
+}
+
 static void add_gpus(cJSON *list, const struct ferry_rows *rows)
 {
 	for (size_t i = 0; i < rows->ngpus; i++) {
 		const struct ferry_gpu_row *row = &rows->gpus[i];
 		cJSON *object = cJSON_CreateObject();
 		cJSON_AddItemToArray(list, object);
-		cJSON_AddStringToObject(object, "gpu", row->uuid);
+		cJSON_AddStringToObject(object, "gpu", row->report->uuid);
 		cJSON_AddNumberToObject(object, "pid", row->router->pid);
 		if (row->context)
 			cJSON_AddNumberToObject(object, "context", (double)row->context);
+		add_links(cJSON_AddArrayToObject(object, "links"), rows, row);
 	}
 }
 

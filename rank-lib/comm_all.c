@@ -26,7 +26,7 @@ static void *init_one(void *argument)
 	struct one_of_all *one = argument;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	config.ordinal = one->ordinal;
-	one->result = ferry_comm_make(one->comm, one->nranks, one->key, one->rank, &config, NULL);
+	one->result = ferry_comm_make(one->comm, one->nranks, one->key, one->rank, &config, NULL, NULL);
 	if (one->result)
 		snprintf(one->message, sizeof one->message, "%s", ferry_last_message());
 	return NULL;

@@ -185,16 +185,18 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 }
 
 ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers)
+                              const struct ferry_routers *routers, const _Atomic bool *abandoned)
 {
 	struct ferryComm *comm;
 	struct ferry_wishes wishes = {.words = -1};
 	ferryResult_t result = ferry_comm_new(nranks, key, rank, &comm);
 	if (result)
 		return result;
+	comm->rank.abandoned = abandoned;
 	result = choose(comm, config, routers, &wishes);
 	if (!result)
 		result = attach(comm, &wishes, config->programs);
+	comm->rank.abandoned = NULL;
 	if (result) {
 		ferry_holders_drop(&comm->holders);
 		return result;
@@ -230,7 +232,7 @@ ferryResult_t ferryCommInitRankConfig(ferryComm_t *comm, int nranks, ferryUnique
 		                  FERRY_MAX_RANKS);
 	if (memcmp(id.internal, id_magic, sizeof id_magic))
 		return ferry_fail(ferryInvalidArgument, "ferryCommInitRank: the id did not come from ferryGetUniqueId");
-	return ferry_comm_make(comm, nranks, (const uint8_t *)id.internal + sizeof id_magic, rank, &known, NULL);
+	return ferry_comm_make(comm, nranks, (const uint8_t *)id.internal + sizeof id_magic, rank, &known, NULL, NULL);
 }
 
 ferryResult_t ferryCommInitRank(ferryComm_t *comm, int nranks, ferryUniqueId id, int rank)
@@ -262,5 +264,5 @@ ferryResult_t ferryCommInitEnv(ferryComm_t *comm, const ferryConfig_t *config)
 		                  "rank %d of %d from the environment (launcher %s): at most %d ranks", launch.rank,
 		                  launch.size, launch.launcher, FERRY_MAX_RANKS);
 	ferry_derive_key(key, launch.key, atomic_fetch_add(&made, 1), 0x656e76);
-	return ferry_comm_make(comm, launch.size, key, launch.rank, &known, NULL);
+	return ferry_comm_make(comm, launch.size, key, launch.rank, &known, NULL, NULL);
 }

@@ -6,8 +6,14 @@
 #include "ferry.h"
 #include "rank-lib/attach/routers.h"
 
-/** routers: those of the communicator that this one comes out of, or NULL: as `config` says. */
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/**
+ * routers: those of the communicator that this one comes out of, or NULL: as `config` says. abandoned: set by another
+ * thread, it is waited no longer for ranks that have not come; NULL: nobody does.
+ */
 ferryResult_t ferry_comm_make(ferryComm_t *comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers);
+                              const struct ferry_routers *routers, const _Atomic bool *abandoned);
 
 #endif

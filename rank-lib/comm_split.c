@@ -113,7 +113,7 @@ static ferryResult_t split_held(struct ferryComm *comm, int color, int key, ferr
 		known->ordinal = comm->device->ordinal;
 	if (known->domain < 0)
 		known->domain = (int)comm->rank.domain;
-	return ferry_comm_make(newcomm, nranks, derived, rank, known, &comm->routers);
+	return ferry_comm_make(newcomm, nranks, derived, rank, known, &comm->routers, NULL);
 }
 
 ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm, const ferryConfig_t *config)

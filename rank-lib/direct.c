@@ -86,8 +86,26 @@ static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, con
 	return ferrySuccess;
 }
 
+static bool member_enter(struct ferry_member *member, uint32_t peer)
+{
+	return ferry_door_enter(direct_of(member)->rank, peer);
+}
+
+static void member_leave(struct ferry_member *member, uint32_t peer)
+{
+	ferry_door_leave(direct_of(member)->rank, peer);
+}
+
+static bool member_shut(struct ferry_member *member, enum ferry_direction direction)
+{
+	return ferry_door_shut(&direct_of(member)->doors[direction], direct_of(member)->rank);
+}
+
 static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .land = member_land,
+                                                   .enter = member_enter,
+                                                   .leave = member_leave,
+                                                   .shut = member_shut,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
@@ -104,6 +122,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	long spin_us = 0;
 	int descriptor;
 	atomic_store_explicit(&direct->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	ferry_door_tell(direct->rank);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
 	                                         &spin_us);
 	if (!result && direct->device->ops->may_copy)
@@ -381,9 +400,12 @@ static ferryResult_t launch_with_word(struct direct_call *made, const struct fer
 	}
 	if (in_stream->scalar)
 		made->call.device_scalar = (const void *)&made->word->scalar;
+	in_stream->open = request->open;
 	result = direct->device->ops->enqueue_word(direct->device, request->stream, in_stream);
 	if (result) /* the other ranks would wait for it */
 		ferry_rank_fail(direct->rank, result, ferry_last_message());
+	else if (request->open)
+		ferry_open_call_keep(request->open, direct->device, direct->rank, request->stream, in_stream);
 	ferry_lanes_submit(&direct->member, &made->call);
 	return result;
 }

@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_DIRECT_H
 
 #include "rank-lib/collective_call.h"
+#include "rank-lib/door.h"
 #include "rank-lib/holders.h"
 #include "rank-lib/words.h"
 #include "router/lanes.h"
@@ -23,6 +24,7 @@ struct ferry_direct {
 
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its seats on them */
+	struct ferry_door doors[2];         /* by direction, each lane's; host devices */
 	bool registered[FERRY_MAX_DOMAINS]; /* arenas that the device knows */
 	/* calls not finished: whoever makes one adds, the lane that ends it takes away; futex word */
 	_Atomic uint32_t inflight;

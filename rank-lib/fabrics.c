@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/host_links.h"
 #include "ipc/rankset.h"
+#include "rank-lib/door.h"
 #include "rank-lib/program/shares.h"
 
 #include <stdlib.h>
@@ -169,7 +170,7 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 		fabrics->peers = fabrics->able = find_gpu_links(fabrics);
 	} else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES)) {
 		result = find_host_links(fabrics);
-		fabrics->able = !result;
+		fabrics->able = !result && ferry_doors_are_near(fabrics->rank);
 		fabrics->peers = fabrics->able && fabrics->named; /* else programs alone that ask for it */
 	}
 	if (result)

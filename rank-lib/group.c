@@ -94,7 +94,34 @@ bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result
 	return true;
 }
 
-static ferryResult_t launch_pairs_like(uint32_t first)
+/*
+ * How many calls before this one are open in the same stream for the same communicator. Messages of the two are one
+ * call.
+ */
+static uint32_t find_slot(const struct ferry_open_group *open, const struct ferry_request *request)
+{
+	uint32_t slot = 0;
+	for (uint32_t i = 0; i < open->ncalls; i++)
+		slot += open->calls[i].comm == request->comm && open->calls[i].asked == request->stream;
+	return slot;
+}
+
+/* requests: those of one call, which the first one stands for. open: NULL, or where its end is left to. */
+static ferryResult_t launch(struct ferry_request *requests, uint32_t count, struct ferry_open_group *open)
+{
+	bool messages = requests[0].collective == FERRY_SENDRECV;
+	if (!open)
+		return messages ? ferry_launch_pairs(requests, count) : ferry_launch(requests);
+	struct ferry_open_call *call = &open->calls[open->ncalls];
+	call->slot = find_slot(open, &requests[0]);
+	call->stamp = open->ncalls ? 0 : open->stamp;
+	call->asked = requests[0].stream;
+	requests[0].open = call;
+	open->ncalls++;
+	return ferry_launch_open(requests, count);
+}
+
+static ferryResult_t launch_pairs_like(uint32_t first, struct ferry_open_group *open)
 {
 	struct kept *like = &group.kept[first];
 	struct ferry_request *requests = malloc((group.nkept - first) * sizeof *requests);
@@ -109,7 +136,7 @@ static ferryResult_t launch_pairs_like(uint32_t first)
 		requests[count++] = kept->request;
 		kept->launched = true;
 	}
-	ferryResult_t result = ferry_launch_pairs(requests, count);
+	ferryResult_t result = launch(requests, count, open);
 	free(requests);
 	return result;
 }
@@ -121,22 +148,28 @@ ferryResult_t ferryGroupStart(void)
 	return ferrySuccess;
 }
 
-ferryResult_t ferryGroupEnd(void)
+static ferryResult_t launch_all(struct ferry_open_group *open)
 {
-	if (!group.depth)
-		return ferry_fail(ferryInvalidUsage, "ferryGroupEnd without ferryGroupStart");
-	if (--group.depth)
-		return ferrySuccess;
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < group.nkept && !result; i++) /* this may be a child, forked since */
+		result = ferry_comm_check(group.kept[i].request.comm);
+	if (!result && open && group.nkept && !(open->calls = calloc(group.nkept, sizeof *open->calls)))
+		result = ferry_fail(ferrySystemError, "no memory for %u calls in a group", group.nkept);
+	for (uint32_t i = 0; i < group.nkept && !result; i++)
+		if (group.kept[i].request.collective != FERRY_SENDRECV)
+			result = launch(&group.kept[i].request, 1, open);
+		else if (!group.kept[i].launched)
+			result = launch_pairs_like(i, open);
+	return result;
+}
+
+static ferryResult_t end_group(struct ferry_open_group *open)
+{
 	ferryResult_t result = group.error;
 	if (result)
 		ferry_fail(result, "%s", group.message);
-	for (uint32_t i = 0; i < group.nkept && !result; i++) /* this may be a child, forked since */
-		result = ferry_comm_check(group.kept[i].request.comm);
-	for (uint32_t i = 0; i < group.nkept && !result; i++)
-		if (group.kept[i].request.collective != FERRY_SENDRECV)
-			result = ferry_launch(&group.kept[i].request);
-		else if (!group.kept[i].launched)
-			result = launch_pairs_like(i);
+	else
+		result = launch_all(open);
 	for (uint32_t i = 0; i < group.nkept; i++) {
 		free(group.kept[i].counts);
 		free(group.kept[i].program);
@@ -145,5 +178,36 @@ ferryResult_t ferryGroupEnd(void)
 	free(group.kept);
 	group.kept = NULL;
 	group.nkept = group.capacity = 0;
+	return result;
+}
+
+ferryResult_t ferryGroupEnd(void)
+{
+	if (!group.depth)
+		return ferry_fail(ferryInvalidUsage, "ferryGroupEnd without ferryGroupStart");
+	return --group.depth ? ferrySuccess : end_group(NULL);
+}
+
+ferryResult_t ferry_group_end_open(struct ferry_open_group *open)
+{
+	open->calls = NULL;
+	open->ncalls = 0;
+	if (group.depth != 1)
+		return ferry_fail(ferryInvalidUsage, "a group is ended open at depth %d", group.depth);
+	group.depth = 0;
+	return end_group(open);
+}
+
+ferryResult_t ferry_group_finish(struct ferry_open_group *open)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t i = 0; i < open->ncalls; i++) {
+		ferryResult_t one = ferry_launch_finish(&open->calls[i]);
+		if (!result)
+			result = one;
+	}
+	free(open->calls);
+	open->calls = NULL;
+	open->ncalls = 0;
 	return result;
 }

@@ -14,4 +14,21 @@ ferryResult_t ferry_group_refuse(ferryResult_t result);
 /** Keeps the request, checked, if a group is open; *result: what the function of the API returns then. */
 bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result);
 
+/** Calls of a group that are in their streams but for their ends (open_call.h). */
+struct ferry_open_group {
+	struct ferry_open_call *calls; /* NULL: none */
+	uint32_t ncalls;
+	uint32_t stamp; /* 0, or the first call's; from the caller (open_call.h) */
+};
+
+/**
+ * Ends the group as ferryGroupEnd does, but leaves all its calls open: what the caller puts into their streams until
+ * ferry_group_finish runs beside them. Whatever it returns, ferry_group_finish is to be called then, by the same
+ * thread. ferryInvalidUsage where the group is none, or lies within another.
+ */
+ferryResult_t ferry_group_end_open(struct ferry_open_group *open);
+
+/** Calls of the streams come behind the group's again. The first error, of all calls. */
+ferryResult_t ferry_group_finish(struct ferry_open_group *open);
+
 #endif

@@ -48,11 +48,24 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	return key.program ? ferry_plans_find(&comm->plans, &key, entry) : find_replaceable(comm, &key, entry);
 }
 
+/* Calls that are open in a stream at the same time are calls of different streams for who tells them apart. */
+static ferryResult_t look_at_stream(const struct ferry_request *request, struct ferry_stream_state *state)
+{
+	struct ferry_device *device = request->comm->device;
+	if (request->open && request->open->slot >= FERRY_OPEN_CALLS)
+		return ferry_fail(ferryInvalidArgument, "call %u that is open in a stream at the same time: at most %u",
+		                  request->open->slot + 1, FERRY_OPEN_CALLS);
+	ferryResult_t result = device->ops->check_stream(device, request->stream, state);
+	if (!result && request->open)
+		state->id += (uint64_t)request->open->slot << 48;
+	return result;
+}
+
 static ferryResult_t launch_locked(const struct ferry_request *request)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_collective_call call = {.request = request};
-	ferryResult_t result = comm->device->ops->check_stream(comm->device, request->stream, &call.stream);
+	ferryResult_t result = look_at_stream(request, &call.stream);
 	if (!result)
 		result = find_plan(request, &call.entry);
 	if (result)
@@ -139,7 +152,7 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 	struct ferryComm *comm = requests[0].comm;
 	struct ferry_stream_state stream;
 	bool puts;
-	ferryResult_t result = comm->device->ops->check_stream(comm->device, requests[0].stream, &stream);
+	ferryResult_t result = look_at_stream(&requests[0], &stream);
 	if (!result)
 		result = ferry_fabrics_push(&comm->fabrics, &puts);
 	if (result)
@@ -160,4 +173,31 @@ ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t 
 	if (!result)
 		result = launch_pairs_locked(requests, nrequests);
 	return leave(requests[0].comm, &visit, result);
+}
+
+ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t nrequests)
+{
+	struct ferry_open_call *open = requests[0].open;
+	*open = (struct ferry_open_call){.slot = open->slot, .stamp = open->stamp, .asked = open->asked};
+	ferryResult_t result = ferry_comm_hold(requests[0].comm);
+	if (result)
+		return result;
+	open->comm = requests[0].comm;
+	return requests[0].collective == FERRY_SENDRECV ? ferry_launch_pairs(requests, nrequests)
+	                                                : ferry_launch(&requests[0]);
+}
+
+ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
+{
+	ferryResult_t result = ferry_open_call_finish(open);
+	if (open->comm)
+		ferry_comm_let_go(open->comm);
+	open->comm = NULL;
+	return result;
+}
+
+bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)
+{
+	const struct ferry_ring *ring = comm->mapped.submissions.ring;
+	return ring && stamp && ferry_ring_read_stamp(ring, stamp, ns);
 }

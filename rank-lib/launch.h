@@ -14,6 +14,21 @@ ferryResult_t ferry_launch_check(const struct ferry_request *request);
 /** Makes the call; checks it before, unless that was done when it was kept for a group. */
 ferryResult_t ferry_launch(const struct ferry_request *request);
 
+/**
+ * The same in two steps (open_call.h): the call, and sends and receives of one communicator and stream, whose `open`
+ * the first of them has. Then ferry_launch_finish, by the same thread, whatever the first step returned. The
+ * communicator is held between the two.
+ */
+ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t nrequests);
+ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
+
+/**
+ * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever where
+ * the rank's data is moved by lanes of its own, for captured calls, and once another call has had the stamp's index.
+ * The communicator is held.
+ */
+bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns);
+
 /** Starts sends and receives of one communicator and stream as one call. They are checked as by ferry_launch. */
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests);
 

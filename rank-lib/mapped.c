@@ -202,12 +202,15 @@ static void wake_router(const struct ferry_mapped *mapped, uint32_t domains)
 	ferry_wake(&rank->shared, 1ull << rank->self, 0, domains);
 }
 
-ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, ferryStream_t stream, bool captured,
-                                   const struct ferry_stream_call *in_stream)
+ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
+                                   bool captured, struct ferry_stream_call *in_stream)
 {
 	mapped->submissions.calls += !captured;
 	wake_router(mapped, domains);
-	ferryResult_t result = mapped->device->ops->enqueue_word(mapped->device, stream, in_stream);
+	in_stream->open = request->open;
+	ferryResult_t result = mapped->device->ops->enqueue_word(mapped->device, request->stream, in_stream);
+	if (!result && request->open)
+		ferry_open_call_keep(request->open, mapped->device, mapped->rank, request->stream, in_stream);
 	if (result)
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	return result;

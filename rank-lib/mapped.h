@@ -67,11 +67,12 @@ void ferry_mapped_close(struct ferry_mapped *mapped);
 void ferry_mapped_end(struct ferry_mapped *mapped);
 
 /**
- * Wakes the routers that have work, `domains`, and the rank's own, and puts the submitted call into the stream. An
- * error is the rank's: the router has the call, or the other ranks wait for it, and there is no way back.
+ * Wakes the routers that have work, `domains`, and the rank's own, and puts the submitted call into the request's
+ * stream; where it is open, what is left goes to request->open. An error is the rank's: the router has the call, or the
+ * other ranks wait for it, and there is no way back.
  */
-ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, ferryStream_t stream, bool captured,
-                                   const struct ferry_stream_call *in_stream);
+ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
+                                   bool captured, struct ferry_stream_call *in_stream);
 
 /* mapped_collective.c */
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */

@@ -81,6 +81,7 @@ static void fill_head(const struct ferry_collective_call *collective, struct fer
 	                                  .scalar = collective->factor.scalar,
 	                                  .shape = collective->shape,
 	                                  .root = entry->key.root,
+	                                  .stamp = collective->request->open ? collective->request->open->stamp : 0,
 	                                  .send = collective->names[FERRY_UP],
 	                                  .receive = collective->names[FERRY_DOWN]};
 	if (collective->factor.device_scalar)
@@ -175,8 +176,7 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	if (result) /* it has its place among the calls */
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	else
-		result = ferry_mapped_enqueue(mapped, steps->domains, request->stream, collective->stream.captures,
-		                              &in_stream);
+		result = ferry_mapped_enqueue(mapped, steps->domains, request, collective->stream.captures, &in_stream);
 	ferry_own_copies_free(&in_stream);
 	return result;
 }

@@ -133,6 +133,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 {
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
 	                                .flags = stream->captures ? FERRY_SUBMIT_CAPTURED : 0,
+	                                .stamp = messages->requests[0].open ? messages->requests[0].open->stamp : 0,
 	                                .name = mapped->numbers->messages_named};
 	uint64_t last = mapped->submissions.written +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
@@ -153,7 +154,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 		return result;
 	}
-	return ferry_mapped_enqueue(mapped, 0, messages->requests[0].stream, stream->captures, in_stream);
+	return ferry_mapped_enqueue(mapped, 0, messages->requests, stream->captures, in_stream);
 }
 
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,

@@ -20,6 +20,8 @@ struct ferry_rank {
 	struct ferry_job_arenas shared;
 	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
 	int sockets[FERRY_MAX_DOMAINS];
+	/* while it attaches: set by another thread, it gives up; NULL: nobody does */
+	const _Atomic bool *abandoned;
 	/* this is a child that the rank forked; set there, before fork returns */
 	bool forked;
 	struct ferry_rank *next_attached; /* attach/forks.c's */

@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_REQUEST_H
 
 #include "rank-lib/exports.h"
+#include "rank-lib/open_call.h"
 #include "rank-lib/rank.h"
 #include "rank-lib/redop.h"
 #include "router/call.h"
@@ -25,6 +26,7 @@ struct ferry_request {
 	ferryComm_t comm;    /* launch.c's to open */
 	ferryStream_t stream;
 	enum ferry_direction direction; /* SENDRECV: FERRY_UP sends */
+	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;

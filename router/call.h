@@ -105,6 +105,8 @@ struct ferry_call {
 	uint64_t scalar;            /* premulsum: this rank's factor */
 	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
 	enum ferry_call_stage stage;
+	bool timed;                 /* constant */
+	uint64_t reached_ns;        /* 0, or when a timed call was reached; D2H lane, before any slice */
 	/* that have not finished their half: set by who begins the call, each lane takes itself away */
 	_Atomic uint32_t lanes;
 	/* lanes that have it in their lists; set by ferry_lanes_submit, each lane takes itself away */

@@ -6,8 +6,18 @@
 
 static void drive(struct ferry_copies *copies)
 {
-	atomic_store_explicit(&copies->driving, atomic_load_explicit(&copies->driving, memory_order_relaxed) + 1,
+	atomic_store_explicit(copies->driving, atomic_load_explicit(copies->driving, memory_order_relaxed) + 1,
 	                      memory_order_relaxed);
+}
+
+ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
+                                enum ferry_direction direction, _Atomic uint32_t *driving)
+{
+	copies->driving = driving;
+	drive(copies);
+	ferryResult_t result = copier->ops->queue_open(copier, direction, &copies->queue);
+	drive(copies);
+	return result;
 }
 
 static void keep(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
@@ -31,9 +41,14 @@ bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, str
                        struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
                        uint64_t bytes, uint32_t slices)
 {
+	const struct ferry_member_ops *ops = seat->member->ops;
+	if (ops->enter && !ops->enter(seat->member, to->to))
+		return false;
 	drive(copies);
 	ferryResult_t result = copies->queue.copier->ops->push(&copies->queue, to, source, bytes);
 	drive(copies);
+	if (ops->enter)
+		ops->leave(seat->member, to->to);
 	if (refused(seat, result))
 		return false;
 	keep(copies, seat, call, transfer, bytes, slices);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The copies that a lane has under way, in the order in which it started them. Its thread alone uses them; `driving` is
- * also looked at by the other lane, to tell of one that does not come out of the driver.
+ * The copies that a lane has under way in one queue, in the order in which it started them. Its thread alone uses them.
  */
 #ifndef FERRY_ROUTER_COPIES_H
 #define FERRY_ROUTER_COPIES_H
@@ -24,8 +23,13 @@ struct ferry_copies {
 	struct ferry_copy_queue queue;
 	struct ferry_copying under_way[FERRY_MOST_COPIES];
 	uint32_t head, tail;
-	_Atomic uint32_t driving; /* one more before and after each call of the copier */
+	/* the lane's, of all its queues: one more before and after each call of the copier */
+	_Atomic uint32_t *driving;
 };
+
+/** Opens the queue. Errors: the copier's. */
+ferryResult_t ferry_copies_open(struct ferry_copies *copies, struct ferry_copier *copier,
+                                enum ferry_direction direction, _Atomic uint32_t *driving);
 
 static inline bool ferry_copies_any(const struct ferry_copies *copies)
 {
@@ -42,7 +46,10 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses);
 
-/** The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). */
+/**
+ * The same for the next `slices` slices of a PUT, in the queue to its peer (router/pushes.h). False also where the
+ * peer's memory is shut, as the job has failed.
+ */
 bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, struct ferry_call *call,
                        struct ferry_transfer *transfer, const struct ferry_landing *to, const void *source,
                        uint64_t bytes, uint32_t slices);

@@ -11,12 +11,21 @@
 _Static_assert(sizeof(CUuuid) == FERRY_GPU_BYTES, "UUIDs travel as bytes");
 _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->handle, "IPC handles travel as bytes");
 
+#define MOST_DEVICES FERRY_MAX_RANKS /* that are told of */
+
+/* To the device of that number; it stays as it is. */
+struct link {
+	bool reaches, atomics;
+	int rank;
+};
+
 struct ferry_gpu {
 	struct ferry_cuda_copier copier;
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context; /* the primary one, held once */
 	uint8_t uuid[FERRY_GPU_BYTES];
+	struct link links[MOST_DEVICES]; /* constant */
 	_Atomic uint32_t holders;    /* who holds adds, who drops takes away */
 	_Atomic uint64_t idle_since; /* whoever drops the last, before it does; ferry_now_ns */
 	struct ferry_gpus *gpus;
@@ -40,6 +49,29 @@ static ferryResult_t find_device(const struct ferry_cuda_driver *driver, const u
 	        ferryInvalidUsage,
 	        "none of the %d GPUs that the router sees has the UUID %02x%02x%02x%02x... (CUDA_VISIBLE_DEVICES?)",
 	        count, uuid[0], uuid[1], uuid[2], uuid[3]);
+}
+
+/* Once: who tells of them later waits for no driver. */
+static void find_links(struct ferry_gpu *gpu)
+{
+	const struct ferry_cuda_driver *driver = gpu->driver;
+	int count = 0;
+	if (driver->DeviceGetCount(&count))
+		return;
+	for (int device = 0; device < count && device < (int)MOST_DEVICES; device++) {
+		struct link *link = &gpu->links[device];
+		int reaches = 0, atomics = 0;
+		if (device == gpu->device ||
+		    driver->DeviceGetP2PAttribute(&reaches, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, gpu->device,
+		                                  device) ||
+		    driver->DeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+		                                  gpu->device, device) ||
+		    driver->DeviceGetP2PAttribute(&link->rank, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, gpu->device,
+		                                  device))
+			continue;
+		link->reaches = reaches;
+		link->atomics = atomics;
+	}
 }
 
 static ferryResult_t open_context(struct ferry_gpu *gpu)
@@ -68,6 +100,7 @@ static ferryResult_t gpu_open(const uint8_t *uuid, struct ferry_gpu **opened)
 	gpu->driver = driver;
 	gpu->device = device;
 	memcpy(gpu->uuid, uuid, sizeof gpu->uuid);
+	find_links(gpu);
 	if ((result = open_context(gpu)))
 		free(gpu);
 	else
@@ -128,14 +161,29 @@ void ferry_gpu_drop(struct ferry_gpu *gpu)
 	atomic_fetch_sub_explicit(&gpu->holders, 1, memory_order_release);
 }
 
-bool ferry_gpus_uuid(struct ferry_gpus *gpus, uint64_t place, uint8_t *uuid)
+/* Under the lock. */
+static void tell(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, struct ferry_gpu_told *told)
+{
+	memcpy(told->uuid, gpu->uuid, sizeof told->uuid);
+	told->nlinks = 0;
+	for (const struct ferry_gpu *other = gpus->all; other; other = other->next) {
+		if (other->device >= (int)MOST_DEVICES || !gpu->links[other->device].reaches)
+			continue;
+		struct ferry_gpu_link *link = &told->links[told->nlinks++];
+		memcpy(link->to, other->uuid, sizeof link->to);
+		link->rank = gpu->links[other->device].rank;
+		link->atomics = gpu->links[other->device].atomics;
+	}
+}
+
+bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_told *told)
 {
 	pthread_mutex_lock(&gpus->lock);
 	const struct ferry_gpu *gpu = gpus->all;
 	for (; gpu && place; place--)
 		gpu = gpu->next;
 	if (gpu)
-		memcpy(uuid, gpu->uuid, sizeof gpu->uuid);
+		tell(gpus, gpu, told);
 	pthread_mutex_unlock(&gpus->lock);
 	return gpu;
 }

@@ -36,9 +36,9 @@ void ferry_gpu_drop(struct ferry_gpu *gpu)
 	(void)gpu;
 }
 
-bool ferry_gpus_uuid(struct ferry_gpus *gpus, uint64_t place, uint8_t *uuid)
+bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_told *told)
 {
-	(void)gpus, (void)place, (void)uuid;
+	(void)gpus, (void)place, (void)told;
 	return false;
 }
 

@@ -26,7 +26,7 @@ struct mapped_call {
 	struct ferry_word *word;
 	uint64_t number;             /* of its last submission */
 	struct mapped_call *before, *after; /* in the intake's list */
-	uint32_t turn, nimports;
+	uint32_t turn, stamp, nimports;
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
 
@@ -111,6 +111,8 @@ static void finish(struct ferry_call *call, ferryResult_t result, const char *me
 {
 	const struct mapped_call *mapped = mapped_of(call);
 	(void)result, (void)message; /* the rank asks its communicator */
+	if (call->reached_ns)
+		ferry_ring_stamp(mapped->intake->ring, mapped->stamp, ferry_now_ns() - call->reached_ns);
 	ferry_word_pass(mapped->word, mapped->turn);
 }
 
@@ -205,6 +207,8 @@ static struct mapped_call *call_new(struct ferry_intake *intake, const struct fe
 	mapped->call.ops = &call_ops;
 	mapped->call.member = &intake->member;
 	mapped->call.captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	mapped->stamp = head->stamp;
+	mapped->call.timed = head->stamp && !mapped->call.captured;
 	if (!ferry_call_prepare(&mapped->call, ups, downs, banks)) {
 		atomic_fetch_sub_explicit(&intake->calls, 1, memory_order_relaxed);
 		free(mapped);

@@ -56,6 +56,8 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 		    !call->ops->started(call))
 			return false;
 		call->stage = FERRY_CALL_REACHED;
+		if (call->timed)
+			call->reached_ns = ferry_now_ns();
 		if (!call->name)
 			wake_descent(lane, call);
 		/* fall through */
@@ -231,6 +233,8 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 		return progress; /* the device may still write to the buffers of what is under way */
 	if (failed && seat->direction == FERRY_UP) /* also of calls that were taken since */
 		stop_putting(seat);
+	if (failed && ops->shut && !ops->shut(seat->member, seat->direction))
+		return progress; /* others may */
 	/*
 	 * Callers run far ahead: of hundreds of calls in line the first of each bank can get on, and the rest is not
 	 * looked at.
@@ -446,7 +450,8 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 {
 	if (!ferry_watch_due(&lane->watch, now))
 		return;
-	ferry_watch_other(&lane->watch, &lane->lanes->lane[!lane->direction].copies, lane->lanes->stall_ns, now);
+	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
+	ferry_watch_other(&lane->watch, other->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->calls)
 			ferry_watch_seat(lane->seats[i], now);
@@ -544,11 +549,12 @@ ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction di
 	lane->bell = bell ? bell : &lanes->own_bells[direction];
 	lane->sleeper.look = look_for_start;
 	lane->pushes.copier = lanes->copier;
+	lane->pushes.driving = &lane->driving;
 	if (!make_room(lane, 1)) {
 		free_room(lane);
 		return ferry_fail(ferrySystemError, "no memory for a lane");
 	}
-	ferryResult_t result = lanes->copier->ops->queue_open(lanes->copier, direction, &lane->copies.queue);
+	ferryResult_t result = ferry_copies_open(&lane->copies, lanes->copier, direction, &lane->driving);
 	if (result) {
 		free_room(lane);
 		return result;

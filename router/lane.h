@@ -22,6 +22,8 @@ struct ferry_lane {
 	pthread_t thread;
 	struct ferry_copies copies;
 	struct ferry_pushes pushes;     /* D2H */
+	/* its thread; the other lane looks, to tell of one that does not come out of the driver */
+	_Atomic uint32_t driving;       /* as in its queues */
 	_Atomic bool busy;              /* its thread: it has calls at work; the other lane looks */
 	/* its thread alone, from here on */
 	struct ferry_seat **seats;      /* as of `generation` */

@@ -26,6 +26,17 @@ struct ferry_member_ops {
 	                      uint64_t bytes, struct ferry_landing *landing);
 	/** D2H lane: of what land has put into landing->hold, if that is not NULL, once no push to it is under way. */
 	void (*let_go)(struct ferry_member *member, void *hold);
+	/**
+	 * D2H lane, around each copy into another rank's memory, which the copier has made when it returns. enter:
+	 * false: nothing is to be put there any more. NULL: what land holds is enough.
+	 */
+	bool (*enter)(struct ferry_member *member, uint32_t peer);
+	void (*leave)(struct ferry_member *member, uint32_t peer);
+	/**
+	 * That lane, the job has failed: true once nobody else puts into this rank's memory, nor will, so that its
+	 * calls may end. Whoever still does rings both lanes. NULL: nobody does.
+	 */
+	bool (*shut)(struct ferry_member *member, enum ferry_direction direction);
 	/** Looks whether the job has ended. */
 	bool (*failed)(struct ferry_member *member);
 	/** It has: why. *message stays as long as the member. */

@@ -13,6 +13,7 @@
 
 struct ferry_pushes {
 	struct ferry_copier *copier; /* constant */
+	_Atomic uint32_t *driving;   /* the same: as in the queues */
 	struct ferry_copies queues[FERRY_PUSH_QUEUES];
 	uint32_t open; /* bit q: queues[q] is open */
 };

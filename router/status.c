@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <unistd.h>
 
 /* What workers have spent on slices; of a call that ends now perhaps twice. */
@@ -112,19 +113,38 @@ static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint64_t
 }
 
 /* As nvidia-smi prints it. */
-static void print_gpu(const uint8_t *uuid, uint64_t number, char *text, size_t bytes)
+static size_t print_uuid(const uint8_t *uuid, char *text, size_t bytes)
 {
-	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=GPU", number);
+	size_t length = (size_t)snprintf(text, bytes, "GPU");
 	for (int i = 0; i < FERRY_GPU_BYTES && length < bytes; i++)
 		length += (size_t)snprintf(text + length, bytes - length,
 		                           !i || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
+	return length;
+}
+
+/* Links: the beginning of the other GPU's UUID, the link's rank, and `a` where it has atomics; as many as fit. */
+static void print_gpu(const struct ferry_gpu_told *told, uint64_t number, char *text, size_t bytes)
+{
+	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=", number);
+	length += print_uuid(told->uuid, text + length, bytes - length);
+	for (uint32_t i = 0; i < told->nlinks; i++) {
+		const struct ferry_gpu_link *link = &told->links[i];
+		char one[40];
+		size_t more = (size_t)snprintf(one, sizeof one, "%s%02x%02x%02x%02x:%d%s", i ? "," : " links=",
+		                               link->to[0], link->to[1], link->to[2], link->to[3], link->rank,
+		                               link->atomics ? "a" : "");
+		if (length + more >= bytes)
+			break;
+		memcpy(text + length, one, more + 1);
+		length += more;
+	}
 }
 
 ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_attach_message *message, char *text,
                                  size_t bytes)
 {
 	const struct ferry_job *job;
-	uint8_t uuid[FERRY_GPU_BYTES];
+	struct ferry_gpu_told told;
 	text[0] = '\0';
 	switch (message->index) {
 	case FERRY_STATUS_ROUTER:
@@ -135,8 +155,8 @@ ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_att
 			print_job(job, text, bytes);
 		return ferrySuccess;
 	case FERRY_STATUS_GPU:
-		if (ferry_gpus_uuid(&jobs->mapper.gpus, message->hash, uuid))
-			print_gpu(uuid, message->hash, text, bytes);
+		if (ferry_gpus_tell(&jobs->mapper.gpus, message->hash, &told))
+			print_gpu(&told, message->hash, text, bytes);
 		return ferrySuccess;
 	default:
 		return ferry_fail(ferryInvalidArgument, "the status of %u: %d of the router, %d of a job, %d of a GPU",

@@ -33,11 +33,12 @@ static const char *name_of(enum ferry_direction direction)
 	return direction == FERRY_UP ? "D2H" : "H2D";
 }
 
-void ferry_watch_other(struct ferry_watch *watch, const struct ferry_copies *other, uint64_t stall_ns, uint64_t now)
+void ferry_watch_other(struct ferry_watch *watch, enum ferry_direction other, const _Atomic uint32_t *driving,
+                       uint64_t stall_ns, uint64_t now)
 {
-	uint32_t driving = atomic_load_explicit(&other->driving, memory_order_relaxed);
-	if (driving != watch->other_driving || driving % 2 == 0) {
-		watch->other_driving = driving;
+	uint32_t count = atomic_load_explicit(driving, memory_order_relaxed);
+	if (count != watch->other_driving || count % 2 == 0) {
+		watch->other_driving = count;
 		watch->other_since = now;
 		watch->reported = false;
 	}
@@ -47,7 +48,7 @@ void ferry_watch_other(struct ferry_watch *watch, const struct ferry_copies *oth
 	ferry_log(FERRY_LOG_WARN,
 	          "%s lane: in the device's driver for %llu s, with a call under way: does a thread of this process "
 	          "free or register memory, or load kernels, which waits for the call in there?",
-	          name_of(other->queue.direction), (unsigned long long)(now - watch->other_since) / 1000000000);
+	          name_of(other), (unsigned long long)(now - watch->other_since) / 1000000000);
 }
 
 /*

@@ -7,7 +7,6 @@
 #ifndef FERRY_ROUTER_WATCH_H
 #define FERRY_ROUTER_WATCH_H
 
-#include "router/copies.h"
 #include "router/member.h"
 
 #define FERRY_WATCH_US 50000 /* so often, at most; a lane with unfinished calls sleeps no longer than this */
@@ -28,8 +27,9 @@ static inline bool ferry_watch_due(struct ferry_watch *watch, uint64_t now)
 	return true;
 }
 
-/** One line if the other lane does not come out of the driver for stall_ns (0: never). */
-void ferry_watch_other(struct ferry_watch *watch, const struct ferry_copies *other, uint64_t stall_ns, uint64_t now);
+/** One line if the other lane, which drives so (router/lane.h), is in the driver for stall_ns (0: never). */
+void ferry_watch_other(struct ferry_watch *watch, enum ferry_direction other, const _Atomic uint32_t *driving,
+                       uint64_t stall_ns, uint64_t now);
 
 /** A seat with calls: one line if nothing has moved for long, and whether its routers live. */
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now);

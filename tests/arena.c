@@ -63,6 +63,10 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	memset(first.rank_lines, 1, sizeof *first.rank_lines * first.nranks);
 	memset(first.export_cells, 21, sizeof *first.export_cells * FERRY_MOST_EXPORTS * first.nranks);
 	memset(first.pair_lines, 2, sizeof *first.pair_lines * 9);
+	struct ferry_seal seal;
+	ferry_arena_seal_pair(&first, 2, 2, 1, &seal);
+	char *seals_end = (char *)(seal.cells + seal.ncells);
+	memset(first.seals, 22, (size_t)(seals_end - first.seals));
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		memset(first.counters[bank], 3 + (int)bank, sizeof(struct ferry_counter) * first.ncounters);
 		memset(first.staging[bank], 10 + (int)bank, first.staging_bytes);
@@ -72,6 +76,8 @@ static void two_mappings_share_every_region_and_no_region_overlaps(void **state)
 	assert_int_equal(*(char *)&second.export_cells[3 * FERRY_MOST_EXPORTS - 1], 21);
 	assert_int_equal(*(char *)&second.export_cells[0], 21);
 	assert_int_equal(*(char *)&second.pair_lines[8], 2);
+	assert_int_equal(second.seals[0], 22);
+	assert_int_equal(second.seals[seals_end - first.seals - 1], 22);
 	assert_int_equal(*(char *)&second.counters[0][second.ncounters - 1], 3);
 	assert_int_equal(*(char *)&second.counters[1][0], 4);
 	assert_int_equal(second.staging[0][second.staging_bytes - 1], 10);

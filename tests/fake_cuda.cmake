@@ -18,15 +18,21 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(fake_cuda_${suite} PROPERTIES TIMEOUT 60 LABELS lanes)
   endforeach()
 
-  add_library(cuda_places STATIC fake_cuda/places.c fake_cuda/routers.c fake_cuda/rank_process.c)
-  target_compile_definitions(cuda_places PRIVATE
-    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
-  add_dependencies(cuda_places ferry-router)
-  target_link_libraries(cuda_places PRIVATE ferry_flags PUBLIC cuda-fake ferry Threads::Threads PkgConfig::CMOCKA)
+  # Over libferry, or over all that is in it.
+  function(cuda_places name ferry)
+    add_library(${name} STATIC fake_cuda/places.c fake_cuda/routers.c fake_cuda/rank_process.c)
+    target_compile_definitions(${name} PRIVATE
+      FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
+    add_dependencies(${name} ferry-router)
+    target_link_libraries(${name} PRIVATE ferry_flags PUBLIC cuda-fake ${ferry} Threads::Threads PkgConfig::CMOCKA)
+  endfunction()
+  cuda_places(cuda_places ferry)
+  cuda_places(cuda_places_inside ferry_rank)
   ferry_test(cuda_streams LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_buffers LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
   ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(open_calls LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
   ferry_test(ends LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
   add_test(NAME ends_on_host COMMAND ends)
   set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
@@ -37,20 +43,23 @@ if(CUDA_INCLUDE_DIR)
   set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
     ENVIRONMENT "FERRY_TEST_HOST=1;FERRY_TEST_MAPPED=1")
   # And with router processes, which move the data.
-  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs ends leaving)
+  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs ends leaving open_calls)
     add_test(NAME ${suite}_mapped COMMAND ${suite})
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile puts puts_failures)
+  foreach(suite mapped mapped_failures hostile puts puts_failures landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
   set_tests_properties(hostile PROPERTIES ENVIRONMENT
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
 
+  target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
+  add_dependencies(mapped ferry-stat)
+
   # And with calls that they push from GPU to GPU.
-  foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving)
+  foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving open_calls)
     add_test(NAME ${suite}_pushed COMMAND ${suite})
     set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")

@@ -529,13 +529,49 @@ static bool knows_gpu(int connection, int device)
 		snprintf(digits + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
 	for (uint64_t place = 0; ask(connection, FERRY_STATUS_GPU, place, line, sizeof line), *line; place++) {
 		char found[64] = "";
-		for (const char *digit = strstr(line, "GPU-") + 4; *digit; digit++)
+		for (const char *digit = strstr(line, "GPU-") + 4; *digit && *digit != ' '; digit++)
 			if (*digit != '-')
 				strncat(found, digit, 1);
 		if (!strcmp(found, digits))
-			return true;
+			return strstr(line, " links=");
 	}
 	return false;
+}
+
+/* In ferry-stat's JSON, as a person runs it: the double's devices 0 and 1 have an NVLink. */
+static void the_links_of_a_routers_gpus_are_named_with_their_ranks(void **state)
+{
+	static const int three[] = {0, 1, 2};
+	struct gang gang;
+	char text[8192], expected[256], uuids[3][48];
+	(void)state;
+	gang_open(&gang, 3, three, 1);
+	FILE *stat = popen(FERRY_STAT_EXE " --json", "r");
+	assert_non_null(stat);
+	text[fread(text, 1, sizeof text - 1, stat)] = '\0';
+	assert_int_equal(pclose(stat), 0);
+	for (int device = 0; device < 3; device++) {
+		CUuuid uuid;
+		int length = sprintf(uuids[device], "GPU");
+		CU(cuDeviceGetUuid(&uuid, device));
+		for (int i = 0; i < 16; i++)
+			length += sprintf(uuids[device] + length, i && (i < 4 || i > 10 || i % 2) ? "%02x" : "-%02x",
+			                  (unsigned char)uuid.bytes[i]);
+	}
+	for (int from = 0; from < 3; from++)
+		for (int to = 0; to < 3; to++) {
+			snprintf(expected, sizeof expected, "{\"gpu\":\"%s\",\"rank\":%d,\"atomics\":%s}", uuids[to],
+			         from / 2 != to / 2, from / 2 == to / 2 ? "true" : "false");
+			const char *own = strstr(text, "\"gpus\":"), *end;
+			char begin[256];
+			snprintf(begin, sizeof begin, "{\"gpu\":\"%s\",\"pid\"", uuids[from]);
+			own = own ? strstr(own, begin) : NULL;
+			end = own ? strchr(own, ']') : NULL;
+			const char *found = own ? strstr(own, expected) : NULL;
+			if (!end || (found && found < end) != (from != to))
+				fail_msg("from %d to %d: \"%s\" in %s", from, to, expected, text);
+		}
+	gang_close(&gang);
 }
 
 static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **state)
@@ -581,6 +617,7 @@ int main(void)
 	        TEST(graphs_of_eight_calls_on_two_communicators_are_replayed_and_leave_nothing),
 	        TEST(buffers_of_graphs_that_are_gone_are_not_pinned),
 	        TEST(a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job),
+	        TEST(the_links_of_a_routers_gpus_are_named_with_their_ranks),
 	};
 	struct rlimit files;
 	char machine[32];

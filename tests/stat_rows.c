@@ -259,6 +259,38 @@ static void the_table_fits_80_columns_with_the_largest_values(void **state)
 	free(text);
 }
 
+/* A column for each GPU of the router, and none of another router's. */
+static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **state)
+{
+	enum { GPUS = 14 };
+	static struct ferry_gpu_report many[GPUS];
+	(void)state;
+	struct ferry_report now = report_of(SECOND, routers, jobs);
+	now.gpus = many;
+	now.ngpus = 5;
+	for (uint32_t i = 0; i < GPUS; i++) {
+		many[i] = (struct ferry_gpu_report){.router = i == 1};
+		snprintf(many[i].uuid, sizeof many[i].uuid, "GPU-%08x-89ab-cdef-0123-456789abcdef", 0xab0000 + i);
+	}
+	many[0].nlinks = 3;
+	many[0].links[0] = (struct ferry_link_report){.to = "00ab0003", .rank = 0};
+	many[0].links[1] = (struct ferry_link_report){.to = "00ab0004", .rank = 12};
+	many[0].links[2] = (struct ferry_link_report){.to = "00ab0001", .rank = 0}; /* another router's */
+	many[4].nlinks = 1;
+	many[4].links[0] = (struct ferry_link_report){.to = "00ab0000", .rank = 2};
+	char *text = screen_of(&now);
+	assert_non_null(strstr(text, "LINKS\n"));
+	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? -.0+\n"));
+	assert_non_null(strstr(text, "GPU-00ab0001-89ab-cdef-0123-456789abcdef run-abcdef     101        ? -\n"));
+	assert_non_null(strstr(text, "GPU-00ab0002-89ab-cdef-0123-456789abcdef run-abcdef     100        ? .-..\n"));
+	assert_non_null(strstr(text, "GPU-00ab0004-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2..-\n"));
+	free(text);
+	now.ngpus = GPUS; /* more than there are columns */
+	text = screen_of(&now);
+	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2 of 12\n"));
+	free(text);
+}
+
 static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
@@ -301,6 +333,7 @@ int main(void)
 	        TEST(jobs_of_one_name_in_two_ferryruns_are_two),
 	        TEST(who_waits_for_others_is_not_blamed),
 	        TEST(the_table_fits_80_columns_with_the_largest_values),
+	        TEST(the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows),
 	        TEST(what_a_job_waits_for_is_said),
 	        TEST(what_a_router_did_while_it_was_silent_is_no_rate),
 	        TEST(of_a_silent_router_there_is_what_is_known),

@@ -129,21 +129,25 @@ static CUresult launch_wait(const struct ferry_cuda_device *device, CUstream str
 	return device->driver->LaunchKernel(device->wait_kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL);
 }
 
+static CUresult wait_in_stream(const struct ferry_cuda_device *device, CUstream stream, _Atomic uint32_t *word)
+{
+	CUstreamBatchMemOpParams operation = wait_for_word(word, 0, device->wait_flags);
+	return device->wait_kernel ? launch_wait(device, stream, word)
+	                           : device->driver->StreamBatchMemOp(stream, 1, &operation, 0);
+}
+
 /* One call of the driver where nothing lies between the two operations. */
 static CUresult pass_word(const struct ferry_cuda_device *device, CUstream stream, const struct ferry_stream_call *call)
 {
 	const struct ferry_cuda_driver *driver = device->driver;
 	CUstreamBatchMemOpParams operations[2] = {write_word(&call->word->word, 1),
 	                                          wait_for_word(&call->word->word, 0, device->wait_flags)};
-	if (!call->ncopies && !device->wait_kernel)
+	if (!call->ncopies && !device->wait_kernel && !call->open)
 		return driver->StreamBatchMemOp(stream, 2, operations, 0);
 	CUresult refused = driver->StreamBatchMemOp(stream, 1, operations, 0);
 	if (!refused)
 		refused = copy_within(driver, stream, call->copies, call->ncopies);
-	if (refused)
-		return refused;
-	return device->wait_kernel ? launch_wait(device, stream, &call->word->word)
-	                           : driver->StreamBatchMemOp(stream, 1, operations + 1, 0);
+	return refused || call->open ? refused : wait_in_stream(device, stream, &call->word->word);
 }
 
 static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream stream,
@@ -158,7 +162,7 @@ static CUresult fill_stream(const struct ferry_cuda_device *device, CUstream str
 		refused = copy_within(driver, stream, call->before, call->nbefore);
 	if (!refused)
 		refused = pass_word(device, stream, call);
-	return refused ? refused : copy_within(driver, stream, call->after, call->nafter);
+	return refused || call->open ? refused : copy_within(driver, stream, call->after, call->nafter);
 }
 
 static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
@@ -174,6 +178,22 @@ static ferryResult_t enqueue_word(struct ferry_device *base, ferryStream_t given
 		refused = give_to_graph(device->driver, stream, call);
 	if (refused)
 		result = ferry_cuda_failed(device->driver, refused, "putting a call into the stream");
+	ferry_cuda_visit_end(&visit);
+	return result;
+}
+
+static ferryResult_t finish_word(struct ferry_device *base, ferryStream_t given, const struct ferry_stream_call *call)
+{
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	ferryResult_t result = ferry_cuda_enter(device, &visit);
+	if (result)
+		return result;
+	CUresult refused = wait_in_stream(device, (CUstream)given, &call->word->word);
+	if (!refused)
+		refused = copy_within(device->driver, (CUstream)given, call->after, call->nafter);
+	if (refused)
+		result = ferry_cuda_failed(device->driver, refused, "putting the end of a call into the stream");
 	ferry_cuda_visit_end(&visit);
 	return result;
 }
@@ -211,6 +231,7 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .enter = enter,
                                                  .leave = leave,
                                                  .enqueue_word = enqueue_word,
+                                                 .finish_word = finish_word,
                                                  .may_copy = may_copy,
                                                  .register_words = register_words,
                                                  .check_stream = check_stream,

@@ -36,6 +36,7 @@ struct ferry_stream_call {
 	uint32_t ncopies;
 	struct ferry_local_copy *before, *after; /* made before the stream comes to the call, and behind it */
 	uint32_t nbefore, nafter;
+	bool open;                       /* what comes from the wait on is left to finish_word */
 	const void *scalar;              /* NULL or a value in device memory, copied to word->scalar before */
 	size_t scalar_bytes;
 	/* captured: called once no graph has the call any more, from any thread; not if putting it in failed */
@@ -73,6 +74,9 @@ struct ferry_device_ops {
 	 */
 	ferryResult_t (*enqueue_word)(struct ferry_device *device, ferryStream_t stream,
 	                              const struct ferry_stream_call *call);
+	/** CUDA: the rest of a call that was put into the stream open: the wait, and the copies behind it. */
+	ferryResult_t (*finish_word)(struct ferry_device *device, ferryStream_t stream,
+	                             const struct ferry_stream_call *call);
 	/** Whether threads of this process may make copies while streams wait for them; if not, why. NULL: they may. */
 	ferryResult_t (*may_copy)(struct ferry_device *device);
 	/** Makes the process's words known to the device's streams. NULL with tickets. */

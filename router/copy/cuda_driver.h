@@ -15,7 +15,7 @@
 #define FERRY_CUDA_FUNCTIONS(F)                                                                        \
 	F(Init) F(DriverGetVersion) F(GetErrorString)                                                  \
 	F(DeviceGet) F(DeviceGetCount) F(DeviceGetName) F(DeviceGetAttribute) F(DeviceGetPCIBusId)     \
-	F(DeviceGetUuid) F(DeviceCanAccessPeer) F(DevicePrimaryCtxRetain)                              \
+	F(DeviceGetUuid) F(DeviceCanAccessPeer) F(DeviceGetP2PAttribute) F(DevicePrimaryCtxRetain)     \
 	F(DevicePrimaryCtxRelease)                                                                     \
 	F(ModuleGetLoadingMode) F(ModuleLoadData) F(ModuleGetFunction) F(LaunchKernel)                 \
 	F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice)           \

@@ -10,6 +10,7 @@
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
 int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
+char fake_stuck[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
@@ -68,6 +69,7 @@ static void initialize(void)
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
 	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
 	fake_push_ms = (int)fake_number("FAKE_CUDA_PUSH_MS", 0);
+	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	fake_machine_start();
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
@@ -278,6 +280,31 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	*can = fake_peers && one != other;
 	return CUDA_SUCCESS;
+}
+
+/* Devices 0 and 1, 2 and 3, ... have an NVLink, the rest of the ways are PCIe. */
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
+{
+	CUcontext one, other;
+	CUresult refused = fake_find_device(device, &one);
+	if (!refused)
+		refused = fake_find_device(peer, &other);
+	if (refused || !value || one == other)
+		return refused ? refused : value ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_INVALID_VALUE;
+	bool linked = one->physical / 2 == other->physical / 2;
+	switch (attribute) {
+	case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+		*value = !linked;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+		*value = fake_peers;
+		return CUDA_SUCCESS;
+	case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+		*value = fake_peers && linked;
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 }
 
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)

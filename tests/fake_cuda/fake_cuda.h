@@ -30,7 +30,7 @@
  * - FAKE_CUDA_CONNECTIONS (0: a thread per stream; else the streams of a device and priority share so many queues, as
  * GPUs do beyond CUDA_DEVICE_MAX_CONNECTIONS: a stream that waits by a memory operation then holds up the others of its
  * queue);
- * - FAKE_CUDA_PEERS (1: each device can reach the others' memory; 0: none);
+ * - FAKE_CUDA_PEERS (1: each device can reach the others' memory, 0 and 1, 2 and 3 by NVLink; 0: none);
  * - FAKE_CUDA_MACHINE (empty): processes with the same one share GPUs, as far as memory in use and exclusive devices
  * go; a test that looks at these chooses a name of its own, before its processes start;
  * - FAKE_CUDA_MEMORY (80 GiB; where it is set, more is refused), FAKE_CUDA_CONTEXT_MEMORY (525 MiB for each process's
@@ -40,7 +40,8 @@
  * of one process at a time), FAKE_CUDA_FLUSH (1; 0: as on an H100, waits cannot flush remote writes);
  * - FAKE_CUDA_UNREGISTER_MS (0): how long cuMemHostUnregister takes;
  * - FAKE_CUDA_PUSH_MS (0): how long a copy from GPU 0 to another device, in memory of other processes, takes, half of
- * which is there at once; from GPU n it takes n + 1 times as long.
+ * which is there at once; from GPU n it takes n + 1 times as long;
+ * - FAKE_CUDA_STUCK (empty): while there is a file of that name, cuMemcpyDtoDAsync does not return.
  */
 #ifndef FERRY_TESTS_FAKE_CUDA_H
 #define FERRY_TESTS_FAKE_CUDA_H

@@ -128,6 +128,12 @@ static inline void crew_call(bool gathers, size_t bytes)
 		FERRY(ferryAllReduce(crew.send, crew.receive, bytes / 4, ferryFloat32, ferrySum, crew.comm, stream));
 }
 
+/** From now on calls are in place: each rank's block, or all of it for AllReduce, is sent from where it arrives. */
+static inline void crew_send_in_place(bool gathers, size_t bytes)
+{
+	crew.send = crew.receive + (gathers ? bytes / 4 / (size_t)crew.nranks * (size_t)crew.rank : 0);
+}
+
 /** From now on calls are replays of such a one. */
 static inline void crew_capture(bool gathers, size_t bytes)
 {

@@ -28,8 +28,8 @@ static cudaStream_t kernels;
 static float *sink;
 static int blocks;
 static double alone_call_us;
-static bool gathers, nccl, graph; /* what the calls are */
-static double only_ms;            /* of kernels; 0: 0.1, 1 and 5 */
+static bool gathers, nccl, graph, in_place; /* what the calls are */
+static double only_ms;                      /* of kernels; 0: 0.1, 1 and 5 */
 
 static __global__ void compute(long iterations, float *out)
 {
@@ -165,10 +165,12 @@ static void prepare(double *us_per_iteration)
 
 static void usage(FILE *to)
 {
-	fprintf(to, "Usage: ferryrun --fork -n GPUS -- ferry-beside [allreduce|allgather] [nccl] [graph] [MS]\n"
-	            "What kernels that fill the GPU and AllReduce (or AllGather) of 256 MiB take from each other.\n"
-	            "nccl: calls of NCCL (FERRY_NCCL_LIBRARY) instead of Ferry's; graph: replays of a captured "
-	            "call;\nMS: kernels of so many milliseconds (default: of 0.1, then 1, then 5).\n");
+	fprintf(to,
+	        "Usage: ferryrun --fork -n GPUS -- ferry-beside [allreduce|allgather] [nccl] [graph] [inplace] [MS]\n"
+	        "What kernels that fill the GPU and AllReduce (or AllGather) of 256 MiB take from each other.\n"
+	        "nccl: calls of NCCL (FERRY_NCCL_LIBRARY) instead of Ferry's; graph: replays of a captured call;\n"
+	        "inplace: sent from where it arrives;\n"
+	        "MS: kernels of so many milliseconds (default: of 0.1, then 1, then 5).\n");
 }
 
 static bool read_words(int argc, char **argv)
@@ -177,9 +179,10 @@ static bool read_words(int argc, char **argv)
 		gathers |= !strcmp(argv[i], "allgather");
 		nccl |= !strcmp(argv[i], "nccl");
 		graph |= !strcmp(argv[i], "graph");
+		in_place |= !strcmp(argv[i], "inplace");
 		only_ms = atof(argv[i]) > 0 ? atof(argv[i]) : only_ms;
 		if (strcmp(argv[i], "allreduce") && strcmp(argv[i], "allgather") && strcmp(argv[i], "nccl") &&
-		    strcmp(argv[i], "graph") && !(atof(argv[i]) > 0))
+		    strcmp(argv[i], "graph") && strcmp(argv[i], "inplace") && !(atof(argv[i]) > 0))
 			return false;
 	}
 	return true;
@@ -199,15 +202,18 @@ int main(int argc, char **argv)
 		return 77;
 	if (nccl)
 		crew_take_nccl();
+	if (in_place)
+		crew_send_in_place(gathers, BYTES);
 	if (graph)
 		crew_capture(gathers, BYTES);
 	prepare(&us_per_iteration);
 	if (!crew.rank)
-		printf("%d ranks; kernels of %d blocks of %d threads back to back, %s's %s of 256 MiB%s; medians of %d "
+		printf("%d ranks; kernels of %d blocks of %d threads back to back, %s's %s of 256 MiB%s%s; medians of "
+		       "%d "
 		       "rounds\n%10s %13s %13s %10s %8s %14s %14s %10s\n",
 		       crew.nranks, blocks, THREADS, nccl ? "NCCL" : "Ferry", gathers ? "AllGather" : "AllReduce",
-		       graph ? ", replayed" : "", ROUNDS, "kernels", "alone", "beside", "longer", "", "calls alone",
-		       "beside", "slower");
+		       in_place ? ", in place" : "", graph ? ", replayed" : "", ROUNDS, "kernels", "alone", "beside",
+		       "longer", "", "calls alone", "beside", "slower");
 	for (double kernel_ms : {0.1, 1.0, 5.0})
 		if (!only_ms)
 			compare(kernel_ms, us_per_iteration);

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/balance/balancer.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LEAST_GAIN   0.02  /* of a carrier that has nothing */
+#define STEP_GAIN    0.015 /* a step for less is noise */
+#define LARGE_STEP   0.10  /* one learns behind it */
+#define SETTLING     3     /* samples without a step */
+#define TRIAL        16    /* a carrier of which nothing is known begins with one such part */
+#define PROBE_EVERY  64u
+#define BACKOFFS     8     /* doublings */
+#define PROBE_COST   0.01  /* of the time of all calls */
+#define DEAR         4.0   /* of that of one call, for a set without NCCL */
+#define COST         0.001 /* of the time of a settled size, for measuring */
+#define INTERVAL     64u   /* at most */
+#define FIT_SAMPLES  8     /* a fit learns from all of its first ones, */
+#define FIT_BAND     0.3   /* then from those that are like it: not from bursts */
+
+#define BIT(c) (1u << (c))
+
+static const char *const names[FERRY_NUM_BALANCES] = {"cold", "learning", "settled", "changed"};
+
+const char *ferry_balance_name(enum ferry_balance why)
+{
+	return (unsigned)why < FERRY_NUM_BALANCES ? names[why] : "?";
+}
+
+struct ferry_balancer_rules ferry_balancer_default_rules(void)
+{
+	return (struct ferry_balancer_rules){.usable = BIT(FERRY_CARRIER_HOST) | BIT(FERRY_CARRIER_NCCL),
+	                                     .floor_bytes = 128 << 10,
+	                                     .least_bytes = 1 << 20,
+	                                     .measure_us = 1};
+}
+
+void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_balancer_rules *rules)
+{
+	memset(balancer, 0, sizeof *balancer);
+	balancer->rules = *rules;
+}
+
+bool ferry_balancer_picks(uint64_t n, uint32_t every)
+{
+	uint64_t mixed = (n + 1) * 0x9e3779b97f4a7c15u; /* calls alternate: not every so many-th */
+	return every && (mixed >> 32) % every == 0;
+}
+
+/* ---- where things are ---- */
+
+static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, uint32_t collective, uint32_t type)
+{
+	for (int i = 0; i < FERRY_BALANCER_COURSES; i++) {
+		struct ferry_balancer_course *course = &balancer->courses[i];
+		if (course->used && course->collective == collective && course->type == type)
+			return course;
+		if (course->used)
+			continue;
+		course->used = true;
+		course->collective = (uint8_t)collective;
+		course->type = (uint8_t)type;
+		return course;
+	}
+	return NULL;
+}
+
+/* Of a line, which has one. */
+static const struct ferry_balancer_course *course_at(const struct ferry_balancer *balancer,
+                                                     const struct ferry_balancer_line *line)
+{
+	int i = 0;
+	while (balancer->courses[i].collective != line->collective || balancer->courses[i].type != line->type)
+		i++;
+	return &balancer->courses[i];
+}
+
+/* Where a carrier keeps what it is beside the others of a set: 0 alone. */
+static int beside(int carrier, uint32_t set)
+{
+	uint32_t below = set & (BIT(carrier) - 1), above = set >> (carrier + 1);
+	return (int)(below | above << carrier);
+}
+
+void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective collective, ferryDataType_t type,
+                         enum ferry_carrier carrier, const struct ferry_pace *pace)
+{
+	struct ferry_balancer_course *course = course_of(balancer, collective, type);
+	if (course)
+		ferry_rate_fit_start(&course->fits[carrier][0], pace);
+}
+
+/* ---- what is known ---- */
+
+static struct ferry_pace seen_pace(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
+                                   int carrier, int slot)
+{
+	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
+	double factor = ferry_trace_factor(&line->traces[carrier][slot], fit);
+	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
+}
+
+/* Of a set that has not been tried: between alone, and the one that is known to be the slowest. */
+static struct ferry_pace expected_pace(const struct ferry_balancer_course *course,
+                                       const struct ferry_balancer_line *line, int carrier)
+{
+	struct ferry_pace fast = {0, 0}, slow = {0, 0};
+	for (int slot = 0; slot < FERRY_BALANCER_BESIDE; slot++) {
+		struct ferry_pace pace = seen_pace(course, line, carrier, slot);
+		if (!(pace.rate > 0))
+			continue;
+		fast = pace.rate > fast.rate ? pace : fast;
+		slow = !(slow.rate > 0) || pace.rate < slow.rate ? pace : slow;
+	}
+	return (struct ferry_pace){(fast.start_us + slow.start_us) / 2, sqrt(fast.rate * slow.rate)};
+}
+
+void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                          struct ferry_paces *paces)
+{
+	const struct ferry_balancer_course *course = course_at(balancer, line);
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		struct ferry_pace expected = expected_pace(course, line, c);
+		for (uint32_t set = 0; set < FERRY_CARRIER_SETS; set++) {
+			struct ferry_pace pace = seen_pace(course, line, c, beside(c, set & ~BIT(c)));
+			paces->in[set][c] = pace.rate > 0 ? pace : expected;
+		}
+	}
+}
+
+/* ---- what it says ---- */
+
+static uint32_t carriers_of(uint32_t word)
+{
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	return ferry_division_set(&shares);
+}
+
+/* With carriers of which nothing is known: a small part of each. */
+static struct ferry_shares trial_of(uint32_t usable)
+{
+	struct ferry_shares shares = ferry_shares_unpack(FERRY_SHARES_NONE);
+	for (int c = 0; c < FERRY_CARRIER_NCCL; c++)
+		if (usable & BIT(c)) {
+			shares.part[c] = FERRY_SHARES_WHOLE / TRIAL;
+			shares.part[FERRY_CARRIER_NCCL] -= FERRY_SHARES_WHOLE / TRIAL;
+		}
+	return shares;
+}
+
+/* The best shares as far as is known, where the carriers in `kept` need no gain; *us is what a call then takes. */
+static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_paces *paces, double bytes,
+                     uint32_t kept, double *us)
+{
+	struct ferry_shares shares;
+	struct ferry_division_rules rules = {balancer->rules.usable, kept, balancer->rules.floor_bytes, LEAST_GAIN};
+	bool unknown = false;
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		unknown |= rules.usable & BIT(c) && !(paces->in[BIT(c)][c].rate > 0);
+	if (unknown) {
+		*us = 0;
+		shares = trial_of(rules.usable);
+	} else {
+		*us = ferry_divide(paces, bytes, &rules, &shares);
+	}
+	return ferry_shares_pack(&shares);
+}
+
+/* The next set that may be tried now and then in place of the line's. */
+static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
+{
+	for (int i = 0; i < FERRY_CARRIER_SETS; i++) {
+		line->probe_set = (uint8_t)((line->probe_set + FERRY_CARRIER_SETS - 1) % FERRY_CARRIER_SETS);
+		bool usable = line->probe_set && !(line->probe_set & ~balancer->rules.usable);
+		if (usable && line->probe_set != carriers_of(line->word))
+			return;
+	}
+	line->probe_set = 0;
+}
+
+static void choose_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
+{
+	struct ferry_paces paces;
+	struct ferry_shares now = ferry_shares_unpack(line->word), other;
+	double bytes = (double)line->bytes;
+	if (!line->probe_set || line->probe_set == carriers_of(line->word))
+		turn_probe(balancer, line);
+	struct ferry_division_rules rules = {line->probe_set, line->probe_set, balancer->rules.floor_bytes, 0};
+	ferry_balancer_paces(balancer, line, &paces);
+	double us = line->probe_set ? ferry_divide_among(&paces, bytes, line->probe_set, &rules, &other) : INFINITY;
+	line->probe_every = 0;
+	if (line->settling || !isfinite(us)) {
+		line->probe_set = line->settling ? line->probe_set : 0;
+		return;
+	}
+	double cost = us / ferry_division_us(&paces, bytes, &now) - 1, most = PROBE_EVERY << BACKOFFS;
+	if (cost > DEAR && !(line->probe_set & BIT(FERRY_CARRIER_NCCL))) {
+		turn_probe(balancer, line); /* a carrier is tried beside NCCL, by a small part */
+		return;
+	}
+	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / PROBE_COST), most);
+	line->probe = ferry_shares_pack(&other);
+	line->probe_every = (uint32_t)every;
+}
+
+struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
+                                                const struct ferry_balancer_call *call)
+{
+	struct ferry_paces paces;
+	double us;
+	uint8_t size_class = (uint8_t)lround(2 * log2(call->bytes ? (double)call->bytes : 1));
+	for (uint32_t i = 0; i < balancer->nlines; i++) {
+		struct ferry_balancer_line *line = &balancer->lines[i];
+		if (line->size_class == size_class && line->collective == call->collective && line->type == call->type)
+			return line;
+	}
+	if (balancer->nlines == FERRY_BALANCER_LINES || !course_of(balancer, call->collective, call->type))
+		return NULL;
+	struct ferry_balancer_line *line = &balancer->lines[balancer->nlines++];
+	*line = (struct ferry_balancer_line){.collective = (uint8_t)call->collective,
+	                                     .type = (uint8_t)call->type,
+	                                     .size_class = size_class,
+	                                     .why = FERRY_BALANCE_COLD,
+	                                     .settling = SETTLING,
+	                                     .bytes = call->bytes};
+	ferry_balancer_paces(balancer, line, &paces);
+	line->word = best(balancer, &paces, (double)line->bytes, 0, &us);
+	return line;
+}
+
+uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n)
+{
+	if ((double)call->bytes < balancer->rules.least_bytes)
+		return FERRY_SHARES_NONE;
+	if (balancer->rules.pinned)
+		return ferry_shares_pack(&balancer->rules.pins);
+	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
+	if (!line)
+		return FERRY_SHARES_NONE;
+	return ferry_balancer_picks(n, line->probe_every) ? line->probe : line->word;
+}
+
+uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
+{
+	struct ferry_paces paces;
+	struct ferry_shares now = ferry_shares_unpack(line->word);
+	ferry_balancer_paces(balancer, line, &paces);
+	double us = ferry_division_us(&paces, (double)line->bytes, &now);
+	if (line->settling || !(us > 0))
+		return 1;
+	double calls = ceil(balancer->rules.measure_us / (COST * us));
+	return calls < INTERVAL ? (uint32_t)fmax(calls, 1) : INTERVAL;
+}
+
+bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n)
+{
+	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
+		return false;
+	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
+	return line && (ferry_balancer_picks(n, line->probe_every) ||
+	                ferry_balancer_picks(n, ferry_balancer_interval(balancer, line)));
+}
+
+/* ---- what it learns ---- */
+
+static void fit_add(struct ferry_rate_fit *fit, double bytes, double us)
+{
+	if (fit->samples < FIT_SAMPLES || fabs(log(us / ferry_pace_us(&fit->pace, bytes))) < FIT_BAND)
+		ferry_rate_fit_add(fit, bytes, us);
+}
+
+/* A part of a call, beside those others. True: the carrier has changed, in all sets. */
+static bool learn(struct ferry_balancer_course *course, struct ferry_balancer_line *line, int carrier, int slot,
+                  double bytes, double us)
+{
+	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+	struct ferry_trace *trace = &line->traces[carrier][slot];
+	fit_add(fit, bytes, us);
+	double before = ferry_trace_factor(trace, &fit->pace);
+	if (!ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling))
+		return false;
+	for (int other = 0; other < FERRY_BALANCER_BESIDE; other++)
+		if (other != slot)
+			ferry_trace_scale(&line->traces[carrier][other],
+			                  ferry_trace_factor(trace, &fit->pace) / before);
+	return true;
+}
+
+/* Towards the best shares, if that gains something. True: a step. */
+static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
+{
+	struct ferry_paces paces;
+	struct ferry_shares now = ferry_shares_unpack(line->word);
+	double us, bytes = (double)line->bytes;
+	ferry_balancer_paces(balancer, line, &paces);
+	uint32_t word = best(balancer, &paces, bytes, carriers_of(line->word), &us);
+	double gain = ferry_division_us(&paces, bytes, &now) / us - 1;
+	if (word == line->word || !(gain > STEP_GAIN))
+		return false;
+	if (line->settling || gain > LARGE_STEP || carriers_of(word) != carriers_of(line->word))
+		line->settling = SETTLING;
+	if (line->settling && line->why != FERRY_BALANCE_CHANGED)
+		line->why = FERRY_BALANCE_LEARNING;
+	line->word = word;
+	line->backoff = 0;
+	return true;
+}
+
+static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *line,
+                 struct ferry_balancer_course *course, uint32_t word, const double us[FERRY_NUM_CARRIERS])
+{
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	uint32_t set = ferry_division_set(&shares);
+	bool changed = false, probe = line->probe_every && word == line->probe && word != line->word;
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		if (set & BIT(c) && us[c] > 0 && isfinite(us[c]))
+			changed |= learn(course, line, c, beside(c, set & ~BIT(c)),
+			                 (double)line->bytes * shares.part[c] / FERRY_SHARES_WHOLE, us[c]);
+	if (changed) {
+		line->why = FERRY_BALANCE_CHANGED;
+		line->settling = SETTLING;
+		line->backoff = 0;
+	}
+	bool stepped = step(balancer, line);
+	if (!stepped && word == line->word && line->settling && !--line->settling)
+		line->why = FERRY_BALANCE_SETTLED;
+	if (!probe || stepped)
+		return;
+	line->backoff += line->backoff < BACKOFFS;
+	turn_probe(balancer, line);
+}
+
+void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint32_t word,
+                         const double us[FERRY_NUM_CARRIERS])
+{
+	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
+		return;
+	struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
+	struct ferry_balancer_course *course = course_of(balancer, call->collective, call->type);
+	if (!line || !course)
+		return;
+	line->samples++;
+	line->bytes = call->bytes;
+	feed(balancer, line, course, word, us);
+	choose_probe(balancer, line);
+}

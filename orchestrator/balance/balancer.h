@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The balancer: what part of each call every carrier has, learned from what the parts took. Arithmetic alone: no clock,
+ * no threads, no memory but its own. It is told of calls after they have ended, in any order and late, with the shares
+ * that they had; what it says of the next is a proposal (ipc/seal.h).
+ *
+ * It begins as HyLink's Algorithm 1: nothing changes while the parts end together, and the part that ends last gets
+ * less. But it steps to where they would end together, as it knows each carrier's pace, and looks at every set of
+ * carriers, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
+ *
+ * - At first paces are what has been measured elsewhere (ferry_balancer_know), then what calls have shown, for each
+ *   carrier in each set. A line through all sizes of a collective and type (rate_fit) says it for a size that has not
+ *   been seen; what a size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean
+ *   of what is known of other sets: so it is tried where it looks better.
+ * - A size that is not settled believes its last two samples and measures every call. One that is settled takes the
+ *   median of five, holds still while a step would gain less than 1.5%, and measures as seldom as costs a thousandth.
+ * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
+ *   carrier was before its last change: a burst is left, and met again, at once. A change of a carrier holds for all
+ *   sets that it is in. Drift stays in the band, and the median follows.
+ * - Other sets are tried again by one call in 64, then, as long as that does not help, in twice as many, up to 16384;
+ *   and no more often than costs a hundredth.
+ */
+#ifndef FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
+#define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
+
+#include "ipc/collective.h"
+#include "orchestrator/balance/rate_fit.h"
+#include "orchestrator/balance/trace.h"
+
+#define FERRY_BALANCER_COURSES 24 /* (collective, type) */
+#define FERRY_BALANCER_LINES   96 /* (collective, type, size class) */
+
+/* Why a line says what it says. */
+enum ferry_balance {
+	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
+	FERRY_BALANCE_LEARNING, /* steps with every sample */
+	FERRY_BALANCE_SETTLED,
+	FERRY_BALANCE_CHANGED,  /* some carrier has another pace than before: learning again */
+	FERRY_NUM_BALANCES
+};
+
+struct ferry_balancer_rules {
+	uint32_t usable;      /* bit c: there is carrier c */
+	double floor_bytes;   /* no part is smaller */
+	double least_bytes;   /* nor any call that is split */
+	double measure_us;    /* what measuring a call costs */
+	bool pinned;
+	struct ferry_shares pins;
+};
+
+/* By which others work beside a carrier: of the two, in their order. */
+#define FERRY_BALANCER_BESIDE 4
+
+struct ferry_balancer_line {
+	uint8_t collective, type, size_class, why;
+	uint32_t word;        /* the shares, packed */
+	uint32_t probe;       /* what one call in `probe_every` has in their place; 0 of these: none */
+	uint32_t probe_every;
+	uint32_t samples;     /* since the line was made */
+	uint8_t settling;     /* samples until it is settled */
+	uint8_t backoff;      /* probes in a row that have not helped */
+	uint8_t probe_set;    /* which set is tried */
+	uint64_t bytes;       /* of the last call */
+	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_BALANCER_BESIDE];
+};
+
+struct ferry_balancer_course {
+	uint8_t used, collective, type;
+	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_BALANCER_BESIDE];
+};
+
+struct ferry_balancer {
+	struct ferry_balancer_rules rules;
+	struct ferry_balancer_course courses[FERRY_BALANCER_COURSES];
+	struct ferry_balancer_line lines[FERRY_BALANCER_LINES];
+	uint32_t nlines;
+};
+
+struct ferry_balancer_call {
+	enum ferry_collective collective;
+	ferryDataType_t type;
+	uint64_t bytes;
+};
+
+struct ferry_balancer_rules ferry_balancer_default_rules(void);
+
+void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_balancer_rules *rules);
+
+/** A pace that has been measured elsewhere, as by ferry-perf limits, while no other carrier worked. */
+void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective collective, ferryDataType_t type,
+                         enum ferry_carrier carrier, const struct ferry_pace *pace);
+
+/** The shares of call n, packed. */
+uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
+
+/** Whether call n is to be measured. */
+bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
+
+/** A call has ended that had these shares: us[c] is what carrier c's part took from the call's start; 0: unknown. */
+void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint32_t word,
+                         const double us[FERRY_NUM_CARRIERS]);
+
+/** The line of that call; made if there is none and there is room, else NULL. */
+struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
+                                                const struct ferry_balancer_call *call);
+
+/** What a line believes of all carriers in all sets. */
+void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                          struct ferry_paces *paces);
+
+/** Calls between two that are measured. */
+uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line);
+
+/** What one call in `every` has: the same on all ranks that ask for call n. */
+bool ferry_balancer_picks(uint64_t n, uint32_t every);
+
+/** "settled", "changed", ... */
+const char *ferry_balance_name(enum ferry_balance why);
+
+#endif

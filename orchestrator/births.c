@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/births.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct expected {
+	struct expected *next;
+	ncclComm_t parent, *where;
+	struct ferry_nccl_birth birth;
+	const void *group; /* the thread whose open group it is in; NULL: none */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct expected *expected;    /* under the lock */
+static _Atomic unsigned outstanding; /* its length; read without the lock by who looks for work */
+
+/* A thread's is at an address of its own. */
+static _Thread_local char this_thread;
+
+void ferry_nccl_birth_expect(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth, bool grouped)
+{
+	struct expected *one = malloc(sizeof *one);
+	if (!one)
+		return;
+	*one = (struct expected){.parent = parent, .where = where, .birth = *birth};
+	one->group = grouped ? &this_thread : NULL;
+	pthread_mutex_lock(&lock);
+	one->next = expected;
+	expected = one;
+	atomic_fetch_add_explicit(&outstanding, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Takes those out of the list that are of this group (not NULL) or else of this parent and of no group. */
+static struct expected *take_out(const void *group, ncclComm_t parent)
+{
+	struct expected *taken = NULL, **at = &expected;
+	pthread_mutex_lock(&lock);
+	while (*at) {
+		struct expected *one = *at;
+		if (group ? one->group != group : one->group || one->parent != parent) {
+			at = &one->next;
+			continue;
+		}
+		*at = one->next;
+		one->next = taken;
+		taken = one;
+		atomic_fetch_sub_explicit(&outstanding, 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&lock);
+	return taken;
+}
+
+static void adopt(struct expected *one)
+{
+	while (one) {
+		struct expected *next = one->next;
+		/* Acquire: NCCL's thread stores it with release. */
+		ferry_nccl_comm_add(__atomic_load_n(one->where, __ATOMIC_ACQUIRE), &one->birth);
+		free(one);
+		one = next;
+	}
+}
+
+void ferry_nccl_births_group_ended(bool done)
+{
+	if (!atomic_load_explicit(&outstanding, memory_order_relaxed)) /* this thread's own are counted */
+		return;
+	if (done) {
+		adopt(take_out(&this_thread, NULL));
+		return;
+	}
+	pthread_mutex_lock(&lock);
+	for (struct expected *one = expected; one; one = one->next)
+		one->group = one->group == &this_thread ? NULL : one->group;
+	pthread_mutex_unlock(&lock);
+}
+
+void ferry_nccl_births_ready(ncclComm_t parent)
+{
+	if (atomic_load_explicit(&outstanding, memory_order_relaxed))
+		adopt(take_out(NULL, parent));
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Communicators that NCCL has yet to give out: ncclCommSplit and ncclCommShrink store the new handle when it is ready,
+ * in a group at its end, and of a communicator that does not block when NCCL's own thread is done. Where they store is
+ * the program's memory, so it is looked at no later than the program is told that it may.
+ *
+ * Called by constructors.c and groups.c, from any thread; the list is under one lock.
+ */
+#ifndef FERRY_ORCHESTRATOR_BIRTHS_H
+#define FERRY_ORCHESTRATOR_BIRTHS_H
+
+#include "orchestrator/communicators.h"
+
+/**
+ * A handle will be stored at `where`. `grouped`: not before the calling thread's group ends. Without memory the
+ * communicator is not watched.
+ */
+void ferry_nccl_birth_expect(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth, bool grouped);
+
+/** The thread's outermost group is over; `done`: and what was in it is ready. */
+void ferry_nccl_births_group_ended(bool done);
+
+/** `parent` is not in progress any more, so the communicators that are made out of it are there, or never will be. */
+void ferry_nccl_births_ready(ncclComm_t parent);
+
+#endif

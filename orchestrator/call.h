@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** One call of NCCL's that Ferry may share among fabrics: what the program asked for. Of the thread that makes it. */
+#ifndef FERRY_ORCHESTRATOR_CALL_H
+#define FERRY_ORCHESTRATOR_CALL_H
+
+#include "ipc/collective.h"
+#include "orchestrator/communicators.h"
+#include "orchestrator/nccl_types.h"
+
+struct ferry_nccl_call {
+	enum ferry_collective collective; /* FERRY_SENDRECV: one end of a message */
+	bool sends;                       /* of a message: the end that sends */
+	bool legacy;                      /* ncclBcast, which has one buffer */
+	const void *send;                 /* NULL in the end that receives */
+	void *receive;                    /* NULL in the end that sends */
+	size_t count;                     /* elements, as the collective counts them */
+	ncclDataType_t type;
+	ncclRedOp_t op; /* ncclSum where nothing is reduced */
+	int root;       /* or the peer of a message */
+	ncclComm_t handle;
+	cudaStream_t stream;
+	const ncclCollConfig_t *config; /* of the nccl...Config functions; NULL: none */
+	struct ferry_nccl_comm *comm;   /* held while the call is under way; NULL: not known */
+};
+
+#endif

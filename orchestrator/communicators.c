@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/communicators.h"
+
+#include "ipc/error.h"
+#include "orchestrator/real.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#define CHAINS 256
+
+static struct ferry_nccl_comm *_Atomic chains[CHAINS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { UNKNOWN, ASKING, KNOWN };
+
+static struct ferry_nccl_comm *_Atomic *chain_of(ncclComm_t handle)
+{
+	return &chains[((uintptr_t)handle >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 56];
+}
+
+_Static_assert(CHAINS == 1 << 8, "chain_of takes eight bits");
+
+/* The last one out, alone. */
+static void end(struct ferry_nccl_comm *comm)
+{
+	struct ferry_nccl_redop *redop = atomic_load_explicit(&comm->redops, memory_order_relaxed);
+	while (redop) {
+		struct ferry_nccl_redop *next = redop->next;
+		free(redop);
+		redop = next;
+	}
+	atomic_store_explicit(&comm->vacant, true, memory_order_release);
+}
+
+void ferry_nccl_comm_release(struct ferry_nccl_comm *comm)
+{
+	if (comm && atomic_fetch_sub_explicit(&comm->users, 1, memory_order_acq_rel) == 1)
+		end(comm);
+}
+
+void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm)
+{
+	atomic_fetch_add_explicit(&comm->users, 1, memory_order_relaxed);
+}
+
+struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_acquire);
+	for (; comm; comm = atomic_load_explicit(&comm->next, memory_order_acquire)) {
+		unsigned users = atomic_load_explicit(&comm->users, memory_order_relaxed);
+		if (atomic_load_explicit(&comm->handle, memory_order_acquire) != handle)
+			continue;
+		while (users && !atomic_compare_exchange_weak_explicit(&comm->users, &users, users + 1,
+		                                                       memory_order_acquire, memory_order_relaxed))
+			;
+		if (!users)
+			continue;
+		if (atomic_load_explicit(&comm->handle, memory_order_acquire) == handle)
+			return comm;
+		ferry_nccl_comm_release(comm);
+	}
+	return NULL;
+}
+
+static struct ferry_nccl_comm *find(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_relaxed);
+	while (comm && atomic_load_explicit(&comm->handle, memory_order_relaxed) != handle)
+		comm = atomic_load_explicit(&comm->next, memory_order_relaxed);
+	return comm;
+}
+
+/* An entry of the chain that nobody has, or a new one at its front. */
+static struct ferry_nccl_comm *vacancy(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *_Atomic *chain = chain_of(handle);
+	struct ferry_nccl_comm *first = atomic_load_explicit(chain, memory_order_relaxed), *comm = first;
+	while (comm && !atomic_load_explicit(&comm->vacant, memory_order_acquire))
+		comm = atomic_load_explicit(&comm->next, memory_order_relaxed);
+	if (comm || !(comm = calloc(1, sizeof *comm)))
+		return comm;
+	atomic_init(&comm->next, first);
+	atomic_store_explicit(chain, comm, memory_order_release);
+	return comm;
+}
+
+void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth)
+{
+	if (!handle)
+		return;
+	ferry_nccl_comm_remove(handle);
+	pthread_mutex_lock(&lock);
+	struct ferry_nccl_comm *comm = vacancy(handle);
+	if (comm) {
+		atomic_store_explicit(&comm->vacant, false, memory_order_relaxed);
+		comm->key = birth->key;
+		comm->has_key = birth->has_key;
+		comm->copies = birth->copies;
+		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
+		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
+		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
+		atomic_store_explicit(&comm->splits, 0, memory_order_relaxed);
+		atomic_store_explicit(&comm->redops, NULL, memory_order_relaxed);
+		atomic_store_explicit(&comm->handle, handle, memory_order_release);
+		atomic_store_explicit(&comm->users, 1, memory_order_release);
+	}
+	pthread_mutex_unlock(&lock);
+	if (!comm)
+		ferry_log(FERRY_LOG_WARN, "no memory to watch a communicator of NCCL's: its calls are passed on");
+}
+
+void ferry_nccl_comm_remove(ncclComm_t handle)
+{
+	pthread_mutex_lock(&lock);
+	struct ferry_nccl_comm *comm = handle ? find(handle) : NULL;
+	if (comm)
+		atomic_store_explicit(&comm->handle, NULL, memory_order_release);
+	pthread_mutex_unlock(&lock);
+	ferry_nccl_comm_release(comm);
+}
+
+void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (!comm)
+		return;
+	atomic_fetch_or_explicit(&comm->state, set, memory_order_acq_rel);
+	atomic_fetch_and_explicit(&comm->state, ~clear, memory_order_acq_rel);
+	ferry_nccl_comm_release(comm);
+}
+
+static bool ask(struct ferry_nccl_comm *comm)
+{
+	ncclComm_t handle = atomic_load_explicit(&comm->handle, memory_order_relaxed);
+	return !ferry_nccl_real_CommCount(handle, &comm->nranks) && !ferry_nccl_real_CommUserRank(handle, &comm->rank) &&
+	       !ferry_nccl_real_CommCuDevice(handle, &comm->device);
+}
+
+bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
+{
+	int known = atomic_load_explicit(&comm->known, memory_order_acquire);
+	if (known == KNOWN)
+		return true;
+	/* Where another thread is just asking, this one's call is NCCL's alone. */
+	if (known != UNKNOWN || !atomic_compare_exchange_strong_explicit(&comm->known, &known, ASKING,
+	                                                                 memory_order_acquire, memory_order_relaxed))
+		return false;
+	bool told = ask(comm);
+	if (told && !comm->rank)
+		ferry_log(FERRY_LOG_INFO, "watching NCCL's communicator %016jx of %d ranks, rank 0 on device %d",
+		          (uintmax_t)comm->key.words[0], comm->nranks, comm->device);
+	atomic_store_explicit(&comm->known, told ? KNOWN : UNKNOWN, memory_order_release);
+	return told;
+}
+
+/* FNV-1a, twice, with different beginnings. */
+struct ferry_nccl_key ferry_nccl_key(const struct ferry_nccl_key *parent, const void *bytes, size_t count)
+{
+	struct ferry_nccl_key key = {{UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4)}};
+	const unsigned char *text = bytes;
+	for (int i = 0; i < 2; i++) {
+		key.words[i] ^= parent ? parent->words[i] * UINT64_C(0x9e3779b97f4a7c15) : 0;
+		for (size_t at = 0; at < count; at++)
+			key.words[i] = (key.words[i] ^ text[at]) * UINT64_C(0x100000001b3);
+	}
+	return key;
+}

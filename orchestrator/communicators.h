@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What Ferry knows of NCCL's communicators, beside them: handles stay NCCL's own. constructors.c adds and removes,
+ * every call looks its communicator up, without a lock and from any thread.
+ *
+ * The table is an array of chains of entries. An entry belongs to its chain for good: where its communicator ends it
+ * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it, and
+ * no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
+ *
+ * - `handle` is written under the table's lock. It is stored with release after all that the communicator begins with
+ *   has been written, and who looks up loads it with acquire.
+ * - `users` counts the table, while the communicator is there, and those who have looked it up. Looking up goes from a
+ *   count above 0 to the next one, never from 0, then reads the handle once more: an entry that has changed hands
+ *   between is let go again, or, if NCCL has given out the same handle again, is the right one. Who comes to 0 ends the
+ *   entry's state, alone, and then marks it as free (release; the lock's owner acquires).
+ * - A communicator is removed before NCCL frees it, so that no entry of a later one with the same handle is.
+ *
+ * The other fields say who writes them.
+ */
+#ifndef FERRY_ORCHESTRATOR_COMMUNICATORS_H
+#define FERRY_ORCHESTRATOR_COMMUNICATORS_H
+
+#include "orchestrator/nccl_types.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+/** A communicator's name, the same on all its ranks and in all their processes. */
+struct ferry_nccl_key {
+	uint64_t words[2];
+};
+
+/** What has become of it. Only ever more, but for SUSPENDED. */
+enum ferry_nccl_comm_state {
+	FERRY_NCCL_FINALIZED = 1, /* no calls any more */
+	FERRY_NCCL_REVOKED = 2,
+	FERRY_NCCL_SUSPENDED = 4
+};
+
+struct ferry_nccl_redop {
+	struct ferry_nccl_redop *next;
+	ncclRedOp_t op;
+	ncclDataType_t type;
+	ncclScalarResidence_t residence;
+	void *device_scalar; /* ncclScalarDevice: read by NCCL when a call runs */
+	unsigned char scalar[8];
+};
+
+struct ferry_nccl_comm {
+	_Atomic(ncclComm_t) handle;
+	_Atomic unsigned users;
+	atomic_bool vacant;
+	struct ferry_nccl_comm *_Atomic next;
+
+	/* Of who makes it, before the handle is stored. */
+	struct ferry_nccl_key key;
+	bool has_key; /* ranks that joined by ncclCommGrow share none */
+	bool copies;  /* made for copy engines: NCCL's own business */
+
+	/* ferry_nccl_comm_learn: written by one thread (compare and exchange of `known`), then read. */
+	_Atomic int known;
+	int rank, nranks, device;
+
+	_Atomic unsigned state;   /* enum ferry_nccl_comm_state; of who calls NCCL for it */
+	_Atomic uint64_t calls;   /* that Ferry has seen; of who makes them */
+	_Atomic uint64_t splits;  /* communicators made out of it; of who makes them */
+	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
+};
+
+/** How a new communicator is known. */
+struct ferry_nccl_birth {
+	struct ferry_nccl_key key;
+	bool has_key, copies;
+};
+
+/** Adds a communicator that NCCL has given out; one of the same handle that nobody has removed is forgotten. */
+void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth);
+
+/** The communicator, to be let go of with ferry_nccl_comm_release; NULL for one that Ferry has not seen made. */
+struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle);
+
+/** Lets go of what ferry_nccl_comm_take has given; NULL is fine. */
+void ferry_nccl_comm_release(struct ferry_nccl_comm *comm);
+
+/** Takes it once more, for who has it. */
+void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm);
+
+/** Before NCCL ends it. What Ferry has for it ends when the last thread that uses it lets go. */
+void ferry_nccl_comm_remove(ncclComm_t handle);
+
+/** Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. */
+void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
+
+/**
+ * Asks NCCL for rank, size and device, once, when the communicator is ready; the first time rank 0 says in the log that
+ * it is watched. False where NCCL does not tell: it is not ready, or has failed.
+ */
+bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
+
+/** A key made of bytes, and of a key and more bytes. */
+struct ferry_nccl_key ferry_nccl_key(const struct ferry_nccl_key *parent, const void *bytes, size_t count);
+
+#endif

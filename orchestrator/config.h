@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What Ferry reads of NCCL's configurations, where they lie: of a communicator (ncclConfig_t) and of a call
+ * (ncclCollConfig_t, since 2.31). NCCL only ever appends fields; one beyond a configuration's own size is not there.
+ */
+#ifndef FERRY_ORCHESTRATOR_CONFIG_H
+#define FERRY_ORCHESTRATOR_CONFIG_H
+
+#include "orchestrator/nccl_types.h"
+
+#include <stdbool.h>
+
+/** Whether a communicator of this configuration is to move data by copy engines alone (CTA policy zero). */
+bool ferry_nccl_config_copies(const ncclConfig_t *config);
+
+/**
+ * Whether a call may be made later than with this configuration at hand, which is NULL or the caller's to free: it
+ * names no algorithm, event or vendor's option, and asks for no copy engines. NCCL wants it to be the same on all
+ * ranks, so they all agree.
+ */
+bool ferry_nccl_config_is_plain(const ncclCollConfig_t *config);
+
+/** A copy by its own size, to be freed; NULL without memory, or where the size is none. */
+ncclCollConfig_t *ferry_nccl_config_copy(const ncclCollConfig_t *config);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What makes, changes and ends communicators and reductions. NCCL does it; Ferry notes what comes of it. A handle is
+ * there when the call returns, though the communicator may not be ready, but for ncclCommSplit's and ncclCommShrink's
+ * (births.h).
+ */
+#include "orchestrator/births.h"
+#include "orchestrator/communicators.h"
+#include "orchestrator/config.h"
+#include "orchestrator/groups.h"
+#include "orchestrator/real.h"
+#include "orchestrator/redops.h"
+#include "orchestrator/watch.h"
+
+#include <sys/random.h>
+
+static bool fine(ncclResult_t result)
+{
+	return !result || result == ncclInProgress;
+}
+
+static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
+{
+	return (struct ferry_nccl_birth){
+	        .key = ferry_nccl_key(NULL, ids, bytes), .has_key = true, .copies = ferry_nccl_config_copies(config)};
+}
+
+ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+	struct ferry_nccl_birth birth = born_of(&id, sizeof id, NULL);
+	ncclResult_t result = ferry_nccl_real_CommInitRank(comm, nranks, id, rank);
+	if (fine(result))
+		ferry_nccl_comm_add(*comm, &birth);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                           ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = born_of(&id, sizeof id, config);
+	ncclResult_t result = ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config);
+	if (fine(result))
+		ferry_nccl_comm_add(*comm, &birth);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
+                                             ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0, config);
+	ncclResult_t result = ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config);
+	if (fine(result))
+		ferry_nccl_comm_add(*comm, &birth);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *devices)
+{
+	struct ferry_nccl_birth birth = {.has_key = true};
+	ncclResult_t result = ferry_nccl_real_CommInitAll(comms, ndevices, devices);
+	birth.has_key = getrandom(&birth.key, sizeof birth.key, 0) == sizeof birth.key;
+	for (int i = 0; fine(result) && i < ndevices; i++)
+		ferry_nccl_comm_add(comms[i], &birth);
+	return result;
+}
+
+/* All ranks make communicators out of one in the same order, so they can count them. */
+static struct ferry_nccl_birth born_out_of(ncclComm_t handle, int color, const ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = {0};
+	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
+	if (!parent)
+		return birth;
+	uint64_t facts[2] = {atomic_fetch_add_explicit(&parent->splits, 1, memory_order_relaxed), (uint64_t)color};
+	birth.key = ferry_nccl_key(&parent->key, facts, sizeof facts);
+	birth.has_key = parent->has_key;
+	birth.copies = config ? ferry_nccl_config_copies(config) : parent->copies; /* else it inherits */
+	ferry_nccl_comm_release(parent);
+	return birth;
+}
+
+/* NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new one. */
+static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth)
+{
+	ncclComm_t there = __atomic_load_n(where, __ATOMIC_ACQUIRE);
+	if (there)
+		ferry_nccl_comm_add(there, birth);
+	else
+		ferry_nccl_birth_expect(parent, where, birth, ferry_nccl_group_is_open());
+}
+
+ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = born_out_of(comm, color, config);
+	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
+	if (fine(result))
+		note_birth(comm, newcomm, &birth);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *newcomm,
+                                   ncclConfig_t *config, int flags)
+{
+	struct ferry_nccl_birth birth = born_out_of(comm, nexcluded, config);
+	if (flags & NCCL_SHRINK_ABORT)
+		ferry_nccl_comm_change(comm, FERRY_NCCL_REVOKED, 0);
+	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
+	if (fine(result))
+		note_birth(comm, newcomm, &birth);
+	return result;
+}
+
+/* Ranks that come to it know nothing of the communicator that grows, so they have no key together. */
+ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                 ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = {.copies = ferry_nccl_config_copies(config)};
+	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
+	if (fine(result))
+		note_birth(comm, newcomm, &birth);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
+	if (!result && *error != ncclInProgress)
+		ferry_nccl_births_ready(comm);
+	return result;
+}
+
+ncclResult_t ferry_nccl_CommFinalize(ncclComm_t comm)
+{
+	ferry_nccl_group_give_back();
+	ferry_nccl_comm_change(comm, FERRY_NCCL_FINALIZED, 0);
+	return ferry_nccl_real_CommFinalize(comm);
+}
+
+ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
+{
+	ferry_nccl_group_give_back();
+	ferry_nccl_births_ready(comm);
+	ferry_nccl_comm_remove(comm);
+	return ferry_nccl_real_CommDestroy(comm);
+}
+
+ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
+{
+	ferry_nccl_group_give_back();
+	ferry_nccl_births_ready(comm);
+	ferry_nccl_comm_remove(comm);
+	return ferry_nccl_real_CommAbort(comm);
+}
+
+ncclResult_t ferry_nccl_CommRevoke(ncclComm_t comm, int flags)
+{
+	ferry_nccl_comm_change(comm, FERRY_NCCL_REVOKED, 0);
+	return ferry_nccl_real_CommRevoke(comm, flags);
+}
+
+ncclResult_t ferry_nccl_CommSuspend(ncclComm_t comm, int flags)
+{
+	ferry_nccl_comm_change(comm, FERRY_NCCL_SUSPENDED, 0);
+	return ferry_nccl_real_CommSuspend(comm, flags);
+}
+
+ncclResult_t ferry_nccl_CommResume(ncclComm_t comm)
+{
+	ncclResult_t result = ferry_nccl_real_CommResume(comm);
+	if (fine(result))
+		ferry_nccl_comm_change(comm, 0, FERRY_NCCL_SUSPENDED);
+	return result;
+}
+
+ncclResult_t ferry_nccl_RedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                             ncclScalarResidence_t residence, ncclComm_t comm)
+{
+	struct ferry_nccl_comm *known = ferry_nccl_comm_take(comm);
+	ncclResult_t result = ferry_nccl_real_RedOpCreatePreMulSum(op, scalar, type, residence, comm);
+	if (known && fine(result))
+		ferry_nccl_redop_add(known, *op, scalar, type, residence);
+	ferry_nccl_comm_release(known);
+	return result;
+}
+
+ncclResult_t ferry_nccl_RedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+	if (ferry_nccl_group_defers(op, comm))
+		return ncclSuccess;
+	struct ferry_nccl_comm *known = ferry_nccl_comm_take(comm);
+	ncclResult_t result = ferry_nccl_real_RedOpDestroy(op, comm);
+	if (known && fine(result))
+		ferry_nccl_redop_remove(known, op);
+	ferry_nccl_comm_release(known);
+	return result;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/groups.h"
+
+#include "orchestrator/births.h"
+#include "orchestrator/config.h"
+#include "orchestrator/launch.h"
+#include "orchestrator/real.h"
+#include "orchestrator/redops.h"
+#include "orchestrator/watch.h"
+
+#include <stdlib.h>
+
+struct destroyed {
+	ncclRedOp_t op;
+	ncclComm_t comm;
+};
+
+static _Thread_local struct {
+	int depth;
+	struct ferry_nccl_call *calls;
+	int ncalls, capacity;
+	struct destroyed *destroyed;
+	int ndestroyed;
+} group;
+
+bool ferry_nccl_group_is_open(void)
+{
+	return group.depth;
+}
+
+static bool make_room(void)
+{
+	if (group.ncalls < group.capacity)
+		return true;
+	int capacity = group.capacity ? 2 * group.capacity : 16;
+	struct ferry_nccl_call *grown = realloc(group.calls, (size_t)capacity * sizeof *grown);
+	if (!grown)
+		return false;
+	group.calls = grown;
+	group.capacity = capacity;
+	return true;
+}
+
+bool ferry_nccl_group_keep(const struct ferry_nccl_call *call)
+{
+	ncclCollConfig_t *config = call->config ? ferry_nccl_config_copy(call->config) : NULL;
+	if ((call->config && !config) || !make_room()) {
+		free(config);
+		return false;
+	}
+	group.calls[group.ncalls] = *call;
+	group.calls[group.ncalls++].config = config;
+	ferry_nccl_comm_hold(call->comm);
+	return true;
+}
+
+bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm)
+{
+	int i = 0;
+	while (i < group.ncalls && (group.calls[i].op != op || group.calls[i].handle != comm))
+		i++;
+	if (i == group.ncalls)
+		return false;
+	struct destroyed *grown = realloc(group.destroyed, (size_t)(group.ndestroyed + 1) * sizeof *grown);
+	if (!grown)
+		return true; /* it stays with NCCL until the communicator goes */
+	group.destroyed = grown;
+	grown[group.ndestroyed++] = (struct destroyed){op, comm};
+	return true;
+}
+
+/* What was kept is over: nothing is left behind in the thread. */
+static void forget(void)
+{
+	for (int i = 0; i < group.ncalls; i++) {
+		free((void *)(uintptr_t)group.calls[i].config);
+		ferry_nccl_comm_release(group.calls[i].comm);
+	}
+	for (int i = 0; i < group.ndestroyed; i++) {
+		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(group.destroyed[i].comm);
+		ferry_nccl_real_RedOpDestroy(group.destroyed[i].op, group.destroyed[i].comm);
+		if (comm)
+			ferry_nccl_redop_remove(comm, group.destroyed[i].op);
+		ferry_nccl_comm_release(comm);
+	}
+	free(group.calls);
+	free(group.destroyed);
+	group.calls = NULL;
+	group.destroyed = NULL;
+	group.ncalls = group.capacity = group.ndestroyed = 0;
+}
+
+static bool fine(ncclResult_t result)
+{
+	return !result || result == ncclInProgress;
+}
+
+ncclResult_t ferry_nccl_group_give_back(void)
+{
+	ncclResult_t result = ncclSuccess;
+	for (int i = 0; i < group.ncalls && fine(result); i++)
+		result = ferry_nccl_issue(&group.calls[i]);
+	forget();
+	return result;
+}
+
+ncclResult_t ferry_nccl_GroupStart(void)
+{
+	ncclResult_t result = ferry_nccl_real_GroupStart();
+	group.depth += !result;
+	return result;
+}
+
+ncclResult_t ferry_nccl_GroupEnd(void)
+{
+	ncclResult_t result = ferry_nccl_real_GroupEnd();
+	if (!group.depth || --group.depth)
+		return result;
+	ferry_nccl_births_group_ended(result != ncclInProgress);
+	if (!group.ncalls)
+		return result;
+	if (fine(result)) {
+		ncclResult_t launched = ferry_nccl_launch(group.calls, group.ncalls);
+		result = launched ? launched : result;
+	}
+	forget();
+	return result;
+}
+
+/* Nothing of the group runs; NCCL is to count all of it. */
+ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
+{
+	ncclResult_t given = group.depth == 1 ? ferry_nccl_group_give_back() : ncclSuccess;
+	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
+	if (group.depth && !--group.depth)
+		ferry_nccl_births_group_ended(true);
+	return fine(given) ? result : given;
+}

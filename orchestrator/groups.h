@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * NCCL's groups. NCCL's own group is open as long as the program's is, so that all that is passed on is in it, and
+ * communicators are made and ended in it. Calls that Ferry looks at are kept; when the outermost group ends, NCCL's is
+ * ended first, then the kept calls are launched together (launch.h). All state is the calling thread's.
+ *
+ * What NCCL would tell at a kept call it tells at the group's end; what is wrong with a call at sight is not kept, so it
+ * is told at once.
+ */
+#ifndef FERRY_ORCHESTRATOR_GROUPS_H
+#define FERRY_ORCHESTRATOR_GROUPS_H
+
+#include "orchestrator/call.h"
+
+/** Whether the thread is in a group. */
+bool ferry_nccl_group_is_open(void);
+
+/**
+ * Keeps the call until the group ends; holds its communicator and copies its configuration. False without memory: the
+ * call is NCCL's.
+ */
+bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
+
+/** Gives what is kept to NCCL's open group, before something that must not overtake it. Returns NCCL's first error. */
+ncclResult_t ferry_nccl_group_give_back(void);
+
+/**
+ * Whether a kept call needs the reduction, which is then destroyed when the group has ended: NCCL lets programs destroy
+ * it before.
+ */
+bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm);
+
+#endif

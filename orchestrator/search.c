@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/search.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LIBRARY "libnccl.so.2"
+#define WHEEL "nvidia/nccl/lib/" LIBRARY
+
+/* Paths of the process's objects. They are copied first: who tries one opens it, which the loader's lock forbids. */
+struct paths {
+	char **paths;
+	size_t count, capacity;
+};
+
+static int keep_path(struct dl_phdr_info *object, size_t bytes, void *context)
+{
+	struct paths *all = context;
+	(void)bytes;
+	if (!object->dlpi_name || !*object->dlpi_name)
+		return 0;
+	if (all->count == all->capacity) {
+		size_t capacity = all->capacity ? 2 * all->capacity : 64;
+		char **grown = realloc(all->paths, capacity * sizeof *grown);
+		if (!grown)
+			return 1;
+		all->paths = grown;
+		all->capacity = capacity;
+	}
+	all->paths[all->count] = strdup(object->dlpi_name);
+	all->count += all->paths[all->count] != NULL;
+	return 0;
+}
+
+static void forget_paths(struct paths *all)
+{
+	for (size_t i = 0; i < all->count; i++)
+		free(all->paths[i]);
+	free(all->paths);
+}
+
+/* libnccl.so.2, libnccl.so.2.28.9, and libnccl-1a2b3c4d.so.2, as tools name it that put libraries into wheels. */
+static bool names_nccl(const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	if (strncmp(name, "libnccl", 7))
+		return false;
+	name += 7;
+	if (*name == '-')
+		name += 1 + strspn(name + 1, "0123456789abcdef");
+	return !strncmp(name, ".so", 3);
+}
+
+bool ferry_nccl_search_loaded(ferry_nccl_try attempt, void *context)
+{
+	struct paths all = {0};
+	bool found = false;
+	dl_iterate_phdr(keep_path, &all);
+	for (size_t i = 0; i < all.count && !found; i++)
+		found = names_nccl(all.paths[i]) && attempt(all.paths[i], context);
+	forget_paths(&all);
+	return found;
+}
+
+static bool try_file(const char *folder, const char *name, ferry_nccl_try attempt, void *context)
+{
+	char path[PATH_MAX];
+	if ((size_t)snprintf(path, sizeof path, "%s/%s", *folder ? folder : ".", name) >= sizeof path)
+		return false;
+	return !access(path, R_OK) && attempt(path, context);
+}
+
+/* The folders in which the loader looks for what the object at this address needs. */
+static Dl_serinfo *folders_of(const void *address)
+{
+	Dl_info info;
+	struct link_map *object = NULL;
+	Dl_serinfo size, *folders = NULL;
+	if (!dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) || !object)
+		return NULL;
+	void *handle = dlopen(*object->l_name ? object->l_name : NULL, RTLD_LAZY | RTLD_NOLOAD);
+	if (!handle)
+		return NULL;
+	if (!dlinfo(handle, RTLD_DI_SERINFOSIZE, &size) && (folders = calloc(1, size.dls_size))) {
+		folders->dls_size = size.dls_size;
+		folders->dls_cnt = size.dls_cnt;
+		if (dlinfo(handle, RTLD_DI_SERINFO, folders)) {
+			free(folders);
+			folders = NULL;
+		}
+	}
+	dlclose(handle);
+	return folders;
+}
+
+static bool search_folders(const void *caller, ferry_nccl_try attempt, void *context)
+{
+	Dl_serinfo *folders = folders_of(caller);
+	bool found = false;
+	for (unsigned i = 0; folders && i < folders->dls_cnt && !found; i++)
+		found = try_file(folders->dls_serpath[i].dls_name, LIBRARY, attempt, context);
+	free(folders);
+	return found;
+}
+
+/* Whatever the cache's layout, the paths in it are strings that end with a NUL. */
+static bool search_text(const char *text, size_t bytes, ferry_nccl_try attempt, void *context)
+{
+	static const char wanted[] = "/" LIBRARY;
+	const char *end = text + bytes, *at = text;
+	while ((at = memmem(at, (size_t)(end - at), wanted, sizeof wanted))) {
+		const char *start = at;
+		while (start > text && start[-1])
+			start--;
+		if (*start == '/' && attempt(start, context))
+			return true;
+		at += sizeof wanted;
+	}
+	return false;
+}
+
+static bool search_cache(ferry_nccl_try attempt, void *context)
+{
+	struct stat status;
+	bool found = false;
+	int file = open("/etc/ld.so.cache", O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return false;
+	if (!fstat(file, &status) && status.st_size > 0) {
+		size_t bytes = (size_t)status.st_size;
+		void *text = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+		if (text != MAP_FAILED) {
+			found = search_text(text, bytes, attempt, context);
+			munmap(text, bytes);
+		}
+	}
+	close(file);
+	return found;
+}
+
+/* Beside packages that are loaded: /usr/lib/python3/dist-packages/torch/lib/libtorch.so. */
+static bool search_loaded_packages(ferry_nccl_try attempt, void *context)
+{
+	static const char *const folders[] = {"/site-packages/", "/dist-packages/"};
+	struct paths all = {0};
+	bool found = false;
+	dl_iterate_phdr(keep_path, &all);
+	for (size_t i = 0; i < 2 * all.count && !found; i++) {
+		char *path = all.paths[i / 2], *at = strstr(path, folders[i % 2]);
+		if (!at)
+			continue;
+		char after = at[strlen(folders[i % 2])];
+		at[strlen(folders[i % 2])] = '\0';
+		found = try_file(path, WHEEL, attempt, context);
+		at[strlen(folders[i % 2])] = after;
+	}
+	forget_paths(&all);
+	return found;
+}
+
+/* Of the Python that the program is: /opt/python/bin/python3.11. */
+static bool search_own_packages(ferry_nccl_try attempt, void *context)
+{
+	char program[PATH_MAX], pattern[PATH_MAX + 64];
+	glob_t files;
+	bool found = false;
+	ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+	if (length <= 0)
+		return false;
+	program[length] = '\0';
+	for (int up = 0; up < 2; up++) {
+		char *slash = strrchr(program, '/');
+		if (!slash)
+			return false;
+		*slash = '\0';
+	}
+	snprintf(pattern, sizeof pattern, "%s/lib/python3*/*-packages/" WHEEL, program);
+	if (glob(pattern, 0, NULL, &files))
+		return false;
+	for (size_t i = 0; i < files.gl_pathc && !found; i++)
+		found = attempt(files.gl_pathv[i], context);
+	globfree(&files);
+	return found;
+}
+
+bool ferry_nccl_search_files(const void *caller, ferry_nccl_try attempt, void *context)
+{
+	return search_folders(caller, attempt, context) || search_cache(attempt, context) ||
+	       search_loaded_packages(attempt, context) || search_own_packages(attempt, context);
+}

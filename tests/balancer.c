@@ -1,0 +1,526 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of the balancer, on carriers that are not there (tests/carriers.h): within five calls it is as good as the
+ * best fixed shares, whatever it knew before; it follows bursts and drift, and no outliers; it is never slower than
+ * NCCL alone. Prints what it reached beside what can be reached.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "orchestrator/balance/balancer.h"
+#include "tests/carriers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB ((double)(1 << 20))
+#define GB_S 1000.0 /* bytes per microsecond */
+#define HOST FERRY_CARRIER_HOST
+#define PEER FERRY_CARRIER_PEER
+#define NCCL FERRY_CARRIER_NCCL
+#define ALL ((1u << HOST) | (1u << PEER) | (1u << NCCL))
+#define TWO ((1u << HOST) | (1u << NCCL))
+#define LATE 2 /* calls that are made before one's times are known */
+
+/* As two H200s are: without peer access, AllReduce over NVLink, AllGather over NVLink with pushes. */
+static const struct carriers pcie = {.paces = {{90, 24 * GB_S}, {0, 0}, {40, 21 * GB_S}},
+                                     .together = {[HOST][NCCL] = 0.15, [NCCL][HOST] = 0.25}};
+static const struct carriers nvlink = {.paces = {{120, 28 * GB_S}, {0, 0}, {25, 310 * GB_S}},
+                                       .together = {[NCCL][HOST] = 0.01}};
+static const struct carriers pushes = {.paces = {{75, 45 * GB_S}, {20, 380 * GB_S}, {25, 330 * GB_S}},
+                                       .together = {[NCCL][PEER] = 0.9, [PEER][NCCL] = 0.7}};
+
+/* A program that makes calls of one size, and is told late what they took. */
+struct program {
+	struct carriers carriers;
+	struct ferry_balancer balancer;
+	struct ferry_balancer_call call;
+	uint64_t n;
+	double fed[LATE][FERRY_NUM_CARRIERS];
+	uint32_t words[LATE];
+	double busy_us;
+	FILE *log;
+};
+
+static void program_start(struct program *program, const struct carriers *carriers, uint32_t usable, double bytes)
+{
+	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
+	memset(program, 0, sizeof *program);
+	program->carriers = *carriers;
+	program->carriers.seed = 7;
+	rules.usable = usable;
+	ferry_balancer_init(&program->balancer, &rules);
+	program->call = (struct ferry_balancer_call){FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes};
+}
+
+/* The balancer knows paces that are `wrong` times too fast. */
+static void program_know(struct program *program, double host_wrong, double nccl_wrong)
+{
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		struct ferry_pace pace = program->carriers.paces[c];
+		pace.rate *= c == NCCL ? nccl_wrong : host_wrong;
+		if (pace.rate > 0)
+			ferry_balancer_know(&program->balancer, FERRY_ALLREDUCE, ferryFloat32, (enum ferry_carrier)c,
+			                    &pace);
+	}
+}
+
+static double program_call(struct program *program, uint64_t late)
+{
+	double us[FERRY_NUM_CARRIERS];
+	uint64_t n = program->n++;
+	uint32_t word = ferry_balancer_propose(&program->balancer, &program->call, n);
+	bool measured = ferry_balancer_measures(&program->balancer, &program->call, n);
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	double took = carriers_call(&program->carriers, (double)program->call.bytes, &shares, us);
+	program->busy_us += took;
+	if (program->log)
+		fprintf(program->log, "%llu %.6f %u %u %u %.1f %s\n", (unsigned long long)n,
+		        program->carriers.now_us / 1e6, shares.part[0], shares.part[1], shares.part[2], took,
+		        ferry_balance_name((enum ferry_balance)ferry_balancer_line(&program->balancer, &program->call)
+		                                   ->why));
+	if (!late) {
+		if (measured)
+			ferry_balancer_feed(&program->balancer, &program->call, word, us);
+		return took;
+	}
+	double *slot = program->fed[n % late];
+	if (n >= late && slot[0] >= 0)
+		ferry_balancer_feed(&program->balancer, &program->call, program->words[n % late], slot);
+	memcpy(slot, us, sizeof us);
+	program->words[n % late] = word;
+	if (!measured)
+		slot[0] = -1;
+	return took;
+}
+
+/* What the balancer's shares take now, over the best. */
+static double excess(const struct program *program, struct ferry_shares *shares)
+{
+	struct ferry_shares best;
+	double us[FERRY_NUM_CARRIERS];
+	const struct ferry_balancer *balancer = &program->balancer;
+	double bytes = (double)program->call.bytes;
+	*shares = ferry_shares_unpack(
+	        ferry_balancer_line((struct ferry_balancer *)balancer, &program->call)->word);
+	return carriers_us(&program->carriers, bytes, shares, us) /
+	       carriers_best(&program->carriers, bytes, balancer->rules.usable, balancer->rules.floor_bytes, &best);
+}
+
+/* ---- its parts ---- */
+
+static void divisions_are_the_best_that_there_are(void **state)
+{
+	(void)state;
+	unsigned seed = 5;
+	for (int i = 0; i < 300; i++) {
+		struct carriers carriers = {.seed = 1};
+		struct ferry_paces paces;
+		struct ferry_shares shares, best;
+		double bytes = exp2(20 + rand_r(&seed) % 10), us[FERRY_NUM_CARRIERS];
+		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+			carriers.paces[c] = (struct ferry_pace){rand_r(&seed) % 300, (1 + rand_r(&seed) % 99) * GB_S};
+		for (int set = 0; set < FERRY_CARRIER_SETS; set++)
+			memcpy(paces.in[set], carriers.paces, sizeof carriers.paces);
+		struct ferry_division_rules rules = {ALL, ALL, 128 << 10, 0};
+		double said = ferry_divide(&paces, bytes, &rules, &shares);
+		assert_true(said <= carriers_best(&carriers, bytes, ALL, 128 << 10, &best) * 1.01);
+		assert_true(fabs(carriers_us(&carriers, bytes, &shares, us) / said - 1) < 1e-6);
+		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+			assert_true(!shares.part[c] ||
+			            bytes * (shares.part[c] + 0.5) / FERRY_SHARES_WHOLE >= 128 << 10);
+	}
+}
+
+static void a_trace_sees_changes_and_no_outliers(void **state)
+{
+	(void)state;
+	struct ferry_trace trace = {.count = 0};
+	struct ferry_pace pace = {0, 1};
+	for (int i = 0; i < 10; i++)
+		assert_false(ferry_trace_add(&trace, &pace, 1000, 1000 + i % 3, true));
+	assert_false(ferry_trace_add(&trace, &pace, 1000, 3000, true)); /* once */
+	assert_false(ferry_trace_add(&trace, &pace, 1000, 1000, true));
+	assert_false(ferry_trace_add(&trace, &pace, 1000, 4000, true));
+	assert_true(ferry_trace_add(&trace, &pace, 1000, 4000, true)); /* twice */
+	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 4) < 0.01);
+	assert_true(ferry_trace_add(&trace, &pace, 1000, 1010, true)); /* as before */
+	assert_true(ferry_trace_add(&trace, &pace, 1000, 4100, true)); /* and again */
+	assert_false(ferry_trace_add(&trace, &pace, 1000, 8000, false)); /* learning: believed, not told */
+	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 8) < 0.01);
+}
+
+/* NCCL is slower beside the host; that holds for NCCL alone, which was measured before. */
+static void a_change_holds_for_all_sets(void **state)
+{
+	(void)state;
+	struct program program;
+	struct ferry_paces paces;
+	program_start(&program, &pcie, TWO, 64 * MIB);
+	program_know(&program, 1, 1);
+	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
+	for (int n = 0; n < 300; n++)
+		program_call(&program, 0);
+	ferry_balancer_paces(&program.balancer, line, &paces);
+	double before = paces.in[1 << NCCL][NCCL].rate;
+	program.carriers.paces[NCCL].rate /= 2;
+	for (int n = 0; n < 20; n++)
+		program_call(&program, 0);
+	ferry_balancer_paces(&program.balancer, line, &paces);
+	assert_true(fabs(before / paces.in[1 << NCCL][NCCL].rate - 2) < 0.3);
+}
+
+/* ---- from a cold start ---- */
+
+static void five_calls(const char *name, const struct carriers *machine, uint32_t usable, double know_host,
+                       double know_nccl, double *worst)
+{
+	static const double sizes[] = {1, 4, 16, 64, 256, 1024};
+	for (size_t i = know_host > 0 ? 0 : 3; i < sizeof sizes / sizeof *sizes; i++) {
+		struct program program;
+		struct ferry_shares shares, best;
+		double taken[6];
+		program_start(&program, machine, usable, sizes[i] * MIB);
+		program.carriers.noise = 0.02;
+		if (know_host > 0)
+			program_know(&program, know_host, know_nccl);
+		double least = carriers_best(&program.carriers, sizes[i] * MIB, usable, 128 << 10, &best);
+		for (int n = 0; n < 5; n++)
+			taken[n] = program_call(&program, 0) / least;
+		taken[5] = excess(&program, &shares);
+		print_message("%-22s %5.0f MiB  best %4u %4u %4u  ends %4u %4u %4u  calls %.2f %.2f %.2f %.2f %.2f "
+		              " then %.3f\n",
+		              name, sizes[i], best.part[0], best.part[1], best.part[2], shares.part[0], shares.part[1],
+		              shares.part[2], taken[0], taken[1], taken[2], taken[3], taken[4], taken[5]);
+		*worst = fmax(*worst, taken[5]);
+	}
+}
+
+static void five_calls_are_enough(void **state)
+{
+	(void)state;
+	double worst = 0;
+	five_calls("pcie, right rates", &pcie, TWO, 1, 1, &worst);
+	five_calls("pcie, host half", &pcie, TWO, 2, 1, &worst);
+	five_calls("pcie, NCCL half", &pcie, TWO, 1, 2, &worst);
+	five_calls("pcie, no rates", &pcie, TWO, 0, 0, &worst);
+	five_calls("nvlink, right rates", &nvlink, TWO, 1, 1, &worst);
+	five_calls("nvlink, host half", &nvlink, TWO, 2, 1, &worst);
+	five_calls("nvlink, no rates", &nvlink, TWO, 0, 0, &worst);
+	five_calls("pushes, right rates", &pushes, ALL, 1, 1, &worst);
+	five_calls("pushes, NCCL half", &pushes, ALL, 1, 2, &worst);
+	five_calls("pushes, no rates", &pushes, ALL, 0, 0, &worst);
+	assert_true(worst < 1.10);
+}
+
+/* Where nothing is known, two carriers that hinder each other need a probe. */
+static void without_rates_it_gets_there_too(void **state)
+{
+	(void)state;
+	static const double sizes[] = {1, 4, 16, 64};
+	for (int i = 0; i < 4; i++)
+		for (int all = 0; all < 2; all++) {
+			struct program program;
+			struct ferry_shares shares;
+			program_start(&program, all ? &pushes : &pcie, all ? ALL : TWO, sizes[i] * MIB);
+			program.carriers.noise = 0.02;
+			for (int n = 0; n < 4000; n++)
+				program_call(&program, LATE);
+			double left = excess(&program, &shares);
+			print_message("%s, no rates, %4.0f MiB: after 4000 calls %u %u %u, %.3f of the best\n",
+			              all ? "pushes" : "pcie", sizes[i], shares.part[0], shares.part[1], shares.part[2],
+			              left);
+			assert_true(left < 1.10);
+		}
+}
+
+static void a_new_size_starts_from_what_others_have_seen(void **state)
+{
+	(void)state;
+	struct program program;
+	struct ferry_shares shares;
+	program_start(&program, &pcie, TWO, 4 * MIB);
+	program.carriers.noise = 0.02;
+	static const double sizes[] = {4, 64, 512, 16};
+	for (int i = 0; i < 4; i++) {
+		program.call.bytes = (uint64_t)(sizes[i] * MIB);
+		if (i == 3)
+			break;
+		for (int n = 0; n < 20; n++)
+			program_call(&program, 0);
+	}
+	double first = excess(&program, &shares);
+	print_message("16 MiB, never seen: host %u of 1024, %.3f of the best\n", shares.part[HOST], first);
+	assert_true(first < 1.10);
+}
+
+/* ---- in the long run ---- */
+
+/* Bytes and time of calls: of all, and of those that began in a burst. */
+struct tally {
+	double bytes, us, burst_bytes, burst_us;
+};
+
+static void count(struct tally *tally, double bytes, double us, bool burst)
+{
+	tally->bytes += bytes;
+	tally->us += us;
+	tally->burst_bytes += burst ? bytes : 0;
+	tally->burst_us += burst ? us : 0;
+}
+
+static struct tally run_fixed(const struct carriers *machine, double bytes, double seconds, uint32_t word)
+{
+	struct tally tally = {0};
+	struct carriers carriers = *machine;
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	double us[FERRY_NUM_CARRIERS];
+	for (carriers.seed = 7; carriers.now_us < seconds * 1e6;) {
+		bool burst = carriers_in_burst(&carriers);
+		count(&tally, bytes, carriers_call(&carriers, bytes, &shares, us), burst);
+	}
+	return tally;
+}
+
+static struct tally run_oracle(const struct carriers *machine, double bytes, double seconds, uint32_t usable)
+{
+	struct tally tally = {0};
+	struct carriers carriers = *machine;
+	struct ferry_shares shares = {{0}};
+	double us[FERRY_NUM_CARRIERS];
+	int since = 0, phase = -1;
+	for (carriers.seed = 7; carriers.now_us < seconds * 1e6;) {
+		bool burst = carriers_in_burst(&carriers);
+		if (burst != phase || (carriers.drift > 0 && ++since % 100 == 0))
+			carriers_best(&carriers, bytes, usable, 128 << 10, &shares);
+		phase = burst;
+		count(&tally, bytes, carriers_call(&carriers, bytes, &shares, us), burst);
+	}
+	return tally;
+}
+
+static struct tally run_adaptive(struct program *program, double seconds)
+{
+	struct tally tally = {0};
+	while (program->carriers.now_us < seconds * 1e6) {
+		bool burst = carriers_in_burst(&program->carriers);
+		count(&tally, (double)program->call.bytes, program_call(program, LATE), burst);
+	}
+	return tally;
+}
+
+struct reached {
+	/* adaptive over the oracle, over NCCL alone, over the shares that are best in calm, and that in bursts alone */
+	double oracle, alone, calm, calm_in_bursts;
+};
+
+static double rate_of(const struct tally *tally)
+{
+	return tally->bytes / tally->us;
+}
+
+static struct reached run_long(const char *name, const struct carriers *machine, double bytes, uint32_t usable,
+                               double seconds)
+{
+	struct program program;
+	struct ferry_shares best;
+	struct carriers calm = *machine;
+	calm.burst_s = 0;
+	carriers_best(&calm, bytes, usable, 128 << 10, &best);
+	program_start(&program, machine, usable, bytes);
+	program_know(&program, 1, 1);
+	if (getenv("FERRY_TEST_LOG"))
+		program.log = fopen(getenv("FERRY_TEST_LOG"), "w");
+	struct tally adaptive = run_adaptive(&program, seconds);
+	if (program.log)
+		fclose(program.log);
+	struct tally fixed = run_fixed(machine, bytes, seconds, ferry_shares_pack(&best));
+	struct tally oracle = run_oracle(machine, bytes, seconds, usable);
+	struct tally alone = run_fixed(machine, bytes, seconds, FERRY_SHARES_NONE);
+	struct reached reached = {rate_of(&adaptive) / rate_of(&oracle), rate_of(&adaptive) / rate_of(&alone),
+	                          rate_of(&adaptive) / rate_of(&fixed), 1};
+	if (fixed.burst_us > 0)
+		reached.calm_in_bursts = adaptive.burst_bytes / adaptive.burst_us /
+		                         (fixed.burst_bytes / fixed.burst_us);
+	print_message("%-26s %5.0f MiB  GB/s: adaptive %6.1f  oracle %6.1f  best in calm %6.1f  NCCL %6.1f;  "
+	              "%.3f of oracle, %.2f of calm's (in bursts %.2f), %.2f of NCCL\n",
+	              name, bytes / MIB, rate_of(&adaptive) / GB_S, rate_of(&oracle) / GB_S, rate_of(&fixed) / GB_S,
+	              rate_of(&alone) / GB_S, reached.oracle, reached.calm, reached.calm_in_bursts, reached.alone);
+	return reached;
+}
+
+static void bursts_are_left_and_met_again_at_once(void **state)
+{
+	(void)state;
+	static const double sizes[] = {64, 256, 1024};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		struct carriers machine = nvlink;
+		struct reached reached;
+		machine.noise = 0.03;
+		machine.outliers = 0.002;
+		machine.burst_s = 1;
+		machine.burst[HOST] = 4;
+		reached = run_long("nvlink, host in bursts", &machine, sizes[i] * MIB, TWO, 20);
+		assert_true(reached.oracle > 0.95 && reached.calm_in_bursts > 1.3);
+		machine = pcie;
+		machine.noise = 0.03;
+		machine.outliers = 0.002;
+		machine.burst_s = 1;
+		machine.burst[HOST] = 4;
+		machine.burst[NCCL] = 1.2;
+		reached = run_long("pcie, both in bursts", &machine, sizes[i] * MIB, TWO, 20);
+		/* of 1 GiB a burst has 20 calls, and the balancer hears of its first when three are made */
+		assert_true(reached.oracle > (i == 2 ? 0.88 : 0.95) && reached.calm_in_bursts > 1.3);
+	}
+}
+
+static void noise_outliers_and_drift_cost_little(void **state)
+{
+	(void)state;
+	struct carriers machine = pcie;
+	machine.noise = 0.06;
+	assert_true(run_long("pcie, noise of 6%", &machine, 64 * MIB, TWO, 20).oracle > 0.96);
+	machine.noise = 0.02;
+	machine.outliers = 0.02;
+	assert_true(run_long("pcie, outliers of 2%", &machine, 64 * MIB, TWO, 20).oracle > 0.96);
+	machine.outliers = 0;
+	machine.drift = 0.1;
+	assert_true(run_long("pcie, host drifts 3 times", &machine, 64 * MIB, TWO, 20).oracle > 0.97);
+	machine = pushes;
+	machine.noise = 0.02;
+	assert_true(run_long("pushes, three carriers", &machine, 64 * MIB, ALL, 5).oracle > 0.95);
+}
+
+static void it_is_never_slower_than_nccl_alone(void **state)
+{
+	(void)state;
+	struct carriers machine = pcie;
+	machine.noise = 0.02;
+	machine.together[NCCL][HOST] = machine.together[HOST][NCCL] = 2; /* worse together than either alone */
+	assert_true(run_long("worse together", &machine, 64 * MIB, TWO, 20).alone > 0.98);
+	machine = nvlink;
+	machine.noise = 0.02;
+	machine.paces[HOST].start_us = 400;
+	assert_true(run_long("a late host", &machine, 1 * MIB, TWO, 2).alone > 0.98);
+	assert_true(run_long("a late host", &machine, 4 * MIB, TWO, 2).alone > 0.98);
+	machine.paces[HOST].rate = 1 * GB_S;
+	assert_true(run_long("a slow host", &machine, 64 * MIB, TWO, 5).alone > 0.98);
+}
+
+static void what_fell_to_zero_is_tried_again(void **state)
+{
+	(void)state;
+	struct program program;
+	struct ferry_shares shares;
+	program_start(&program, &pcie, TWO, 4 * MIB);
+	program_know(&program, 1, 1);
+	program.carriers.noise = 0.02;
+	for (int n = 0; n < 50; n++)
+		program_call(&program, LATE);
+	excess(&program, &shares);
+	assert_true(shares.part[HOST] > 100);
+	program.carriers.paces[HOST].rate /= 100; /* gone */
+	for (int n = 0; n < 50; n++)
+		program_call(&program, LATE);
+	excess(&program, &shares);
+	assert_int_equal(shares.part[HOST], 0);
+	program.carriers.paces[HOST].rate *= 100;
+	int n = 0;
+	for (; n < 4000 && (excess(&program, &shares), shares.part[HOST] == 0); n++)
+		program_call(&program, LATE);
+	print_message("the host is back, and is used after %d calls\n", n);
+	assert_true(n < 2000);
+}
+
+static void measuring_costs_a_thousandth_when_settled(void **state)
+{
+	(void)state;
+	static const double sizes[] = {1, 16, 256};
+	for (int i = 0; i < 3; i++) {
+		struct program program;
+		int measured = 0;
+		program_start(&program, &pcie, TWO, sizes[i] * MIB);
+		program_know(&program, 1, 1);
+		program.carriers.noise = 0.01;
+		for (int n = 0; n < 200; n++)
+			program_call(&program, LATE);
+		double began = program.carriers.now_us;
+		for (int n = 0; n < 1000; n++) {
+			measured += ferry_balancer_measures(&program.balancer, &program.call, program.n);
+			program_call(&program, LATE);
+		}
+		double cost = measured * program.balancer.rules.measure_us / (program.carriers.now_us - began);
+		print_message("%4.0f MiB: %d of 1000 calls measured, %.3f%% of their time\n", sizes[i], measured,
+		              cost * 100);
+		assert_true(measured >= 10 && cost < 0.0015);
+	}
+}
+
+static void pinned_shares_stay_and_small_calls_are_nccls(void **state)
+{
+	(void)state;
+	struct ferry_balancer balancer;
+	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryInt8, 64 << 20};
+	rules.pinned = true;
+	rules.pins = (struct ferry_shares){{102, 0, 922}};
+	ferry_balancer_init(&balancer, &rules);
+	for (uint64_t n = 0; n < 1000; n++) {
+		double us[FERRY_NUM_CARRIERS] = {1000, 0, 1};
+		uint32_t word = ferry_balancer_propose(&balancer, &call, n);
+		assert_int_equal(word, ferry_shares_pack(&rules.pins));
+		assert_false(ferry_balancer_measures(&balancer, &call, n));
+		ferry_balancer_feed(&balancer, &call, word, us);
+	}
+	call.bytes = (1 << 20) - 1;
+	assert_int_equal(ferry_balancer_propose(&balancer, &call, 0), FERRY_SHARES_NONE);
+}
+
+/* Whatever it is told, its shares are shares. */
+static void nonsense_does_no_harm(void **state)
+{
+	(void)state;
+	struct ferry_balancer balancer;
+	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
+	unsigned seed = 3;
+	static const double values[] = {0, -1, 1e-30, 1, 1e30, NAN, INFINITY, -INFINITY};
+	rules.usable = ALL;
+	ferry_balancer_init(&balancer, &rules);
+	for (uint64_t n = 0; n < 200000; n++) {
+		struct ferry_balancer_call call = {(enum ferry_collective)(rand_r(&seed) % FERRY_NUM_COLLECTIVES),
+		                                   (ferryDataType_t)(rand_r(&seed) % 12),
+		                                   (uint64_t)rand_r(&seed) << rand_r(&seed) % 24};
+		double us[FERRY_NUM_CARRIERS];
+		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+			us[c] = values[rand_r(&seed) % 8];
+		uint32_t word = ferry_balancer_propose(&balancer, &call, n);
+		struct ferry_shares shares = ferry_shares_unpack(word);
+		assert_int_equal(shares.part[0] + shares.part[1] + shares.part[2], FERRY_SHARES_WHOLE);
+		assert_int_equal(ferry_shares_pack(&shares), word);
+		ferry_balancer_feed(&balancer, &call, rand_r(&seed) & 0x3fffff, us);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(divisions_are_the_best_that_there_are),
+	        cmocka_unit_test(a_trace_sees_changes_and_no_outliers),
+	        cmocka_unit_test(a_change_holds_for_all_sets),
+	        cmocka_unit_test(five_calls_are_enough),
+	        cmocka_unit_test(without_rates_it_gets_there_too),
+	        cmocka_unit_test(a_new_size_starts_from_what_others_have_seen),
+	        cmocka_unit_test(bursts_are_left_and_met_again_at_once),
+	        cmocka_unit_test(noise_outliers_and_drift_cost_little),
+	        cmocka_unit_test(it_is_never_slower_than_nccl_alone),
+	        cmocka_unit_test(what_fell_to_zero_is_tried_again),
+	        cmocka_unit_test(measuring_costs_a_thousandth_when_settled),
+	        cmocka_unit_test(pinned_shares_stay_and_small_calls_are_nccls),
+	        cmocka_unit_test(nonsense_does_no_harm),
+	};
+	return cmocka_run_group_tests_name("balancer", tests, NULL, NULL);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Carriers that are not there: what parts of a call take on a machine of given paces, with noise, bursts, drift, single
+ * outliers, and carriers that are slower together. For tests of the balancer, which then know the best shares.
+ */
+#ifndef FERRY_TESTS_CARRIERS_H
+#define FERRY_TESTS_CARRIERS_H
+
+#include "orchestrator/balance/division.h"
+
+#include <stdbool.h>
+
+struct carriers {
+	struct ferry_pace paces[FERRY_NUM_CARRIERS];
+	double noise;                      /* standard deviation, relative */
+	double outliers;                   /* of all calls; one such takes three times as long */
+	double burst_s;                    /* bursts: so long on, so long off; 0: none */
+	double burst[FERRY_NUM_CARRIERS];  /* how many times slower each is then */
+	double drift;                      /* the host gets so much slower in a second */
+	double together[FERRY_NUM_CARRIERS][FERRY_NUM_CARRIERS]; /* [c][d]: c's time grows by so much while d works */
+	double now_us;
+	unsigned seed;
+};
+
+bool carriers_in_burst(const struct carriers *carriers);
+
+/* What the parts take now without noise; returns the longest. */
+double carriers_us(const struct carriers *carriers, double bytes, const struct ferry_shares *shares,
+                   double us[FERRY_NUM_CARRIERS]);
+
+/* A call: the same with noise, and time goes on. */
+double carriers_call(struct carriers *carriers, double bytes, const struct ferry_shares *shares,
+                     double us[FERRY_NUM_CARRIERS]);
+
+/* The least that any shares take now, by trying them; with bursts as now, or never if calm. */
+double carriers_best(const struct carriers *carriers, double bytes, uint32_t usable, double floor_bytes,
+                     struct ferry_shares *shares);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** The double's communicators and the work of groups. */
+#ifndef FERRY_TESTS_FAKE_NCCL_COMM_H
+#define FERRY_TESTS_FAKE_NCCL_COMM_H
+
+#include "ipc/collective.h"
+#include "orchestrator/nccl_types.h"
+#include "tests/fake_nccl/clique.h"
+
+#define COMM_REDOPS 16
+
+struct fake_redop {
+	bool made;
+	ncclDataType_t type;
+	ncclScalarResidence_t residence;
+	void *scalar;
+	uint64_t bits;
+};
+
+struct ncclComm {
+	struct clique *clique;
+	int rank, nranks, device;
+	_Atomic int error; /* ncclCommGetAsyncError's */
+	bool blocking;
+	struct fake_redop redops[COMM_REDOPS];
+	_Atomic int late; /* FAKE_NCCL_SPLIT_LATE: how often it has been asked since a split */
+	struct ncclComm *late_child, **late_where;
+};
+
+/** One call, with what its reduction was when it was made. */
+struct fake_op {
+	enum ferry_collective collective;
+	bool sends;
+	const void *send;
+	void *receive;
+	size_t count;
+	ncclDataType_t type;
+	ncclRedOp_t op;
+	struct fake_redop redop;
+	int root;
+	ncclComm_t comm;
+	cudaStream_t stream;
+};
+
+/** Something that takes all ranks to come, run in a thread of its own at the group's end, or at once outside one. */
+struct fake_job {
+	ncclResult_t (*run)(struct fake_job *job);
+};
+
+/** Runs the job; it is freed. In a group its result is the group's. */
+ncclResult_t fake_group_job(struct fake_job *job);
+
+/** Runs the call, or keeps it for the group. */
+ncclResult_t fake_group_op(const struct fake_op *op);
+
+/** Does the calls of one communicator, in their order, the messages last and together. In any thread. */
+void fake_transfer(const struct fake_op *ops, int n);
+
+/** Puts function(argument) into the stream; false: the process has no such streams, so the caller has to run it. */
+bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argument);
+
+/** Where this process reaches what is at an address of its device. */
+void *fake_stream_reach(const void *address);
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The double's groups, of each thread: what takes all ranks to come waits for the end, and then goes on together. */
+#include "tests/fake_nccl/comm.h"
+#include "tests/fake_nccl/note.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local struct {
+	int depth;
+	ncclResult_t error;
+	struct fake_op *ops;
+	int nops;
+	struct fake_job **jobs;
+	int njobs;
+} group;
+
+/* Calls of one communicator and stream. */
+struct batch {
+	int n;
+	pthread_t thread;
+	bool threaded;
+	struct fake_op ops[];
+};
+
+static void run_batch(void *context)
+{
+	struct batch *batch = context;
+	fake_transfer(batch->ops, batch->n);
+	free(batch);
+}
+
+static void *run_batch_in_thread(void *context)
+{
+	struct batch *batch = context;
+	fake_transfer(batch->ops, batch->n);
+	return NULL;
+}
+
+static struct batch *next_batch(struct fake_op *ops, int n, int first)
+{
+	struct batch *batch = calloc(1, sizeof *batch + (size_t)n * sizeof *ops);
+	struct fake_op like = ops[first];
+	for (int i = first; i < n; i++)
+		if (ops[i].comm && ops[i].comm == like.comm && ops[i].stream == like.stream) {
+			batch->ops[batch->n++] = ops[i];
+			ops[i].comm = NULL;
+		}
+	return batch;
+}
+
+static void launch(struct fake_op *ops, int n)
+{
+	struct batch **waiting = calloc((size_t)n, sizeof *waiting);
+	int nwaiting = 0;
+	for (int i = 0; i < n; i++) {
+		if (!ops[i].comm)
+			continue;
+		struct batch *batch = next_batch(ops, n, i);
+		if (!fake_stream_run(batch->ops[0].stream, run_batch, batch))
+			waiting[nwaiting++] = batch;
+	}
+	for (int i = 0; i < nwaiting; i++)
+		waiting[i]->threaded =
+		        !pthread_create(&waiting[i]->thread, NULL, run_batch_in_thread, waiting[i]);
+	for (int i = 0; i < nwaiting; i++) {
+		if (waiting[i]->threaded)
+			pthread_join(waiting[i]->thread, NULL);
+		free(waiting[i]);
+	}
+	free(waiting);
+}
+
+static ncclResult_t refuse(ncclResult_t result)
+{
+	if (group.depth && result && !group.error)
+		group.error = result;
+	return result;
+}
+
+static ncclResult_t check(const struct fake_op *op)
+{
+	bool has_root = ferry_collective_has_root(op->collective) || op->collective == FERRY_SENDRECV;
+	if (!op->comm || !ferry_type_size((ferryDataType_t)op->type) ||
+	    (has_root && (op->root < 0 || op->root >= op->comm->nranks)))
+		return ncclInvalidArgument;
+	if (op->op >= ncclNumOps &&
+	    (op->op - ncclNumOps >= COMM_REDOPS || !op->comm->redops[op->op - ncclNumOps].made))
+		return ncclInvalidArgument;
+	return op->comm->error == ncclInProgress ? ncclInvalidArgument : (ncclResult_t)op->comm->error;
+}
+
+ncclResult_t fake_group_op(const struct fake_op *op)
+{
+	ncclResult_t result = check(op);
+	struct fake_op made = *op;
+	if (result)
+		return refuse(result);
+	if (op->op >= ncclNumOps)
+		made.redop = op->comm->redops[op->op - ncclNumOps];
+	if (!group.depth) {
+		launch(&made, 1);
+		return ncclSuccess;
+	}
+	group.ops = realloc(group.ops, (size_t)(group.nops + 1) * sizeof *group.ops);
+	group.ops[group.nops++] = made;
+	return ncclSuccess;
+}
+
+ncclResult_t fake_group_job(struct fake_job *job)
+{
+	if (!group.depth) {
+		ncclResult_t result = job->run(job);
+		free(job);
+		return result;
+	}
+	group.jobs = realloc(group.jobs, (size_t)(group.njobs + 1) * sizeof *group.jobs);
+	group.jobs[group.njobs++] = job;
+	return ncclSuccess;
+}
+
+static void *run_job(void *context)
+{
+	struct fake_job *job = context;
+	return (void *)(intptr_t)job->run(job);
+}
+
+static ncclResult_t run_jobs(void)
+{
+	ncclResult_t first = ncclSuccess;
+	pthread_t *threads = calloc((size_t)group.njobs + 1, sizeof *threads);
+	for (int i = 0; i < group.njobs; i++)
+		pthread_create(&threads[i], NULL, run_job, group.jobs[i]);
+	for (int i = 0; i < group.njobs; i++) {
+		void *result;
+		pthread_join(threads[i], &result);
+		first = first && first != ncclInProgress ? first : (ncclResult_t)(intptr_t)result;
+		free(group.jobs[i]);
+	}
+	free(threads);
+	return first;
+}
+
+static ncclResult_t end(bool simulate)
+{
+	if (!group.depth)
+		return ncclInvalidUsage;
+	if (--group.depth)
+		return ncclSuccess;
+	ncclResult_t result = group.error ? group.error : run_jobs();
+	for (int i = 0; group.error && i < group.njobs; i++)
+		free(group.jobs[i]);
+	if ((!result || result == ncclInProgress) && group.nops && !simulate)
+		launch(group.ops, group.nops);
+	free(group.ops);
+	free(group.jobs);
+	memset(&group, 0, sizeof group);
+	return result;
+}
+
+ncclResult_t fake_nccl_act_GroupStart(void)
+{
+	group.depth++;
+	return ncclSuccess;
+}
+
+ncclResult_t fake_nccl_act_GroupEnd(void)
+{
+	return end(false);
+}
+
+/* The "time" is how many calls the group had. */
+ncclResult_t fake_nccl_act_GroupSimulateEnd(ncclSimInfo_t *info)
+{
+	if (info)
+		info->version = (unsigned)group.nops;
+	return end(true);
+}
