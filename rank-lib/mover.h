@@ -29,8 +29,9 @@ struct ferry_mover {
 };
 
 /**
- * The connection to that domain is open, its arena mapped, and the job ready. Where there is no pidfd (an old kernel, one that
- * forbids it, a router in another name space of processes) a connection that has closed is all that there is to know.
+ * The connection to that domain is open, its arena mapped, and the job ready. Where there is no pidfd (an old kernel,
+ * one that forbids it, a router in another name space of processes) a connection that has closed is all that there is
+ * to know.
  */
 void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank, uint32_t domain);
 

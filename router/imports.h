@@ -76,7 +76,7 @@ struct ferry_imports {
 	pthread_cond_t quiet; /* putting is 0 */
 	bool guest;           /* constant */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
-	/* a guest's: in place of `ended`, in its own domain's arena; NULL: not ready. Who makes the job ready, release */
+	/* a guest's: in place of `ended`, in its domain's arena; NULL: not ready. Who makes the job ready, release */
 	_Atomic(const _Atomic uint64_t *) over;
 };
 

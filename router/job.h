@@ -49,9 +49,8 @@ struct ferry_job {
 	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
 	bool registered[FERRY_MAX_DOMAINS];
 	/*
-	 * Of ranks that have asked to be mapped, and of guests (router/imports.h); connection thread, before the rank is
-	 * welcomed, and
-	 * once nobody works for the job any more.
+	 * Of ranks that have asked to be mapped, and of guests (router/imports.h); connection thread, before the rank
+	 * is welcomed, and once nobody works for the job any more.
 	 */
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */

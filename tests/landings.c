@@ -134,7 +134,7 @@ static void nobody_writes_into_buffers_of_ranks_whose_router_has_died(void **sta
 	}
 }
 
-/* Its connections close before its process, and what it copies, has ended: those of other domains wait for that, too. */
+/* Its connections close before its process, and what it copies, has ended: other domains' ranks wait for that, too. */
 static void streams_wait_for_the_end_of_a_router_that_pushes_into_their_memory(void **state)
 {
 	struct rank_process ranks[RANKS];
