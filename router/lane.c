@@ -451,7 +451,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	if (!ferry_watch_due(&lane->watch, now))
 		return;
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
-	ferry_watch_other(&lane->watch, other->direction, &other->driving, lane->lanes->stall_ns, now);
+	ferry_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->calls)
 			ferry_watch_seat(lane->seats[i], now);

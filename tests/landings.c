@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -149,6 +150,29 @@ static void streams_wait_for_the_end_of_a_router_that_pushes_into_their_memory(v
 	abort_and_finish(ranks, RANKS);
 }
 
+/* Nobody can say that its copies are over: that is waited for, and then told. */
+static void streams_wait_no_longer_than_ten_seconds_for_a_router_that_stands_still(void **state)
+{
+	struct rank_process ranks[RANKS];
+	(void)state;
+	start_pushing(ranks, 2, RANK_GATHER);
+	kill(routers_pid(1), SIGSTOP);
+	assert_int_equal(waitpid(routers_pid(1), NULL, WUNTRACED), routers_pid(1));
+	rank_kill(&ranks[1]);
+	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 20000, .wanted = true));
+	kill(routers_pid(1), SIGCONT);
+	assert_true(answer.settled);
+	assert_in_range(answer.milliseconds, 9000, 12000);
+	if (!strstr(answer.message, "rank 1"))
+		fail_msg("\"%s\"", answer.message);
+	for (int rank = 0; rank < RANKS; rank++)
+		if (rank != 1) {
+			rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT));
+			rank_finish(&ranks[rank]);
+		}
+	domains_close();
+}
+
 /* ---- memory ---- */
 
 static size_t memory_left(void)
@@ -238,6 +262,7 @@ int main(int argc, char **argv)
 	        TEST(who_leaves_in_order_takes_its_memory_along),
 	        TEST(nobody_writes_into_buffers_of_ranks_whose_router_has_died),
 	        TEST(streams_wait_for_the_end_of_a_router_that_pushes_into_their_memory),
+	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_router_that_stands_still),
 	        TEST(a_buffer_stays_mapped_for_a_call_that_waits_long),
 	        TEST(freed_memory_that_others_have_put_into_comes_back),
 	};

@@ -101,6 +101,7 @@ static void guard(int milliseconds, struct rank_answer *answer)
 	const struct place *place = &mine.place;
 	size_t bytes = (size_t)place->nranks * place->count * sizeof(uint32_t); /* of an AllGather */
 	unsigned char *output = fake_cuda_reach(place->output);
+	CU(cuStreamSynchronize(place->stream)); /* of one that has aborted, too */
 	memset(output, 0, bytes);
 	doze(milliseconds);
 	for (size_t i = 0; i < bytes; i++)
