@@ -83,7 +83,9 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	                         PAGE);
 	header->pair_lines_at = up_to(header->rings_at + (uint64_t)shape->nranks * sizeof(struct ferry_ring), PAGE);
 	header->seals_at = up_to(header->pair_lines_at + pairs * sizeof(struct ferry_pair_line), PAGE);
-	header->staging_at = up_to(header->seals_at + (shape->domain ? 0 : seals_bytes(shape->nranks)), PAGE);
+	header->shares_at = up_to(header->seals_at + (shape->domain ? 0 : seals_bytes(shape->nranks)), PAGE);
+	header->staging_at =
+	        up_to(header->shares_at + (shape->domain ? 0 : ferry_share_table_bytes(shape->nranks)), PAGE);
 	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
 	place_counters(header);
 }
@@ -111,6 +113,7 @@ static void view(struct ferry_arena *arena, void *base, const struct ferry_arena
 	arena->export_cells = (struct ferry_export_cell *)(bytes + header->export_cells_at);
 	arena->pair_lines = (struct ferry_pair_line *)(bytes + header->pair_lines_at);
 	arena->seals = bytes + header->seals_at;
+	arena->shares = (struct ferry_share_table *)(bytes + header->shares_at);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		arena->counters[bank] =
 		        (struct ferry_counter *)(bytes + header->counters_at + bank * COUNTERS_BYTES);
@@ -297,7 +300,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	    expected.counters_at != header.counters_at || expected.pair_lines_at != header.pair_lines_at ||
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
 	    expected.rings_at != header.rings_at || expected.seals_at != header.seals_at ||
-	    expected.pair_windows_at != header.pair_windows_at ||
+	    expected.shares_at != header.shares_at || expected.pair_windows_at != header.pair_windows_at ||
 	    header.pair_slot_bytes < PAIR_SLOT_LEAST || expected.bytes != header.bytes) {
 		result = ferry_fail(
 		        ferryInternalError,

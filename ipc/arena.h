@@ -4,10 +4,10 @@
  * of the job map it. Shared memory without a name (ipc/shared_memory.h), handed over as a file descriptor. A page of
  * its windows that nobody touches costs nothing, unless it is POSIX shared memory, locked, or registered with a GPU.
  *
- * Layout: header | rank lines | export cells | rings | pair lines | seals | staging[bank] | pair windows |
- * counters[bank]. All offsets are in the header, which its readers copy once and check (ferry_arena_map); nobody uses
- * an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone: those of calls first, then
- * those of messages by pair.
+ * Layout: header | rank lines | export cells | rings | pair lines | seals | shares | staging[bank] | pair
+ * windows | counters[bank]. All offsets are in the header, which its readers copy once and check (ferry_arena_map);
+ * nobody uses an offset out of shared memory afterwards. The seals are in the arena of domain 0 alone, those of calls
+ * first, then those of messages by pair; so is the table of shares.
  *
  * There is room for the counters of any program. Where a page may be missing when it is touched, there is memory behind
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
@@ -17,8 +17,8 @@
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
- * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Doorbells:
- * anybody. `failed`: anybody, 0 to 1 only.
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
+ * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -34,6 +34,7 @@
 #include "ipc/ferry_types.h"
 #include "ipc/plan.h"
 #include "ipc/seal.h"
+#include "ipc/share_table.h"
 #include "ipc/shared_memory.h"
 #include "ipc/submission.h"
 #include "ipc/wait.h"
@@ -162,7 +163,7 @@ struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
 	uint32_t domain, ndomains, nranks, banks;
-	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, seals_at, staging_at;
+	uint64_t rank_lines_at, export_cells_at, rings_at, pair_lines_at, seals_at, shares_at, staging_at;
 	uint64_t pair_windows_at, counters_at;
 	uint64_t staging;          /* bytes per bank */
 	uint32_t counters;         /* per bank, with memory from the start; there is room for FERRY_MOST_COUNTERS */
@@ -200,6 +201,7 @@ struct ferry_arena {
 	/* [source * nranks + destination], sources of any domain (their own is used) */
 	struct ferry_pair_line *pair_lines;
 	char *seals;
+	struct ferry_share_table *shares; /* in domain 0's alone */
 	struct ferry_counter *counters[FERRY_BANKS];
 	char *staging[FERRY_BANKS];
 	char *pair_windows;

@@ -38,7 +38,12 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_KINDS
 };
 
-enum ferry_status_of { FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU };
+enum ferry_status_of {
+	FERRY_STATUS_ROUTER,
+	FERRY_STATUS_JOB,
+	FERRY_STATUS_GPU,
+	FERRY_STATUS_SHARES /* a line of a job's table of shares; its number: the job's << 8 | the line's */
+};
 
 /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u

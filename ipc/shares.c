@@ -85,3 +85,22 @@ ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIE
 		at = end + 1;
 	}
 }
+
+ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins)
+{
+	double shares[FERRY_NUM_CARRIERS];
+	uint32_t named;
+	ferryResult_t result = ferry_shares_read(text, shares, &named);
+	if (result)
+		return result;
+	double ours = shares[FERRY_CARRIER_HOST] + shares[FERRY_CARRIER_PEER], sum = ours + shares[FERRY_CARRIER_NCCL];
+	bool whole = named >> FERRY_CARRIER_NCCL & 1 || (named >> FERRY_CARRIER_HOST & named >> FERRY_CARRIER_PEER & 1);
+	if (sum > 1.001 || (whole && sum < 0.999))
+		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
+	uint32_t host = (uint32_t)(shares[FERRY_CARRIER_HOST] * FERRY_SHARES_WHOLE + 0.5);
+	uint32_t peer = (uint32_t)(shares[FERRY_CARRIER_PEER] * FERRY_SHARES_WHOLE + 0.5);
+	if (host + peer > FERRY_SHARES_WHOLE)
+		peer = FERRY_SHARES_WHOLE - host;
+	*pins = ferry_shares_unpack(host << PART_BITS | peer);
+	return ferrySuccess;
+}

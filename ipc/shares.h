@@ -18,6 +18,12 @@ struct ferry_shares {
 	uint16_t part[FERRY_NUM_CARRIERS]; /* 1024ths; their sum is FERRY_SHARES_WHOLE */
 };
 
+/* How fast a carrier is: b bytes take start_us + b / rate. */
+struct ferry_pace {
+	double start_us;
+	double rate; /* bytes per microsecond; 0: it cannot carry anything, or nothing is known */
+};
+
 /** "host", "peer", "nccl". */
 const char *ferry_carrier_name(enum ferry_carrier carrier);
 
@@ -38,5 +44,11 @@ void ferry_shares_range(const struct ferry_shares *shares, enum ferry_carrier ca
  * each that was given, and shares[c] is what, else 0. Errors: ferryInvalidArgument, with the place in the text.
  */
 ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIERS], uint32_t *named);
+
+/**
+ * The shares that FERRY_SHARES pins for NCCL programs. Where one is named, host or peer, the rest is NCCL's; else they
+ * sum to 1. Errors: those of ferry_shares_read, and where they do not.
+ */
+ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
 
 #endif

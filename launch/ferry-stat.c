@@ -9,6 +9,7 @@
 #include "ipc/layout.h"
 #include "ipc/wait.h"
 #include "launch/screen.h"
+#include "launch/share_list.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -18,14 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_ONCE, KEY_JSON, KEY_INTERVAL };
+enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_SHARES, KEY_ONCE, KEY_JSON, KEY_INTERVAL };
 
 #define INTERVAL_S      1.0
 #define INTERVAL_ONCE_S 0.2
 #define PATIENCE_S      1.0 /* a router that says nothing for longer is silent */
 
 struct arguments {
-	bool env, markdown, layout, routers, once, json;
+	bool env, markdown, layout, routers, shares, once, json;
 	double interval_s; /* 0: none given */
 };
 
@@ -37,6 +38,8 @@ static const struct argp_option options[] = {
 	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
 	{"markdown", KEY_MARKDOWN, NULL, 0, "With --env: as docs/environment.md is printed", 0},
 	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
+	{"shares", KEY_SHARES, NULL, 0,
+	 "What part of each call every fabric carries, how fast it is, and why; with --interval again and again", 0},
 	{"routers", KEY_ROUTERS, NULL, 0, "The lines that routers in the socket directory tell of themselves", 0},
 	{0}};
 
@@ -74,12 +77,17 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_ROUTERS:
 		arguments->routers = true;
 		return 0;
+	case KEY_SHARES:
+		arguments->shares = true;
+		return 0;
 	case ARGP_KEY_ARG:
 		argp_error(state, "unexpected argument \"%s\"", value);
 		return 0;
 	case ARGP_KEY_END:
 		if (arguments->markdown && !arguments->env)
 			argp_error(state, "--markdown is how --env is printed: ferry-stat --env --markdown");
+		if (arguments->shares && arguments->env + arguments->layout + arguments->routers)
+			argp_error(state, "--shares is a table of its own, beside --env, --layout or --routers");
 		if (arguments->env + arguments->layout + arguments->routers &&
 		    (arguments->once || arguments->json || arguments->interval_s > 0))
 			argp_error(state, "--once, --json and --interval are of the table, not of --env, --layout or "
@@ -203,7 +211,7 @@ static int print_routers(void)
 	return 0;
 }
 
-/* ---- the table ---- */
+/* ---- the tables ---- */
 
 /* Until so long after what ferry_now_ns said then. */
 static void wait_until(uint64_t then_ns, double seconds)
@@ -278,6 +286,24 @@ static int watch(const struct arguments *arguments)
 	return result ? fail() : 0;
 }
 
+/* Once, or until nobody reads what it prints. */
+static int watch_shares(const struct arguments *arguments)
+{
+	bool again = !arguments->once && arguments->interval_s > 0;
+	ferryResult_t result;
+	do {
+		uint64_t began = ferry_now_ns();
+		if (again && !arguments->json && isatty(STDOUT_FILENO))
+			printf("\033[H\033[J");
+		result = ferry_share_list_print(arguments->json, stdout);
+		if (result || fflush(stdout))
+			break;
+		if (again)
+			wait_until(began, arguments->interval_s);
+	} while (again);
+	return result ? fail() : 0;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct argp argp = {
@@ -292,7 +318,9 @@ int main(int argc, char **argv)
 	argp_err_exit_status = 64;
 	if (argp_parse(&argp, argc, argv, 0, NULL, &arguments))
 		return 64;
-	if (!arguments.env && !arguments.layout && !arguments.routers)
+	if (arguments.shares)
+		code = watch_shares(&arguments);
+	else if (!arguments.env && !arguments.layout && !arguments.routers)
 		code = watch(&arguments);
 	if (arguments.env)
 		print_environment(arguments.markdown);

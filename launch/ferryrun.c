@@ -6,6 +6,7 @@
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
 #include "launch/command.h"
+#include "launch/preload.h"
 #include "launch/supervise.h"
 
 #include <argp.h>
@@ -24,6 +25,7 @@ enum option_key {
 	KEY_MPIEXEC,
 	KEY_FORK,
 	KEY_EMBEDDED,
+	KEY_NCCL,
 	KEY_WORKERS,
 	KEY_JOIN,
 	KEY_LOG,
@@ -40,7 +42,8 @@ enum option_key {
 struct arguments {
 	unsigned ranks, domains, workers, timeout, grace;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, join, as_rank;
+	bool fork, embedded, join, as_rank, nccl, nccl_by_name;
+	bool alone; /* --nccl without -n: the command starts its ranks itself */
 	char **command;
 };
 
@@ -53,6 +56,9 @@ static const struct argp_option options[] = {
 	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
+	{"nccl", KEY_NCCL, "name", OPTION_ARG_OPTIONAL,
+	 "Put libferry-nccl.so between COMMAND and NCCL; =name: also for programs that open libnccl.so.2 by name, as "
+	 "JAX does. Without -n COMMAND is started once, as it is", 0},
 	{"workers", KEY_WORKERS, "N", 0, "Worker threads per router", 0},
 	{"timeout", KEY_TIMEOUT, "SECONDS", 0, "End the ranks after so long, with exit code 124", 0},
 	{"grace", KEY_GRACE, "SECONDS", 0,
@@ -100,7 +106,7 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
 	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
 		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
-		                  "--embedded alone");
+		                  "--embedded and --nccl alone");
 }
 
 static error_t parse(int key, char *value, struct argp_state *state)
@@ -140,6 +146,12 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_EMBEDDED:
 		arguments->embedded = true;
 		return 0;
+	case KEY_NCCL:
+		if (value && strcmp(value, "name"))
+			argp_error(state, "--nccl=%s: --nccl, or --nccl=name", value);
+		arguments->nccl = true;
+		arguments->nccl_by_name |= value != NULL;
+		return 0;
 	case KEY_JOIN:
 		arguments->join = true;
 		return 0;
@@ -153,6 +165,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_END:
 		check_together(arguments, state);
+		arguments->alone = arguments->nccl && !arguments->ranks && !arguments->mpiexec;
 		if (!arguments->ranks)
 			arguments->ranks = 1;
 		if (!arguments->grace)
@@ -199,7 +212,8 @@ static int join(const struct arguments *arguments)
 	}
 	for (int i = 0; i < 16; i++)
 		snprintf(key + 2 * i, 3, "%02x", launch.key[i]);
-	if (set_number("FERRY_RANK", launch.rank) || set_number("FERRY_SIZE", launch.size) ||
+	if ((arguments->nccl && ferry_preload_nccl(arguments->nccl_by_name)) ||
+	    set_number("FERRY_RANK", launch.rank) || set_number("FERRY_SIZE", launch.size) ||
 	    set_number("FERRY_LOCAL_RANK", launch.local_rank) || set_number("FERRY_LOCAL_SIZE", launch.local_size) ||
 	    set("FERRY_JOB_KEY", key) || (arguments->embedded && set("FERRY_ROUTER", "embedded"))) {
 		fprintf(stderr, "ferryrun --join: %s\n", ferry_last_message());
@@ -322,6 +336,13 @@ static ferryResult_t start_forked(struct ferry_supervisor *supervisor, const str
 	return result;
 }
 
+/* A launcher itself: it tells its processes who they are. */
+static ferryResult_t start_alone(struct ferry_supervisor *supervisor, const struct arguments *arguments)
+{
+	char *none[] = {NULL};
+	return ferry_start_child(supervisor, FERRY_CHILD_RANK, 0, arguments->command, none, false);
+}
+
 static ferryResult_t start_mpiexec(struct ferry_supervisor *supervisor, const struct arguments *arguments)
 {
 	char number[16], self[PATH_MAX];
@@ -382,8 +403,12 @@ static ferryResult_t launch(struct ferry_supervisor *supervisor, struct argument
 		if (!result)
 			result = start_routers(supervisor, arguments, layout.ndomains, directory->path);
 	}
+	if (!result && arguments->nccl) /* after the routers, which need none of it */
+		result = ferry_preload_nccl(arguments->nccl_by_name);
 	if (result)
 		return result;
+	if (arguments->alone)
+		return start_alone(supervisor, arguments);
 	return arguments->fork ? start_forked(supervisor, arguments) : start_mpiexec(supervisor, arguments);
 }
 
@@ -419,6 +444,7 @@ int main(int argc, char **argv)
 		"  ferryrun -n 4 --domains 2 -- ./train\n"
 		"  ferryrun -n 4 --fork -- ferry-perf allreduce\n"
 		"  mpirun -n 4 ferryrun --join -- ./train\n"
+		"  ferryrun --nccl -- torchrun --nproc-per-node 4 train.py\n"
 		"Exit code: that of the first rank that failed (128 + signal), 124 after --timeout, 125 if ferryrun "
 		"itself failed, 126 if COMMAND may not be executed, 127 if there is none.",
 		NULL, NULL, NULL};

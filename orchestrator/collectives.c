@@ -16,7 +16,8 @@ static bool is_sound(const struct ferry_nccl_call *call)
 		return false;
 	if (has_root && (call->root < 0 || call->root >= call->comm->nranks))
 		return false;
-	return call->op < ncclNumOps || (ferry_nccl_redop_find(call->comm, call->op, &redop) && redop.type == call->type);
+	return call->op < ncclNumOps ||
+	       (ferry_nccl_redop_find(call->comm, call->op, &redop) && redop.type == call->type);
 }
 
 /* Whether Ferry has a say in this call. All ranks come to the same answer: it is made of what they all know. */
@@ -45,8 +46,8 @@ static ncclResult_t make(struct ferry_nccl_call *call)
 }
 
 #define MAKE(kind, ...)                                                                                                \
-	make(&(struct ferry_nccl_call){.collective = (kind), .count = count, .type = type, .handle = comm,             \
-	                               .stream = stream, __VA_ARGS__})
+	make(&(struct ferry_nccl_call){                                                                                \
+	        .collective = (kind), .count = count, .type = type, .handle = comm, .stream = stream, __VA_ARGS__})
 
 ncclResult_t ferry_nccl_AllReduceConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
                                         ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
@@ -104,9 +105,8 @@ ncclResult_t ferry_nccl_Bcast(void *buffer, size_t count, ncclDataType_t type, i
 	return MAKE(FERRY_BROADCAST, .send = buffer, .receive = buffer, .root = root, .legacy = true);
 }
 
-ncclResult_t ferry_nccl_ReduceConfig(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                     ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
-                                     const ncclCollConfig_t *config)
+ncclResult_t ferry_nccl_ReduceConfig(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                     int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
 	return MAKE(FERRY_REDUCE_TO_ROOT, .send = send, .receive = receive, .op = op, .root = root, .config = config);
 }

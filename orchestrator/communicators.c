@@ -30,6 +30,8 @@ static void end(struct ferry_nccl_comm *comm)
 		free(redop);
 		redop = next;
 	}
+	ferry_partner_end(atomic_load_explicit(&comm->partner, memory_order_acquire),
+	                  atomic_load_explicit(&comm->aborted, memory_order_relaxed));
 	atomic_store_explicit(&comm->vacant, true, memory_order_release);
 }
 
@@ -102,6 +104,8 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->splits, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->redops, NULL, memory_order_relaxed);
+		atomic_store_explicit(&comm->partner, NULL, memory_order_relaxed);
+		atomic_store_explicit(&comm->aborted, false, memory_order_relaxed);
 		atomic_store_explicit(&comm->handle, handle, memory_order_release);
 		atomic_store_explicit(&comm->users, 1, memory_order_release);
 	}
@@ -130,10 +134,28 @@ void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 	ferry_nccl_comm_release(comm);
 }
 
+void ferry_nccl_comm_give_up(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (comm)
+		atomic_store_explicit(&comm->aborted, true, memory_order_relaxed);
+	ferry_nccl_comm_release(comm);
+}
+
+bool ferry_nccl_comm_lost(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
+	bool lost = partner && ferry_partner_lost(partner);
+	ferry_nccl_comm_release(comm);
+	return lost;
+}
+
 static bool ask(struct ferry_nccl_comm *comm)
 {
 	ncclComm_t handle = atomic_load_explicit(&comm->handle, memory_order_relaxed);
-	return !ferry_nccl_real_CommCount(handle, &comm->nranks) && !ferry_nccl_real_CommUserRank(handle, &comm->rank) &&
+	return !ferry_nccl_real_CommCount(handle, &comm->nranks) &&
+	       !ferry_nccl_real_CommUserRank(handle, &comm->rank) &&
 	       !ferry_nccl_real_CommCuDevice(handle, &comm->device);
 }
 
@@ -154,15 +176,33 @@ bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 	return told;
 }
 
-/* FNV-1a, twice, with different beginnings. */
-struct ferry_nccl_key ferry_nccl_key(const struct ferry_nccl_key *parent, const void *bytes, size_t count)
+struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
 {
-	struct ferry_nccl_key key = {{UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4)}};
-	const unsigned char *text = bytes;
-	for (int i = 0; i < 2; i++) {
-		key.words[i] ^= parent ? parent->words[i] * UINT64_C(0x9e3779b97f4a7c15) : 0;
-		for (size_t at = 0; at < count; at++)
-			key.words[i] = (key.words[i] ^ text[at]) * UINT64_C(0x100000001b3);
+	struct ferry_partner *partner = atomic_load_explicit(&comm->partner, memory_order_acquire), *none = NULL;
+	if (partner || !comm->has_key || comm->nranks > FERRY_MAX_RANKS)
+		return partner;
+	struct ferry_partner *made = ferry_partner_new(&comm->key, comm->rank, comm->nranks, comm->device);
+	if (!made)
+		return NULL;
+	if (atomic_compare_exchange_strong_explicit(&comm->partner, &none, made, memory_order_acq_rel,
+	                                            memory_order_acquire)) {
+		ferry_partner_begin(made);
+		return made;
 	}
-	return key;
+	ferry_partner_end(made, true);
+	return none;
+}
+
+void ferry_nccl_comm_made(ncclComm_t handle)
+{
+	static _Atomic uint64_t first;
+	uint64_t none = 0;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (comm && comm->has_key &&
+	    (atomic_compare_exchange_strong_explicit(&first, &none, comm->key.words[0], memory_order_relaxed,
+	                                             memory_order_relaxed) ||
+	     none == comm->key.words[0]) &&
+	    !comm->copies && ferry_nccl_comm_learn(comm) && comm->nranks > 1)
+		ferry_nccl_comm_partner(comm);
+	ferry_nccl_comm_release(comm);
 }

@@ -4,8 +4,8 @@
  * every call looks its communicator up, without a lock and from any thread.
  *
  * The table is an array of chains of entries. An entry belongs to its chain for good: where its communicator ends it
- * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it, and
- * no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
+ * loses its handle, and the next one whose handle falls into the chain has it. So who walks a chain never leaves it,
+ * and no memory goes while somebody may look at it; there are as many entries as communicators have lived at a time.
  *
  * - `handle` is written under the table's lock. It is stored with release after all that the communicator begins with
  *   has been written, and who looks up loads it with acquire.
@@ -20,15 +20,12 @@
 #ifndef FERRY_ORCHESTRATOR_COMMUNICATORS_H
 #define FERRY_ORCHESTRATOR_COMMUNICATORS_H
 
+#include "orchestrator/key.h"
 #include "orchestrator/nccl_types.h"
+#include "orchestrator/partner.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
-
-/** A communicator's name, the same on all its ranks and in all their processes. */
-struct ferry_nccl_key {
-	uint64_t words[2];
-};
 
 /** What has become of it. Only ever more, but for SUSPENDED. */
 enum ferry_nccl_comm_state {
@@ -61,10 +58,12 @@ struct ferry_nccl_comm {
 	_Atomic int known;
 	int rank, nranks, device;
 
-	_Atomic unsigned state;   /* enum ferry_nccl_comm_state; of who calls NCCL for it */
-	_Atomic uint64_t calls;   /* that Ferry has seen; of who makes them */
-	_Atomic uint64_t splits;  /* communicators made out of it; of who makes them */
+	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of who calls NCCL for it */
+	_Atomic uint64_t calls;                    /* that Ferry has seen; of who makes them */
+	_Atomic uint64_t splits;                   /* communicators made out of it; of who makes them */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
+	_Atomic(struct ferry_partner *) partner;   /* Ferry's, once there is one; of who begins it */
+	_Atomic bool aborted; /* Ferry's is given up, not waited for; of who calls NCCL for it */
 };
 
 /** How a new communicator is known. */
@@ -92,12 +91,25 @@ void ferry_nccl_comm_remove(ncclComm_t handle);
 void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
 
 /**
+ * NCCL has made it: of the process's first one, on all its devices, Ferry's is begun now and not with the first call
+ * that is worth it, which most programs do not wait for. Others might never make such a call: a communicator of Ferry's
+ * has staging.
+ */
+void ferry_nccl_comm_made(ncclComm_t handle);
+
+/** It is about to be aborted: nobody waits for what Ferry has of it. */
+void ferry_nccl_comm_give_up(ncclComm_t handle);
+
+/** Whether a part of one of its calls that Ferry had may not have arrived. */
+bool ferry_nccl_comm_lost(ncclComm_t handle);
+
+/**
  * Asks NCCL for rank, size and device, once, when the communicator is ready; the first time rank 0 says in the log that
  * it is watched. False where NCCL does not tell: it is not ready, or has failed.
  */
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
 
-/** A key made of bytes, and of a key and more bytes. */
-struct ferry_nccl_key ferry_nccl_key(const struct ferry_nccl_key *parent, const void *bytes, size_t count);
+/** Ferry's communicator beside it, begun by who asks first; NULL where there can be none. Of one that is learned. */
+struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm);
 
 #endif

@@ -27,7 +27,7 @@ struct call_fields {
 
 #define MOST_BYTES 4096
 
-#define HAS(config, fields, field) \
+#define HAS(config, fields, field)                                                                                     \
 	((config)->size >= offsetof(struct fields, field) + sizeof(((struct fields *)NULL)->field))
 
 static bool copies(int policy)

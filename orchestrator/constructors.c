@@ -21,8 +21,17 @@ static bool fine(ncclResult_t result)
 
 static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const ncclConfig_t *config)
 {
-	return (struct ferry_nccl_birth){
-	        .key = ferry_nccl_key(NULL, ids, bytes), .has_key = true, .copies = ferry_nccl_config_copies(config)};
+	return (struct ferry_nccl_birth){.key = ferry_nccl_key(NULL, ids, bytes),
+	                                 .has_key = true,
+	                                 .copies = ferry_nccl_config_copies(config)};
+}
+
+/* In a group, or without blocking, NCCL has not made it yet. */
+static void note_made(ncclComm_t comm, const struct ferry_nccl_birth *birth, ncclResult_t result)
+{
+	ferry_nccl_comm_add(comm, birth);
+	if (!result && !ferry_nccl_group_is_open())
+		ferry_nccl_comm_made(comm);
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -30,7 +39,7 @@ ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId 
 	struct ferry_nccl_birth birth = born_of(&id, sizeof id, NULL);
 	ncclResult_t result = ferry_nccl_real_CommInitRank(comm, nranks, id, rank);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -40,7 +49,7 @@ ncclResult_t ferry_nccl_CommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
 	struct ferry_nccl_birth birth = born_of(&id, sizeof id, config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -50,7 +59,7 @@ ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int r
 	struct ferry_nccl_birth birth = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0, config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -60,7 +69,7 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	ncclResult_t result = ferry_nccl_real_CommInitAll(comms, ndevices, devices);
 	birth.has_key = getrandom(&birth.key, sizeof birth.key, 0) == sizeof birth.key;
 	for (int i = 0; fine(result) && i < ndevices; i++)
-		ferry_nccl_comm_add(comms[i], &birth);
+		note_made(comms[i], &birth, result);
 	return result;
 }
 
@@ -126,6 +135,8 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	ncclResult_t result = ferry_nccl_real_CommGetAsyncError(comm, error);
 	if (!result && *error != ncclInProgress)
 		ferry_nccl_births_ready(comm);
+	if (!result && !*error && ferry_nccl_comm_lost(comm))
+		*error = ncclRemoteError;
 	return result;
 }
 
@@ -148,6 +159,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back();
 	ferry_nccl_births_ready(comm);
+	ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommAbort(comm);
 }

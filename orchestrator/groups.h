@@ -4,8 +4,8 @@
  * communicators are made and ended in it. Calls that Ferry looks at are kept; when the outermost group ends, NCCL's is
  * ended first, then the kept calls are launched together (launch.h). All state is the calling thread's.
  *
- * What NCCL would tell at a kept call it tells at the group's end; what is wrong with a call at sight is not kept, so it
- * is told at once.
+ * What NCCL would tell at a kept call it tells at the group's end; what is wrong with a call at sight is not kept, so
+ * it is told at once.
  */
 #ifndef FERRY_ORCHESTRATOR_GROUPS_H
 #define FERRY_ORCHESTRATOR_GROUPS_H

@@ -2,6 +2,10 @@
 #include "orchestrator/launch.h"
 
 #include "orchestrator/real.h"
+#include "orchestrator/split.h"
+#include "rank-lib/group.h"
+
+#include <stdlib.h>
 
 static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 {
@@ -16,8 +20,7 @@ static ncclResult_t issue_plain(const struct ferry_nccl_call *c)
 	case FERRY_BROADCAST:
 		if (c->legacy)
 			return ferry_nccl_real_Bcast(c->receive, c->count, c->type, c->root, c->handle, c->stream);
-		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle,
-		                                 c->stream);
+		return ferry_nccl_real_Broadcast(c->send, c->receive, c->count, c->type, c->root, c->handle, c->stream);
 	case FERRY_REDUCE_TO_ROOT:
 		return ferry_nccl_real_Reduce(c->send, c->receive, c->count, c->type, c->op, c->root, c->handle,
 		                              c->stream);
@@ -73,7 +76,9 @@ ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
 	return call->config ? issue_configured(call) : issue_plain(call);
 }
 
-ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
+/* ---- NCCL alone ---- */
+
+static ncclResult_t issue_all(const struct ferry_nccl_call *calls, int n)
 {
 	if (n == 1)
 		return ferry_nccl_issue(&calls[0]);
@@ -84,4 +89,157 @@ ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
 		result = ferry_nccl_issue(&calls[i]);
 	ncclResult_t ended = ferry_nccl_real_GroupEnd();
 	return result && result != ncclInProgress ? result : ended;
+}
+
+/* ---- divided ---- */
+
+/* The calls of a group on their way. */
+struct launch {
+	const struct ferry_nccl_call *calls;
+	struct ferry_split *splits;
+	struct ferry_nccl_call *rests; /* what is left for NCCL */
+	int n, nrests;
+	struct ferry_open_group open;
+};
+
+/* Ferry's result as NCCL's callers know it. */
+static ncclResult_t as_nccl(ferryResult_t result)
+{
+	return result <= ferryRemoteError ? (ncclResult_t)result : ncclSystemError;
+}
+
+/*
+ * Only one call's parts can be told apart in a stream: a communicator's single call in a group, or the first of its
+ * messages where those go one way.
+ */
+static bool may_measure(const struct launch *launch, int which)
+{
+	const struct ferry_split *split = &launch->splits[which];
+	bool messages = launch->calls[which].collective == FERRY_SENDRECV;
+	for (int i = 0; i < launch->n; i++) {
+		if (i == which || launch->splits[i].partner != split->partner)
+			continue;
+		if (i < which || !messages || launch->calls[i].collective != FERRY_SENDRECV ||
+		    launch->splits[i].word != split->word)
+			return false;
+	}
+	return !ferry_clock_captures(launch->calls[which].stream);
+}
+
+static void measure(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		struct ferry_partner *partner = split->partner;
+		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
+			continue;
+		pthread_mutex_lock(&partner->lock);
+		ferry_meter_look(&partner->meter, partner->comm);
+		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
+		pthread_mutex_unlock(&partner->lock);
+	}
+}
+
+/* Says which calls it has lost with that. */
+static void give_up(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		if (!split->ferrys || split->lost)
+			continue;
+		ferry_partner_withdraw(split->partner, ferryGetLastError(NULL));
+		split->lost = true;
+	}
+}
+
+static ferryResult_t begin_ferrys(struct launch *launch)
+{
+	ferryResult_t result = ferryGroupStart();
+	for (int i = 0; i < launch->n && !result; i++) {
+		const struct ferry_split *split = &launch->splits[i];
+		if (!split->ferrys || split->lost)
+			continue;
+		ferry_group_stamp(split->sample ? split->sample->stamp : 0);
+		result = ferry_split_ask(&launch->calls[i], split);
+	}
+	ferryResult_t ended = ferry_group_end_open(&launch->open);
+	return result ? result : ended;
+}
+
+static ncclResult_t issue_rests(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_sample *sample = launch->splits[i].sample;
+		if (sample)
+			sample->timed = !sample->nccl || ferry_clock_start(&sample->clock, launch->calls[i].stream);
+	}
+	ncclResult_t result = launch->nrests ? issue_all(launch->rests, launch->nrests) : ncclSuccess;
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		struct ferry_sample *sample = split->sample;
+		if (!sample)
+			continue;
+		bool timed = sample->timed && !result && !split->lost &&
+		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
+		pthread_mutex_lock(&split->partner->lock);
+		ferry_meter_arm(sample, timed);
+		pthread_mutex_unlock(&split->partner->lock);
+	}
+	return result;
+}
+
+static ncclResult_t run(struct launch *launch)
+{
+	bool ferrys = false, lost = false;
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		ferry_split_decide(&launch->calls[i], split);
+		ferrys |= split->ferrys && !split->lost;
+		if (split->nccls || !split->ferrys)
+			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);
+	}
+	measure(launch);
+	ferryResult_t begun = ferrys ? begin_ferrys(launch) : ferrySuccess;
+	if (begun)
+		give_up(launch);
+	ncclResult_t result = issue_rests(launch);
+	ferryResult_t finished = ferrys ? ferry_group_finish(&launch->open) : ferrySuccess;
+	if (finished && !begun)
+		give_up(launch);
+	for (int i = 0; i < launch->n; i++)
+		lost |= launch->splits[i].lost;
+	if (result && result != ncclInProgress)
+		return result;
+	if (!lost)
+		return result;
+	return begun || finished ? as_nccl(begun ? begun : finished) : ncclRemoteError;
+}
+
+/* Whether any of the calls may be worth asking Ferry about: most programs make short calls most of the time. */
+static bool is_worth_it(const struct ferry_nccl_call *calls, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (calls[i].comm && calls[i].count)
+			return true;
+	return false;
+}
+
+ncclResult_t ferry_nccl_launch(struct ferry_nccl_call *calls, int n)
+{
+	struct ferry_split few[8];
+	struct ferry_nccl_call few_rests[8];
+	struct launch launch = {.calls = calls, .splits = few, .rests = few_rests, .n = n};
+	if (!is_worth_it(calls, n))
+		return issue_all(calls, n);
+	if (n > 8) {
+		launch.splits = calloc((size_t)n, sizeof *launch.splits);
+		launch.rests = calloc((size_t)n, sizeof *launch.rests);
+	}
+	/* Without memory nothing is agreed on, and other ranks may have: an error, as NCCL's own would be. */
+	ncclResult_t result = launch.splits && launch.rests ? run(&launch) : ncclSystemError;
+	if (n > 8) {
+		free(launch.splits);
+		free(launch.rests);
+	}
+	return result;
 }

@@ -8,7 +8,7 @@
 #include "orchestrator/watch.h"
 
 #define EXPORTED __attribute__((visibility("default")))
-#define CALLER __builtin_return_address(0)
+#define CALLER   __builtin_return_address(0)
 
 /* The NCCL, looked for by the first call. */
 static inline const struct ferry_nccl *nccl_for(const void *caller)
@@ -41,8 +41,8 @@ static inline const struct ferry_nccl *nccl_for(const void *caller)
 			return nccl->functions.name arguments;                                                         \
 		return NCCL_##act(name) arguments;                                                                     \
 	}
-#define NCCL_PASS(name) ferry_nccl_real_##name
-#define NCCL_WATCH(name) ferry_nccl_##name
+#define NCCL_PASS(name)       ferry_nccl_real_##name
+#define NCCL_WATCH(name)      ferry_nccl_##name
 #define NCCL_ACCELERATE(name) ferry_nccl_##name
 
 /* Team geometry and sizes: of a communicator of no rank, where they cannot be had. */

@@ -68,8 +68,7 @@ static bool read_functions(struct ferry_nccl *nccl, void *handle)
 	const struct link_map *object = object_of((void *)code.inside);
 	if (!object || is_ferry((void *)code.inside, handle))
 		return false;
-#define NCCL_VALUE(since, type, name, parameters, arguments) \
-	*(void **)&functions->name = dlsym(handle, "nccl" #name);
+#define NCCL_VALUE(since, type, name, parameters, arguments) *(void **)&functions->name = dlsym(handle, "nccl" #name);
 #include "orchestrator/functions.def"
 	if (!functions->GetVersion || functions->GetVersion(&nccl->version))
 		return false;

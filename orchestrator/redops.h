@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Reductions that programs have made of their own, by communicator: what a fabric needs to reduce as they say. Called by
- * constructors.c, groups.c and whoever launches calls; any thread, under one lock.
+ * Reductions that programs have made of their own, by communicator: what a fabric needs to reduce as they say. Called
+ * by constructors.c, groups.c and whoever launches calls; any thread, under one lock.
  */
 #ifndef FERRY_ORCHESTRATOR_REDOPS_H
 #define FERRY_ORCHESTRATOR_REDOPS_H

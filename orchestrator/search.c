@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LIBRARY "libnccl.so.2"
-#define WHEEL "nvidia/nccl/lib/" LIBRARY
+#define WHEEL   "nvidia/nccl/lib/" LIBRARY
 
 /* Paths of the process's objects. They are copied first: who tries one opens it, which the loader's lock forbids. */
 struct paths {
@@ -158,10 +158,10 @@ static bool search_loaded_packages(ferry_nccl_try attempt, void *context)
 		char *path = all.paths[i / 2], *at = strstr(path, folders[i % 2]);
 		if (!at)
 			continue;
-		char after = at[strlen(folders[i % 2])];
-		at[strlen(folders[i % 2])] = '\0';
+		char *end = at + strlen(folders[i % 2]) - 1;
+		*end = '\0';
 		found = try_file(path, WHEEL, attempt, context);
-		at[strlen(folders[i % 2])] = after;
+		*end = '/';
 	}
 	forget_paths(&all);
 	return found;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What Ferry has between a program and NCCL: for each function that functions.def accelerates or watches,
- * ferry_nccl_AllReduce(...) and so on, with NCCL's parameters and results. names.c calls them, once NCCL is found and has
- * the function, where FERRY_NCCL is not off and the call is not one of NCCL's own. collectives.c has the accelerated
- * ones, groups.c those of groups, constructors.c the others.
+ * ferry_nccl_AllReduce(...) and so on, with NCCL's parameters and results. names.c calls them, once NCCL is found and
+ * has the function, where FERRY_NCCL is not off and the call is not one of NCCL's own. collectives.c has the
+ * accelerated ones, groups.c those of groups, constructors.c the others.
  */
 #ifndef FERRY_ORCHESTRATOR_WATCH_H
 #define FERRY_ORCHESTRATOR_WATCH_H
@@ -11,8 +11,8 @@
 #include "orchestrator/nccl_types.h"
 
 #define NCCL_PASS(name, parameters)
-#define NCCL_WATCH(name, parameters) ncclResult_t ferry_nccl_##name parameters;
-#define NCCL_ACCELERATE(name, parameters) NCCL_WATCH(name, parameters)
+#define NCCL_WATCH(name, parameters)                         ncclResult_t ferry_nccl_##name parameters;
+#define NCCL_ACCELERATE(name, parameters)                    NCCL_WATCH(name, parameters)
 #define NCCL_RESULT(since, act, name, parameters, arguments) NCCL_##act(name, parameters)
 #include "orchestrator/functions.def"
 #undef NCCL_PASS

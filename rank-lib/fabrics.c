@@ -4,10 +4,10 @@
 #include "ipc/environment.h"
 #include "ipc/host_links.h"
 #include "ipc/rankset.h"
+#include "ipc/shares.h"
 #include "rank-lib/door.h"
 #include "rank-lib/program/shares.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LOOK_US 100000
@@ -16,12 +16,12 @@ static const char *const names[FERRY_NUM_FABRICS] = {"host", "peer"};
 
 /* ---- settings ---- */
 
-/* The fabric that the text begins with, up to one of the ends; *next is behind it. -1: none. */
-static int read_name(const char *text, const char *ends, const char **next)
+/* The fabric that the text begins with, up to a comma; *next is behind it. -1: none. */
+static int read_name(const char *text, const char **next)
 {
 	for (int fabric = 0; fabric < FERRY_NUM_FABRICS; fabric++) {
 		size_t length = strlen(names[fabric]);
-		if (strncmp(text, names[fabric], length) || (text[length] && !strchr(ends, text[length])))
+		if (strncmp(text, names[fabric], length) || (text[length] && text[length] != ','))
 			continue;
 		*next = text + length;
 		return fabric;
@@ -35,7 +35,7 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 	fabrics->named = text;
 	while (next) {
 		const char *at = next;
-		int fabric = read_name(at, ",", &next);
+		int fabric = read_name(at, &next);
 		if (fabric < 0 || fabrics->wanted[fabric])
 			return ferry_fail(ferryInvalidArgument,
 			                  "FERRY_FABRICS=%s: host, peer, or both with a comma between, at \"%s\"", text,
@@ -46,30 +46,28 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
-/* The shares of all fabrics, of which there are two: host=A,peer=B, or one of them. */
+/* Of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
-	const char *text = ferry_env("FERRY_SHARES"), *next = text;
-	double shares[FERRY_NUM_FABRICS] = {-1, -1};
+	const char *text = ferry_env("FERRY_SHARES");
+	double shares[FERRY_NUM_CARRIERS];
+	uint32_t named;
 	fabrics->host_share = -1;
-	while (next) {
-		const char *at = next;
-		char *end = NULL;
-		int fabric = read_name(at, "=", &next);
-		double share = fabric >= 0 && *next == '=' ? strtod(next + 1, &end) : -1;
-		if (!end || end == next + 1 || !(share >= 0 && share <= 1) || shares[fabric] >= 0 ||
-		    (*end && *end != ','))
-			return ferry_fail(ferryInvalidArgument,
-			                  "FERRY_SHARES=%s: host=SHARE,peer=SHARE, from 0 to 1, at \"%s\"", text, at);
-		shares[fabric] = share;
-		next = *end ? end + 1 : NULL;
-	}
 	if (!text)
 		return ferrySuccess;
-	double host = shares[FERRY_FABRIC_HOST], peer = shares[FERRY_FABRIC_PEER];
-	if (host >= 0 && peer >= 0 && (host + peer < 0.999 || host + peer > 1.001))
-		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, host + peer);
-	fabrics->host_share = host >= 0 ? host : 1 - peer;
+	ferryResult_t result = ferry_shares_read(text, shares, &named);
+	if (result)
+		return result;
+	double host = shares[FERRY_CARRIER_HOST], peer = shares[FERRY_CARRIER_PEER], sum = host + peer;
+	bool nccl = named >> FERRY_CARRIER_NCCL & 1;
+	bool both = named >> FERRY_CARRIER_HOST & named >> FERRY_CARRIER_PEER & 1;
+	sum += shares[FERRY_CARRIER_NCCL];
+	if ((nccl || both) && (sum < 0.999 || sum > 1.001))
+		return ferry_fail(ferryInvalidArgument, "FERRY_SHARES=%s: they sum to %g, not 1", text, sum);
+	if (nccl || both)
+		fabrics->host_share = host + peer > 0 ? host / (host + peer) : -1;
+	else
+		fabrics->host_share = named >> FERRY_CARRIER_HOST & 1 ? host : 1 - peer;
 	return ferrySuccess;
 }
 

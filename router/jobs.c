@@ -40,6 +40,7 @@ static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena
 	if (result)
 		return result;
 	job->number = ++jobs->numbered;
+	ferry_kept_shares_give(&jobs->kept_shares, &job->shared.arenas[job->domain]);
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
@@ -122,6 +123,7 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_workers_unlist_job(&jobs->workers, job);
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	ferry_kept_shares_take(&jobs->kept_shares, arena);
 	ferry_quota_give_back(&jobs->quota, FERRY_BANKS * arena->staging_bytes);
 	job->freeing = ferry_shared_held(arena->descriptor);
 	atomic_fetch_add(&jobs->quota.freeing, job->freeing);

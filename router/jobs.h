@@ -10,6 +10,7 @@
 #define FERRY_ROUTER_JOBS_H
 
 #include "router/gpu_lanes.h"
+#include "router/kept_shares.h"
 #include "router/mapper.h"
 #include "router/quota.h"
 #include "router/reaper.h"
@@ -32,6 +33,7 @@ struct ferry_jobs {
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	struct ferry_quota quota;
+	struct ferry_kept_shares kept_shares;
 	uint64_t numbered;         /* jobs that there have been */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };

@@ -140,6 +140,51 @@ static void print_gpu(const struct ferry_gpu_told *told, uint64_t number, char *
 	}
 }
 
+/* As NAME=share and, of a carrier with a part, NAME_us=start NAME_gbps=rate. */
+static size_t print_carriers(const struct ferry_share_line *line, char *text, size_t bytes)
+{
+	struct ferry_shares shares = ferry_shares_unpack(line->word);
+	size_t length = 0;
+	for (int c = 0; c < FERRY_NUM_CARRIERS && length < bytes; c++) {
+		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+		length += (size_t)snprintf(text + length, bytes - length, " %s=%.4f", name,
+		                           (double)shares.part[c] / FERRY_SHARES_WHOLE);
+		if (shares.part[c] && length < bytes)
+			length += (size_t)snprintf(text + length, bytes - length, " %s_us=%.1f %s_gbps=%.2f", name,
+			                           line->paces[c].start_us, name, line->paces[c].rate / 1e3);
+	}
+	return length;
+}
+
+static void print_share_line(const struct ferry_job *job, uint64_t at, const struct ferry_share_line *line, char *text,
+                             size_t bytes)
+{
+	size_t length = (size_t)snprintf(
+	        text, bytes,
+	        "number=%" PRIu64 " job=%06x collective=%s type=%s bytes=%" PRIu64
+	        " why=%s samples=%u us=%.1f measured_every=%u probed_every=%u",
+	        at, name_of(job), ferry_collective_name((enum ferry_collective)line->collective),
+	        ferry_type_name((ferryDataType_t)line->type), line->bytes,
+	        ferry_balance_name((enum ferry_balance)line->why), line->samples, line->us, line->interval,
+	        line->probe_every);
+	if (length < bytes)
+		print_carriers(line, text + length, bytes - length);
+}
+
+/* The first line from that number on, of whichever job. */
+static void print_shares(const struct ferry_jobs *jobs, uint64_t from, char *text, size_t bytes)
+{
+	const struct ferry_job *job;
+	struct ferry_share_line line;
+	for (uint64_t number = from >> 8; !jobs->domain && (job = first_job(jobs, number)); number = job->number + 1)
+		for (uint64_t at = job->number << 8; at < (job->number << 8) + FERRY_SHARE_LINES; at++)
+			if (at >= from &&
+			    ferry_share_line_read(&job->shared.arenas[0].shares->lines[at & 0xff], &line)) {
+				print_share_line(job, at, &line, text, bytes);
+				return;
+			}
+}
+
 ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_attach_message *message, char *text,
                                  size_t bytes)
 {
@@ -158,8 +203,13 @@ ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_att
 		if (ferry_gpus_tell(&jobs->mapper.gpus, message->hash, &told))
 			print_gpu(&told, message->hash, text, bytes);
 		return ferrySuccess;
+	case FERRY_STATUS_SHARES:
+		print_shares(jobs, message->hash, text, bytes);
+		return ferrySuccess;
 	default:
-		return ferry_fail(ferryInvalidArgument, "the status of %u: %d of the router, %d of a job, %d of a GPU",
-		                  message->index, FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU);
+		return ferry_fail(ferryInvalidArgument,
+		                  "the status of %u: %d of the router, %d of a job, %d of a GPU, %d of shares",
+		                  message->index, FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU,
+		                  FERRY_STATUS_SHARES);
 	}
 }

@@ -9,7 +9,8 @@
 #include "router/jobs.h"
 
 /**
- * The line that a STATUS message asks for (ipc/attach.h): of the router, or of its first job or GPU from a number on.
+ * The line that a STATUS message asks for (ipc/attach.h): of the router, or of its first job, GPU or line
+ * of shares from a number on.
  * Empty where there is none. ferryInvalidArgument: of what else.
  */
 ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_attach_message *message, char *text,

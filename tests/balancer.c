@@ -43,7 +43,8 @@ struct program {
 	double fed[LATE][FERRY_NUM_CARRIERS];
 	uint32_t words[LATE];
 	double busy_us;
-	FILE *log;
+	FILE *log; /* FERRY_TEST_LOG, for ferry-plot --shares */
+	const char *name;
 };
 
 static void program_start(struct program *program, const struct carriers *carriers, uint32_t usable, double bytes)
@@ -79,10 +80,12 @@ static double program_call(struct program *program, uint64_t late)
 	double took = carriers_call(&program->carriers, (double)program->call.bytes, &shares, us);
 	program->busy_us += took;
 	if (program->log)
-		fprintf(program->log, "%llu %.6f %u %u %u %.1f %s\n", (unsigned long long)n,
-		        program->carriers.now_us / 1e6, shares.part[0], shares.part[1], shares.part[2], took,
-		        ferry_balance_name((enum ferry_balance)ferry_balancer_line(&program->balancer, &program->call)
-		                                   ->why));
+		fprintf(program->log,
+		        "{\"call\":%llu,\"collective\":\"%s\",\"type\":\"\",\"bytes\":%llu,\"host\":%.4f,\"peer\":%.4f,"
+		        "\"nccl\":%.4f,\"us\":%.1f,\"host_us\":%.1f,\"peer_us\":%.1f,\"nccl_us\":%.1f}\n",
+		        (unsigned long long)n, program->name, (unsigned long long)program->call.bytes,
+		        shares.part[HOST] / 1024.0, shares.part[PEER] / 1024.0, shares.part[NCCL] / 1024.0, took,
+		        us[HOST], us[PEER], us[NCCL]);
 	if (!late) {
 		if (measured)
 			ferry_balancer_feed(&program->balancer, &program->call, word, us);
@@ -333,8 +336,9 @@ static struct reached run_long(const char *name, const struct carriers *machine,
 	carriers_best(&calm, bytes, usable, 128 << 10, &best);
 	program_start(&program, machine, usable, bytes);
 	program_know(&program, 1, 1);
+	program.name = name;
 	if (getenv("FERRY_TEST_LOG"))
-		program.log = fopen(getenv("FERRY_TEST_LOG"), "w");
+		program.log = fopen(getenv("FERRY_TEST_LOG"), "a");
 	struct tally adaptive = run_adaptive(&program, seconds);
 	if (program.log)
 		fclose(program.log);

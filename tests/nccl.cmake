@@ -24,12 +24,22 @@ set_tests_properties(nccl_names_too_old PROPERTIES TIMEOUT 60 LABELS api
   ENVIRONMENT "${library};FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl_old>;FAKE_NCCL_VERSION=21803")
 add_dependencies(nccl_names ferry-nccl fake_nccl_now fake_nccl_old)
 
+ferry_test(nccl_search FOLDER nccl LIBRARIES ferry_names ${CMAKE_DL_LIBS} LABELS api)
+add_dependencies(nccl_search fake_nccl_now)
+set_tests_properties(nccl_search PROPERTIES
+  ENVIRONMENT "FERRY_TEST_NCCL=$<TARGET_FILE:fake_nccl_now>;LD_LIBRARY_PATH=$<TARGET_FILE_DIR:fake_nccl_now>")
+
 # What lies behind the names, in a program that has them itself, as one has that preloads them.
-foreach(suite groups)
+foreach(suite groups communicators)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES ferry_names fake_nccl_now
     Threads::Threads LABELS lanes)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
+
+# The double by itself, in streams of that of the driver.
+if(TARGET cuda-fake)
+  ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+endif()
 
 # The table and NCCL's header, where there is one.
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
@@ -37,4 +47,36 @@ if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   target_include_directories(nccl_header SYSTEM PRIVATE ${NCCL_INCLUDE_DIR} ${CUDA_INCLUDE_DIR})
   target_link_libraries(nccl_header PRIVATE ferry_flags)
   ferry_test(nccl_values FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_header> LIBRARIES ferry_names LABELS api)
+endif()
+
+# Programs that get the library in all the ways there are. A sanitizer's own would have to be preloaded before it.
+if(NOT FERRY_SANITIZE)
+  add_executable(nccl_linker nccl/program.c)
+  target_compile_definitions(nccl_linker PRIVATE PROGRAM_LINKS)
+  target_link_libraries(nccl_linker PRIVATE ferry_flags fake_nccl_now Threads::Threads)
+  add_executable(nccl_opener nccl/program.c)
+  target_link_libraries(nccl_opener PRIVATE ferry_flags Threads::Threads ${CMAKE_DL_LIBS})
+  add_executable(nccl_ways nccl/nccl_ways.c)
+  target_compile_definitions(nccl_ways PRIVATE NOW="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_now"
+    OLD="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_old")
+  target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
+    ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>)
+  set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
+endif()
+
+# The table and a real libnccl, where there is one.
+find_library(NCCL_LIBRARY libnccl.so.2 HINTS ${NCCL_INCLUDE_DIR}/../lib ${CUDA_INCLUDE_DIR}/../lib
+  ${CUDA_INCLUDE_DIR}/../../../lib)
+if(NCCL_LIBRARY)
+  add_test(NAME nccl_names_are_those_that_a_real_one_exports
+    COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-nccl-names ${NCCL_LIBRARY})
+  set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES TIMEOUT 120 LABELS api)
+endif()
+
+# Shared between the two doubles.
+if(CUDA_INCLUDE_DIR)
+  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES cuda_places_inside ferry_names fake_nccl_now
+    Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
 endif()

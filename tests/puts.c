@@ -572,6 +572,7 @@ static void what_the_fabrics_carry_is_what_was_asked_for(void **state)
 		assert_int_equal(through_the_host(NULL, NULL, kind ? RING : ALLGATHER), 0);
 	}
 	assert_int_equal(through_the_host("host,peer", "host=0.25", ALLGATHER), 100000);
+	assert_int_equal(through_the_host("host,peer", "nccl:0.6,host:0.1,peer=0.3", ALLGATHER), 100000);
 	assert_int_equal(through_the_host(NULL, "peer=0", ALLGATHER), 400000);
 	assert_int_equal(through_the_host(NULL, "host=0", ALLGATHER), 0);
 }
@@ -602,6 +603,8 @@ static void nonsense_is_refused_with_what_was_expected(void **state)
 	refused_at_start("FERRY_SHARES", "peer=0.2,peer=0.8", "at \"peer=0.8\"");
 	refused_at_start("FERRY_SHARES", "gpu=0.2", "at \"gpu=0.2\"");
 	refused_at_start("FERRY_SHARES", "host=0.2 ", "at \"host=0.2 \"");
+	refused_at_start("FERRY_SHARES", "host:0.2,peer=0.2", "they sum to 0.4");
+	refused_at_start("FERRY_SHARES", "nccl:0.9,host:0.2", "they sum to 1.1");
 }
 
 /* Every call says so, not the first alone: none of them takes the host in secret. */

@@ -214,7 +214,7 @@ static void every_pair_of_an_arena_has_seals_of_its_own(void **state)
 		for (uint32_t to = 0; to < 5; to++) {
 			ferry_arena_seal_pair(&arena, from, to, 0, &ends[0]);
 			ferry_arena_seal_pair(&arena, from, to, 1, &ends[1]);
-			assert_true((char *)(ends[0].cells + ends[0].ncells) <= arena.staging[0]);
+			assert_true((char *)(ends[0].cells + ends[0].ncells) <= (char *)arena.shares);
 			assert_int_equal(ferry_seal_take(&ends[0], 0, 1), FERRY_SEAL_NONE);
 			ferry_seal_join(&ends[0], 0);
 			ferry_seal_join(&ends[1], 0);
@@ -225,6 +225,7 @@ static void every_pair_of_an_arena_has_seals_of_its_own(void **state)
 	shape.domain = 1, shape.ndomains = 2;
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 	assert_ptr_equal(arena.seals, arena.staging[0]); /* none elsewhere */
+	assert_ptr_equal(arena.shares, arena.staging[0]);
 	ferry_arena_unmap(&arena);
 }
 
@@ -411,6 +412,27 @@ static void shares_are_read_with_either_sign(void **state)
 		assert_int_equal(ferry_shares_read(bad[i], shares, &named), ferryInvalidArgument);
 }
 
+static void shares_are_pinned_for_nccl(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		int host, peer;
+	} good[] = {{"nccl:0.9,host:0.1", 102, 0}, {"host:0.25", 256, 0},          {"peer=0.5", 0, 512},
+	            {"nccl:1", 0, 0},              {"host=0.1,peer=0.9", 102, 922}, {"nccl=0,host=1", 1024, 0},
+	            {"nccl:0.5,host:0.2,peer:0.3", 205, 307}};
+	static const char *const bad[] = {"nccl:0.9", "nccl:0.9,host:0.2", "host:0.2,peer:0.2", "host:0.7,peer:0.7"};
+	struct ferry_shares pins;
+	for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+		assert_int_equal(ferry_shares_pin(good[i].text, &pins), ferrySuccess);
+		assert_int_equal(pins.part[FERRY_CARRIER_HOST], good[i].host);
+		assert_int_equal(pins.part[FERRY_CARRIER_PEER], good[i].peer);
+		assert_int_equal(pins.part[FERRY_CARRIER_NCCL], (int)FERRY_SHARES_WHOLE - good[i].host - good[i].peer);
+	}
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+		assert_int_equal(ferry_shares_pin(bad[i], &pins), ferryInvalidArgument);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -429,6 +451,7 @@ int main(void)
 	        cmocka_unit_test(who_is_killed_leaves_the_others_going),
 	        cmocka_unit_test(shares_are_words_and_ranges),
 	        cmocka_unit_test(shares_are_read_with_either_sign),
+	        cmocka_unit_test(shares_are_pinned_for_nccl),
 	};
 	return cmocka_run_group_tests_name("seal", tests, NULL, NULL);
 }

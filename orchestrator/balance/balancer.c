@@ -11,7 +11,8 @@
 #define TRIAL        16    /* a carrier of which nothing is known begins with one such part */
 #define PROBE_EVERY  64u
 #define BACKOFFS     8     /* doublings */
-#define PROBE_COST   0.01  /* of the time of all calls */
+#define PROBE_COST   0.01  /* of the time of all calls, */
+#define PROBE_LESS   0.25  /* and so much of that where a probe only leaves a carrier out */
 #define DEAR         4.0   /* of that of one call, for a set without NCCL */
 #define COST         0.001 /* of the time of a settled size, for measuring */
 #define INTERVAL     64u   /* at most */
@@ -19,13 +20,6 @@
 #define FIT_BAND     0.3   /* then from those that are like it: not from bursts */
 
 #define BIT(c) (1u << (c))
-
-static const char *const names[FERRY_NUM_BALANCES] = {"cold", "learning", "settled", "changed"};
-
-const char *ferry_balance_name(enum ferry_balance why)
-{
-	return (unsigned)why < FERRY_NUM_BALANCES ? names[why] : "?";
-}
 
 struct ferry_balancer_rules ferry_balancer_default_rules(void)
 {
@@ -51,7 +45,7 @@ bool ferry_balancer_picks(uint64_t n, uint32_t every)
 
 static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, uint32_t collective, uint32_t type)
 {
-	for (int i = 0; i < FERRY_BALANCER_COURSES; i++) {
+	for (int i = 0; i < FERRY_SHARE_COURSES; i++) {
 		struct ferry_balancer_course *course = &balancer->courses[i];
 		if (course->used && course->collective == collective && course->type == type)
 			return course;
@@ -63,6 +57,11 @@ static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, 
 		return course;
 	}
 	return NULL;
+}
+
+uint8_t ferry_balancer_size_class(uint64_t bytes)
+{
+	return (uint8_t)lround(2 * log2(bytes ? (double)bytes : 1));
 }
 
 /* Of a line, which has one. */
@@ -90,6 +89,26 @@ void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective 
 		ferry_rate_fit_start(&course->fits[carrier][0], pace);
 }
 
+void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned)
+{
+	struct ferry_balancer_course *course = course_of(balancer, learned->collective, learned->type);
+	for (int i = 0; course && i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
+		int carrier = i / FERRY_SHARE_BESIDE, slot = i % FERRY_SHARE_BESIDE;
+		if (learned->paces[carrier][slot].rate > 0)
+			ferry_rate_fit_start(&course->fits[carrier][slot], &learned->paces[carrier][slot]);
+	}
+}
+
+void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                         struct ferry_share_course *learned)
+{
+	const struct ferry_balancer_course *course = course_at(balancer, line);
+	*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
+	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++)
+		learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
+		        course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].pace;
+}
+
 /* ---- what is known ---- */
 
 static struct ferry_pace seen_pace(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
@@ -105,7 +124,7 @@ static struct ferry_pace expected_pace(const struct ferry_balancer_course *cours
                                        const struct ferry_balancer_line *line, int carrier)
 {
 	struct ferry_pace fast = {0, 0}, slow = {0, 0};
-	for (int slot = 0; slot < FERRY_BALANCER_BESIDE; slot++) {
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
 		struct ferry_pace pace = seen_pace(course, line, carrier, slot);
 		if (!(pace.rate > 0))
 			continue;
@@ -198,7 +217,8 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 		turn_probe(balancer, line); /* a carrier is tried beside NCCL, by a small part */
 		return;
 	}
-	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / PROBE_COST), most);
+	double allowed = PROBE_COST * (line->probe_set & ~carriers_of(line->word) ? 1 : PROBE_LESS);
+	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / allowed), most);
 	line->probe = ferry_shares_pack(&other);
 	line->probe_every = (uint32_t)every;
 }
@@ -208,13 +228,13 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 {
 	struct ferry_paces paces;
 	double us;
-	uint8_t size_class = (uint8_t)lround(2 * log2(call->bytes ? (double)call->bytes : 1));
+	uint8_t size_class = ferry_balancer_size_class(call->bytes);
 	for (uint32_t i = 0; i < balancer->nlines; i++) {
 		struct ferry_balancer_line *line = &balancer->lines[i];
 		if (line->size_class == size_class && line->collective == call->collective && line->type == call->type)
 			return line;
 	}
-	if (balancer->nlines == FERRY_BALANCER_LINES || !course_of(balancer, call->collective, call->type))
+	if (balancer->nlines == FERRY_SHARE_LINES || !course_of(balancer, call->collective, call->type))
 		return NULL;
 	struct ferry_balancer_line *line = &balancer->lines[balancer->nlines++];
 	*line = (struct ferry_balancer_line){.collective = (uint8_t)call->collective,
@@ -279,7 +299,7 @@ static bool learn(struct ferry_balancer_course *course, struct ferry_balancer_li
 	double before = ferry_trace_factor(trace, &fit->pace);
 	if (!ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling))
 		return false;
-	for (int other = 0; other < FERRY_BALANCER_BESIDE; other++)
+	for (int other = 0; other < FERRY_SHARE_BESIDE; other++)
 		if (other != slot)
 			ferry_trace_scale(&line->traces[carrier][other],
 			                  ferry_trace_factor(trace, &fit->pace) / before);

@@ -24,20 +24,9 @@
 #define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
 
 #include "ipc/collective.h"
+#include "ipc/share_table.h"
 #include "orchestrator/balance/rate_fit.h"
 #include "orchestrator/balance/trace.h"
-
-#define FERRY_BALANCER_COURSES 24 /* (collective, type) */
-#define FERRY_BALANCER_LINES   96 /* (collective, type, size class) */
-
-/* Why a line says what it says. */
-enum ferry_balance {
-	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
-	FERRY_BALANCE_LEARNING, /* steps with every sample */
-	FERRY_BALANCE_SETTLED,
-	FERRY_BALANCE_CHANGED,  /* some carrier has another pace than before: learning again */
-	FERRY_NUM_BALANCES
-};
 
 struct ferry_balancer_rules {
 	uint32_t usable;      /* bit c: there is carrier c */
@@ -47,9 +36,6 @@ struct ferry_balancer_rules {
 	bool pinned;
 	struct ferry_shares pins;
 };
-
-/* By which others work beside a carrier: of the two, in their order. */
-#define FERRY_BALANCER_BESIDE 4
 
 struct ferry_balancer_line {
 	uint8_t collective, type, size_class, why;
@@ -61,18 +47,18 @@ struct ferry_balancer_line {
 	uint8_t backoff;      /* probes in a row that have not helped */
 	uint8_t probe_set;    /* which set is tried */
 	uint64_t bytes;       /* of the last call */
-	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_BALANCER_BESIDE];
+	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
 };
 
 struct ferry_balancer_course {
 	uint8_t used, collective, type;
-	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_BALANCER_BESIDE];
+	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
 };
 
 struct ferry_balancer {
 	struct ferry_balancer_rules rules;
-	struct ferry_balancer_course courses[FERRY_BALANCER_COURSES];
-	struct ferry_balancer_line lines[FERRY_BALANCER_LINES];
+	struct ferry_balancer_course courses[FERRY_SHARE_COURSES];
+	struct ferry_balancer_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
 };
 
@@ -89,6 +75,16 @@ void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_bal
 /** A pace that has been measured elsewhere, as by ferry-perf limits, while no other carrier worked. */
 void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective collective, ferryDataType_t type,
                          enum ferry_carrier carrier, const struct ferry_pace *pace);
+
+/** What an earlier job, or another rank, has learned of a collective and type: starts from that. */
+void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned);
+
+/** The same of this line's collective and type, for others. */
+void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                         struct ferry_share_course *learned);
+
+/** Calls of a class differ by a factor of 1.4 at most. */
+uint8_t ferry_balancer_size_class(uint64_t bytes);
 
 /** The shares of call n, packed. */
 uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
@@ -113,8 +109,5 @@ uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const st
 
 /** What one call in `every` has: the same on all ranks that ask for call n. */
 bool ferry_balancer_picks(uint64_t n, uint32_t every);
-
-/** "settled", "changed", ... */
-const char *ferry_balance_name(enum ferry_balance why);
 
 #endif

@@ -8,12 +8,6 @@
 
 #include "ipc/shares.h"
 
-/* How fast a carrier is: b bytes take start_us + b / rate. */
-struct ferry_pace {
-	double start_us;
-	double rate; /* bytes per microsecond; 0: it cannot carry anything */
-};
-
 double ferry_pace_us(const struct ferry_pace *pace, double bytes);
 
 #define FERRY_CARRIER_SETS (1 << FERRY_NUM_CARRIERS)

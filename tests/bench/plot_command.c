@@ -128,6 +128,23 @@ static void rows_of_the_reduction_kernel_are_called_what_they_are(void **state)
 	assert_non_null(strstr(text, "rows.json: what `ferry-perf reduce` wrote"));
 }
 
+/* What FERRY_SHARES_LOG has, a column for each size; a line that is being written is left out. */
+static void shares_are_drawn_call_by_call(void **state)
+{
+	(void)state;
+	char command[1024];
+	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
+		skip();
+	snprintf(command, sizeof command,
+	         "cd %s && for n in 0 1 2; do echo '{\"call\":'$n',\"collective\":\"allreduce\",\"type\":\"f32\","
+	         "\"bytes\":1048576,\"host\":0.25,\"nccl\":0.75,\"us\":10,\"host_us\":9,\"nccl_us\":10}'; done >log && "
+	         "printf '{\"call' >>log && %s --shares log -o shares >/dev/null && "
+	         "grep -q '>allreduce, f32, 1 MiB<' shares.svg && grep -q '>NCCL<' shares.svg && "
+	         "! grep -q '>peers<' shares.svg && ! %s --shares rows.json 2>/dev/null",
+	         directory, FERRY_PLOT, FERRY_PLOT);
+	assert_int_equal(system(command), 0);
+}
+
 static void version_is_told_as_by_the_other_commands(void **state)
 {
 	(void)state;
@@ -164,6 +181,7 @@ int main(void)
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
 	        cmocka_unit_test(rows_of_the_reduction_kernel_are_called_what_they_are),
+	        cmocka_unit_test(shares_are_drawn_call_by_call),
 	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
 	};
 	return cmocka_run_group_tests(tests, make_directory, remove_directory);

@@ -17,12 +17,18 @@ __attribute__((visibility("default"))) void fake_nccl_call_itself(int on)
 	atomic_store(&calls_itself, on);
 }
 
+/* One that is gone, or was never filled, has not NCCL's magic. */
+static bool is_config(const ncclCollConfig_t *config)
+{
+	return !config || config->magic == 0xcafebeef;
+}
+
 #define MAKE(kind, ...)                                                                                                \
-	fake_group_op(&(struct fake_op){.collective = (kind), .count = count, .type = type, .comm = comm,              \
-	                                .stream = stream, __VA_ARGS__})
+	fake_group_op(&(struct fake_op){                                                                               \
+	        .collective = (kind), .count = count, .type = type, .comm = comm, .stream = stream, __VA_ARGS__})
 
 /* Every collective of NCCL's has a twin with a configuration. */
-#define TWINS(name, parameters, ...)                                                                                  \
+#define TWINS(name, parameters, ...)                                                                                   \
 	ncclResult_t fake_nccl_act_##name(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream)                           \
 	{                                                                                                              \
 		return MAKE parameters;                                                                                \
@@ -30,14 +36,13 @@ __attribute__((visibility("default"))) void fake_nccl_call_itself(int on)
 	ncclResult_t fake_nccl_act_##name##Config(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream,                   \
 	                                          const ncclCollConfig_t *config)                                      \
 	{                                                                                                              \
-		(void)config;                                                                                          \
-		return MAKE parameters;                                                                                \
+		return is_config(config) ? MAKE parameters : ncclInvalidArgument;                                      \
 	}
 
 TWINS(AllGather, (FERRY_ALLGATHER, .send = send, .receive = receive), const void *send, void *receive, size_t count,
       ncclDataType_t type)
-TWINS(ReduceScatter, (FERRY_REDUCESCATTER, .send = send, .receive = receive, .op = op), const void *send,
-      void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op)
+TWINS(ReduceScatter, (FERRY_REDUCESCATTER, .send = send, .receive = receive, .op = op), const void *send, void *receive,
+      size_t count, ncclDataType_t type, ncclRedOp_t op)
 TWINS(Broadcast, (FERRY_BROADCAST, .send = send, .receive = receive, .root = root), const void *send, void *receive,
       size_t count, ncclDataType_t type, int root)
 TWINS(Reduce, (FERRY_REDUCE_TO_ROOT, .send = send, .receive = receive, .op = op, .root = root), const void *send,
@@ -53,12 +58,12 @@ ncclResult_t fake_nccl_act_AllReduceConfig(const void *send, void *receive, size
                                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
                                            const ncclCollConfig_t *config)
 {
-	(void)config;
-	return MAKE(FERRY_ALLREDUCE, .send = send, .receive = receive, .op = op);
+	return is_config(config) ? MAKE(FERRY_ALLREDUCE, .send = send, .receive = receive, .op = op)
+	                         : ncclInvalidArgument;
 }
 
-ncclResult_t fake_nccl_act_AllReduce(const void *send, void *receive, size_t count, ncclDataType_t type,
-                                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t fake_nccl_act_AllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                     ncclComm_t comm, cudaStream_t stream)
 {
 	if (atomic_load(&calls_itself)) {
 		ncclResult_t result = ncclBcast(receive, 0, type, 0, comm, stream);

@@ -8,8 +8,9 @@
 #include <string.h>
 
 #define VERSION 23203
+#define SHRUNK 1000000 /* the color of who stays */
 
-static _Thread_local int next_device;
+static _Thread_local int next_device = -1; /* -1: the one that is current */
 
 ncclResult_t fake_nccl_act_GetVersion(int *version)
 {
@@ -65,7 +66,7 @@ static ncclComm_t new_comm(const char *id, int nranks, int rank, int device, boo
 static bool blocks(const ncclConfig_t *config)
 {
 	int blocking = NCCL_UNDEFINED_INT;
-	if (config)
+	if (config && config->size >= sizeof *config + sizeof blocking)
 		memcpy(&blocking, config + 1, sizeof blocking);
 	return blocking != 0;
 }
@@ -108,7 +109,7 @@ ncclResult_t fake_nccl_act_CommInitRankConfig(ncclComm_t *comm, int nranks, nccl
 {
 	if (!comm || nranks < 1 || nranks > CLIQUE_RANKS || rank < 0 || rank >= nranks)
 		return ncclInvalidArgument;
-	*comm = new_comm(id.internal, nranks, rank, next_device, blocks(config));
+	*comm = new_comm(id.internal, nranks, rank, next_device < 0 ? fake_stream_device() : next_device, blocks(config));
 	return *comm ? join(*comm) : ncclInvalidArgument;
 }
 
@@ -132,7 +133,7 @@ ncclResult_t fake_nccl_act_CommInitAll(ncclComm_t *comms, int ndevices, const in
 		next_device = devices ? devices[i] : i;
 		result = fake_nccl_act_CommInitRankConfig(&comms[i], ndevices, id, i, NULL);
 	}
-	next_device = 0;
+	next_device = -1;
 	ncclResult_t ended = fake_nccl_act_GroupEnd();
 	return result ? result : ended;
 }
@@ -140,7 +141,7 @@ ncclResult_t fake_nccl_act_CommInitAll(ncclComm_t *comms, int ndevices, const in
 struct split_job {
 	struct fake_job job;
 	ncclComm_t parent, *where;
-	int color, key, excluded; /* a shrink's child has all ranks whose color is not negative */
+	int color, key;
 };
 
 /* The ranks of this color, by key and rank: how many, and which of them this one is. */
@@ -197,7 +198,7 @@ ncclResult_t fake_nccl_act_CommSplit(ncclComm_t comm, int color, int key, ncclCo
 	struct split_job *job = malloc(sizeof *job);
 	(void)config;
 	*newcomm = NULL;
-	*job = (struct split_job){{run_split}, comm, newcomm, color, key, 0};
+	*job = (struct split_job){{run_split}, comm, newcomm, color, key};
 	return fake_group_job(&job->job);
 }
 
@@ -210,12 +211,12 @@ ncclResult_t fake_nccl_act_CommShrink(ncclComm_t comm, int *excluded, int nexclu
 	if (comm->clique->nranks == comm->nranks)
 		comm->clique->nranks -= nexcluded;
 	pthread_mutex_unlock(&comm->clique->lock);
-	return fake_nccl_act_CommSplit(comm, 0, comm->rank, newcomm, config);
+	return fake_nccl_act_CommSplit(comm, SHRUNK, comm->rank, newcomm, config);
 }
 
 /* Ranks that are in it already and new ones meet by the id. */
-ncclResult_t fake_nccl_act_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank,
-                                    ncclComm_t *newcomm, ncclConfig_t *config)
+ncclResult_t fake_nccl_act_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
+                                    ncclConfig_t *config)
 {
 	return id ? fake_nccl_act_CommInitRankConfig(newcomm, nranks, *id, comm ? comm->rank : rank, config)
 	          : ncclInvalidArgument;

@@ -2,9 +2,9 @@
 /**
  * A double of NCCL: libnccl.so.2 in a folder of its own, for what stands between programs and NCCL, where there is no
  * GPU. It has every function of orchestrator/functions.def, its names weak and called through the PLT as NCCL's are;
- * fake_nccl_old has those of 2.18 alone. Collectives are real, between threads and processes of one machine, over shared
- * memory; they are asynchronous in streams of the double of the CUDA driver or of Ferry's host devices, whichever the
- * program links. On the NULL stream, or where it links neither, calls return when they are done.
+ * fake_nccl_old has those of 2.18 alone. Collectives are real, between threads and processes of one machine, over
+ * shared memory; they are asynchronous in streams of the double of the CUDA driver or of Ferry's host devices,
+ * whichever the program links. On the NULL stream, or where it links neither, calls return when they are done.
  *
  * Environment, read at each call:
  * - FAKE_NCCL_VERSION: what ncclGetVersion gives;
@@ -35,7 +35,9 @@ unsigned long fake_nccl_count(const char *name);
 /** From now on functions do nothing but be noted, and return `result`; 0 calls: they work again. */
 void fake_nccl_mirror(int on, int result);
 
-/** From now on the n-th call of the thread (0: none) calls ncclBcast with the same communicator first, as NCCL itself. */
+/**
+ * From now on the n-th call of the thread (0: none) calls ncclBcast with the same communicator first, as NCCL itself.
+ */
 void fake_nccl_call_itself(int on);
 
 #endif

@@ -61,8 +61,7 @@ static void launch(struct fake_op *ops, int n)
 			waiting[nwaiting++] = batch;
 	}
 	for (int i = 0; i < nwaiting; i++)
-		waiting[i]->threaded =
-		        !pthread_create(&waiting[i]->thread, NULL, run_batch_in_thread, waiting[i]);
+		waiting[i]->threaded = !pthread_create(&waiting[i]->thread, NULL, run_batch_in_thread, waiting[i]);
 	for (int i = 0; i < nwaiting; i++) {
 		if (waiting[i]->threaded)
 			pthread_join(waiting[i]->thread, NULL);
@@ -84,8 +83,7 @@ static ncclResult_t check(const struct fake_op *op)
 	if (!op->comm || !ferry_type_size((ferryDataType_t)op->type) ||
 	    (has_root && (op->root < 0 || op->root >= op->comm->nranks)))
 		return ncclInvalidArgument;
-	if (op->op >= ncclNumOps &&
-	    (op->op - ncclNumOps >= COMM_REDOPS || !op->comm->redops[op->op - ncclNumOps].made))
+	if (op->op >= ncclNumOps && (op->op - ncclNumOps >= COMM_REDOPS || !op->comm->redops[op->op - ncclNumOps].made))
 		return ncclInvalidArgument;
 	return op->comm->error == ncclInProgress ? ncclInvalidArgument : (ncclResult_t)op->comm->error;
 }

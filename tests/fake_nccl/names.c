@@ -27,44 +27,44 @@
 	PICK(0, ##__VA_ARGS__, E11, E10, E9, E8, E7, E6, E5, E4, E3, E2, E1, E0, )(__VA_ARGS__)
 
 #define EXPORTED __attribute__((visibility("default")))
-#define NOTE(name, arguments)                                                                                          \
-	unsigned long nth = atomic_fetch_add(&count_##name, 1) + 1;                                                 \
-	ncclResult_t outcome = ncclSuccess;                                                                             \
-	fake_nccl_note(#name);                                                                         \
+#define NOTE(name, arguments) \
+	unsigned long nth = atomic_fetch_add(&count_##name, 1) + 1; \
+	ncclResult_t outcome = ncclSuccess; \
+	fake_nccl_note(#name); \
 	EACH arguments bool cut_short = fake_nccl_cut_short(#name, nth, &outcome)
 
 /* NCCL's own are weak under their plain name, and what NCCL calls goes by that. */
-#define BOTH(type, name, parameters)                                                                                   \
-	static _Atomic unsigned long count_##name;                                                                     \
-	EXPORTED type pnccl##name parameters;                                                                          \
-	EXPORTED type nccl##name parameters __attribute__((weak, alias("pnccl" #name)));                               \
+#define BOTH(type, name, parameters) \
+	static _Atomic unsigned long count_##name; \
+	EXPORTED type pnccl##name parameters; \
+	EXPORTED type nccl##name parameters __attribute__((weak, alias("pnccl" #name))); \
 	EXPORTED type pnccl##name parameters
 
-#define NCCL_RESULT(since, act, name, parameters, arguments)                                                           \
-	BOTH(ncclResult_t, name, parameters)                                                                           \
-	{                                                                                                              \
-		NOTE(name, arguments);                                                                                 \
-		return cut_short ? outcome : fake_nccl_act_##name arguments;                                            \
+#define NCCL_RESULT(since, act, name, parameters, arguments) \
+	BOTH(ncclResult_t, name, parameters) \
+	{ \
+		NOTE(name, arguments); \
+		return cut_short ? outcome : fake_nccl_act_##name arguments; \
 	}
-#define NCCL_VALUE(since, type, name, parameters, arguments)                                                           \
-	BOTH(type, name, parameters)                                                                                   \
-	{                                                                                                              \
-		type none = {0};                                                                                       \
-		NOTE(name, arguments);                                                                                 \
-		return cut_short ? none : fake_nccl_act_##name arguments;                                              \
+#define NCCL_VALUE(since, type, name, parameters, arguments) \
+	BOTH(type, name, parameters) \
+	{ \
+		type none = {0}; \
+		NOTE(name, arguments); \
+		return cut_short ? none : fake_nccl_act_##name arguments; \
 	}
-#define NCCL_VOID(since, name, parameters, arguments)                                                                  \
-	BOTH(void, name, parameters)                                                                                   \
-	{                                                                                                              \
-		NOTE(name, arguments);                                                                                 \
-		(void)cut_short, (void)outcome;                                                                         \
+#define NCCL_VOID(since, name, parameters, arguments) \
+	BOTH(void, name, parameters) \
+	{ \
+		NOTE(name, arguments); \
+		(void)cut_short, (void)outcome; \
 	}
 #include "orchestrator/functions.def"
 
 EXPORTED unsigned long fake_nccl_count(const char *name)
 {
 #define NCCL_VALUE(since, type, function, parameters, arguments) \
-	if (!strcmp(name, #function))                            \
+	if (!strcmp(name, #function)) \
 		return atomic_load(&count_##function);
 #include "orchestrator/functions.def"
 	return 0;

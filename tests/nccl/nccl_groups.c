@@ -10,32 +10,32 @@ static void every_collective(struct rank *r)
 	ranks_init(r);
 	size_t n = COUNT;
 	float *in = r->input, *out = r->output;
-	ncclCollConfig_t none = {.size = 0}; /* an algorithm may be named in one: it is handed on */
+	ncclCollConfig_t none = {.size = 0, .magic = 0xcafebeef}; /* of an unknown version: it is handed on */
 	NCCL(all_reduce(r, r->comm));
-	assert_true(out[0] == SUM && out[n - 1] == SUM);
+	HOLDS(out[0] == SUM && out[n - 1] == SUM);
 	NCCL(ncclAllReduceConfig(in, out, n, ncclFloat32, ncclMax, r->comm, NULL, &none));
-	assert_true(out[0] == RANKS);
+	HOLDS(out[0] == RANKS);
 	NCCL(ncclAllGather(in, out, n, ncclFloat32, r->comm, NULL));
-	assert_true(out[0] == 1 && out[n] == 2 && out[RANKS * n - 1] == RANKS);
+	HOLDS(out[0] == 1 && out[n] == 2 && out[RANKS * n - 1] == RANKS);
 	NCCL(ncclReduceScatter(in, out, n, ncclFloat32, ncclSum, r->comm, NULL));
-	assert_true(out[0] == SUM && out[n - 1] == SUM);
+	HOLDS(out[0] == SUM && out[n - 1] == SUM);
 	NCCL(ncclBroadcast(in, out, n, ncclFloat32, 1, r->comm, NULL));
-	assert_true(out[0] == 2 && out[n - 1] == 2);
+	HOLDS(out[0] == 2 && out[n - 1] == 2);
 	out[5] = (float)r->rank;
 	NCCL(ncclBcast(out, n, ncclFloat32, 2, r->comm, NULL));
-	assert_true(out[5] == 2);
+	HOLDS(out[5] == 2);
 	out[0] = -1;
 	NCCL(ncclReduce(in, out, n, ncclFloat32, ncclProd, 1, r->comm, NULL));
-	assert_true(out[0] == (r->rank == 1 ? 6.0f : -1));
+	HOLDS(out[0] == (r->rank == 1 ? 6.0f : -1));
 	NCCL(ncclGather(in, out, n, ncclFloat32, 0, r->comm, NULL));
-	assert_true(r->rank || (out[0] == 1 && out[n] == 2 && out[RANKS * n - 1] == RANKS));
+	HOLDS(r->rank || (out[0] == 1 && out[n] == 2 && out[RANKS * n - 1] == RANKS));
 	for (int i = 0; i < RANKS; i++)
 		in[(size_t)i * n] = (float)(100 * r->rank + i);
 	NCCL(ncclScatter(in, out, n, ncclFloat32, 2, r->comm, NULL));
-	assert_true(out[0] == (float)(200 + r->rank));
+	HOLDS(out[0] == (float)(200 + r->rank));
 	NCCL(ncclAlltoAll(in, out, n, ncclFloat32, r->comm, NULL));
-	assert_true(out[0] == (float)r->rank && out[2 * n] == (float)(200 + r->rank));
-	assert_int_equal(calls_seen(r->comm), 9);
+	HOLDS(out[0] == (float)r->rank && out[2 * n] == (float)(200 + r->rank));
+	EQUAL(calls_seen(r->comm), 9);
 	NCCL(ncclCommDestroy(r->comm));
 }
 
@@ -57,12 +57,12 @@ static void group_of_two(struct rank *r)
 	NCCL(ncclBroadcast(r->input, twice, COUNT, ncclFloat32, 0, r->comm, NULL));
 	NCCL(ncclGroupEnd());
 	pthread_barrier_wait(&barrier);
-	assert_int_equal(fake_nccl_count("AllReduce"), 0);
-	assert_int_equal(fake_nccl_count("Broadcast"), 0);
-	assert_int_equal(calls_seen(r->comm), 2);
+	EQUAL(fake_nccl_count("AllReduce"), 0);
+	EQUAL(fake_nccl_count("Broadcast"), 0);
+	EQUAL(calls_seen(r->comm), 2);
 	pthread_barrier_wait(&barrier);
 	NCCL(ncclGroupEnd());
-	assert_true(r->output[COUNT - 1] == SUM && twice[COUNT - 1] == 1);
+	HOLDS(r->output[COUNT - 1] == SUM && twice[COUNT - 1] == 1);
 	NCCL(ncclCommDestroy(r->comm));
 }
 
@@ -71,8 +71,8 @@ static void calls_of_a_group_start_at_its_outermost_end(void **state)
 	(void)state;
 	pthread_barrier_init(&barrier, NULL, RANKS);
 	free(ranks_run(group_of_two));
-	assert_int_equal(fake_nccl_count("AllReduce"), RANKS);
-	assert_int_equal(fake_nccl_count("Broadcast"), RANKS);
+	EQUAL(fake_nccl_count("AllReduce"), RANKS);
+	EQUAL(fake_nccl_count("Broadcast"), RANKS);
 	pthread_barrier_destroy(&barrier);
 }
 
@@ -84,7 +84,7 @@ static void ring(struct rank *r)
 		NCCL(ncclSend(r->input, COUNT * RANKS, ncclFloat32, (r->rank + 1) % RANKS, r->comm, NULL));
 		NCCL(ncclRecv(r->output, COUNT * RANKS, ncclFloat32, (r->rank + RANKS - 1) % RANKS, r->comm, NULL));
 		NCCL(ncclGroupEnd());
-		assert_true(r->output[COUNT * RANKS - 1] == (float)(1 + (r->rank + RANKS - 1) % RANKS));
+		HOLDS(r->output[COUNT * RANKS - 1] == (float)(1 + (r->rank + RANKS - 1) % RANKS));
 	}
 	NCCL(ncclCommDestroy(r->comm));
 }
@@ -109,8 +109,8 @@ static void one_thread_drives_all_ranks_of_a_process(void **state)
 	}
 	NCCL(ncclGroupEnd());
 	for (int i = 0; i < RANKS; i++) {
-		assert_true(out[i][0] == 1 && out[i][RANKS - 1] == RANKS && sums[i] == SUM);
-		assert_int_equal(calls_seen(comms[i]), 2);
+		HOLDS(out[i][0] == 1 && out[i][RANKS - 1] == RANKS && sums[i] == SUM);
+		EQUAL(calls_seen(comms[i]), 2);
 		NCCL(ncclCommDestroy(comms[i]));
 	}
 }
@@ -125,17 +125,17 @@ static void own_reductions(struct rank *r)
 	NCCL(ncclRedOpCreatePreMulSum(&op, &factor, ncclFloat32, ncclScalarHostImmediate, r->comm));
 	factor = 0;
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(r->comm);
-	assert_true(ferry_nccl_redop_find(comm, op, &known));
+	HOLDS(ferry_nccl_redop_find(comm, op, &known));
 	memcpy(&factor, known.scalar, sizeof factor);
-	assert_true(factor == 10 && known.type == ncclFloat32);
+	HOLDS(factor == 10 && known.type == ncclFloat32);
 	NCCL(ncclGroupStart());
 	NCCL(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL));
 	NCCL(ncclRedOpDestroy(op, r->comm));
 	NCCL(ncclGroupEnd());
-	assert_true(r->output[3] == 10 * SUM);
-	assert_false(ferry_nccl_redop_find(comm, op, &known));
+	HOLDS(r->output[3] == 10 * SUM);
+	HOLDS(!ferry_nccl_redop_find(comm, op, &known));
 	ferry_nccl_comm_release(comm);
-	assert_int_equal(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL),
+	EQUAL(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL),
 	                 ncclInvalidArgument);
 	NCCL(ncclCommDestroy(r->comm));
 }
@@ -155,20 +155,19 @@ static void what_is_wrong_at_sight_is_told_at_the_call(void **state)
 	unsigned long before = fake_nccl_count("AllReduce");
 	NCCL(ncclGroupStart());
 	NCCL(ncclAllReduce(&in, &out, 1, ncclFloat32, ncclSum, comms[0], NULL));
-	assert_int_equal(ncclBroadcast(&in, &out, 1, ncclFloat32, 2, comms[1], NULL), ncclInvalidArgument);
-	assert_int_equal(ncclAllReduce(&in, &out, 1, (ncclDataType_t)77, ncclSum, comms[1], NULL),
-	                 ncclInvalidArgument);
-	assert_int_equal(ncclGroupEnd(), ncclInvalidArgument);
-	assert_int_equal(fake_nccl_count("AllReduce"), before + 1); /* the wrong one alone went on */
-	assert_false(ferry_nccl_group_is_open());
-	assert_int_equal(ncclGroupEnd(), ncclInvalidUsage);
+	EQUAL(ncclBroadcast(&in, &out, 1, ncclFloat32, 2, comms[1], NULL), ncclInvalidArgument);
+	EQUAL(ncclAllReduce(&in, &out, 1, (ncclDataType_t)77, ncclSum, comms[1], NULL), ncclInvalidArgument);
+	EQUAL(ncclGroupEnd(), ncclInvalidArgument);
+	EQUAL(fake_nccl_count("AllReduce"), before + 1); /* the wrong one alone went on */
+	HOLDS(!ferry_nccl_group_is_open());
+	EQUAL(ncclGroupEnd(), ncclInvalidUsage);
 	char fail[64];
 	snprintf(fail, sizeof fail, "ReduceScatter:%lu:1", fake_nccl_count("ReduceScatter") + 1);
 	setenv("FAKE_NCCL_FAIL", fail, 1);
 	NCCL(ncclGroupStart());
 	for (int i = 0; i < 2; i++)
 		NCCL(ncclReduceScatter((float[2]){1, 2}, &out, 1, ncclFloat32, ncclSum, comms[i], NULL));
-	assert_int_equal(ncclGroupEnd(), ncclUnhandledCudaError);
+	EQUAL(ncclGroupEnd(), ncclUnhandledCudaError);
 	unsetenv("FAKE_NCCL_FAIL");
 	for (int i = 0; i < 2; i++)
 		NCCL(ncclCommDestroy(comms[i]));
@@ -185,9 +184,9 @@ static void a_simulated_group_has_all_calls_and_runs_none(void **state)
 	for (int i = 0; i < 2; i++)
 		NCCL(ncclAllReduce(&in, &out, 1, ncclFloat32, ncclSum, comms[i], NULL));
 	NCCL(ncclGroupSimulateEnd(&info));
-	assert_int_equal(info.version, 2); /* the double counts */
-	assert_true(out == 0);
-	assert_false(ferry_nccl_group_is_open());
+	EQUAL(info.version, 2); /* the double counts */
+	HOLDS(out == 0);
+	HOLDS(!ferry_nccl_group_is_open());
 	for (int i = 0; i < 2; i++)
 		NCCL(ncclCommDestroy(comms[i]));
 }
@@ -199,8 +198,8 @@ static void calls_itself(struct rank *r)
 	NCCL(ncclGroupStart());
 	NCCL(all_reduce(r, r->comm));
 	NCCL(ncclGroupEnd());
-	assert_int_equal(calls_seen(r->comm), 2);
-	assert_true(r->output[0] == SUM);
+	EQUAL(calls_seen(r->comm), 2);
+	HOLDS(r->output[0] == SUM);
 	NCCL(ncclCommDestroy(r->comm));
 }
 
@@ -211,7 +210,7 @@ static void nccls_calls_of_itself_go_through(void **state)
 	fake_nccl_call_itself(1);
 	free(ranks_run(calls_itself));
 	fake_nccl_call_itself(0);
-	assert_int_equal(fake_nccl_count("Bcast"), before + 2 * RANKS);
+	EQUAL(fake_nccl_count("Bcast"), before + 2 * RANKS);
 }
 
 static void configurations(struct rank *r)
@@ -225,14 +224,15 @@ static void configurations(struct rank *r)
 		uint64_t tag;
 	} *config = calloc(1, sizeof *config);
 	config->head.size = sizeof *config;
+	config->head.magic = 0xcafebeef;
 	config->more[1] = NCCL_UNDEFINED_INT;
 	ranks_init(r);
 	NCCL(ncclGroupStart());
 	NCCL(ncclAllReduceConfig(r->input, r->output, COUNT, ncclFloat32, ncclSum, r->comm, NULL, &config->head));
 	free(config); /* it need not outlive the call */
 	NCCL(ncclGroupEnd());
-	assert_int_equal(calls_seen(r->comm), 1);
-	assert_true(r->output[0] == SUM);
+	EQUAL(calls_seen(r->comm), 1);
+	HOLDS(r->output[0] == SUM);
 	NCCL(ncclCommDestroy(r->comm));
 }
 
@@ -241,7 +241,7 @@ static void a_configuration_is_needed_at_the_call_alone(void **state)
 	(void)state;
 	unsigned long before = fake_nccl_count("AllReduceConfig");
 	free(ranks_run(configurations));
-	assert_int_equal(fake_nccl_count("AllReduceConfig"), before + RANKS);
+	EQUAL(fake_nccl_count("AllReduceConfig"), before + RANKS);
 }
 
 int main(void)

@@ -63,7 +63,7 @@ static void *function(void *library, const char *prefix, const char *name)
 		}                                                                                                      \
 	}
 #define NCCL_VALUE(since, type, name, parameters, arguments) COMPARE(type, name)
-#define NCCL_VOID(since, name, parameters, arguments) COMPARE(int, name)
+#define NCCL_VOID(since, name, parameters, arguments)        COMPARE(int, name)
 #define NCCL_TEXT(since, name, parameters, arguments)
 #include "orchestrator/functions.def"
 
@@ -76,11 +76,11 @@ static void every_function_arrives_at_nccl_as_it_was_called(void **state)
 	const char *mode = getenv("FERRY_NCCL");
 	bool off = mode && !strcmp(mode, "off");
 	mirror(1, 6);
-#define NCCL_RESULT(since, act, name, parameters, arguments) \
-	if (off || act != WATCH)                             \
+#define NCCL_RESULT(since, act, name, parameters, arguments)                                                           \
+	if (off || act != WATCH)                                                                                       \
 		compare_##name(true);
 #define NCCL_VALUE(since, type, name, parameters, arguments) compare_##name(true);
-#define NCCL_VOID(since, name, parameters, arguments) compare_##name(false);
+#define NCCL_VOID(since, name, parameters, arguments)        compare_##name(false);
 #define NCCL_TEXT(since, name, parameters, arguments)
 #include "orchestrator/functions.def"
 	mirror(0, 0);

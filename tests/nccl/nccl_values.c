@@ -37,7 +37,8 @@ static void the_policy_is_read_where_it_lies(void **state)
 	} cases[] = {{NCCL_UNDEFINED_INT, false}, {0, false}, {1, false}, {2, true}, {3, true}};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (nccl_header_policy(cases[i].policy))
-			assert_int_equal(ferry_nccl_config_copies(nccl_header_policy(cases[i].policy)), cases[i].copies);
+			assert_int_equal(ferry_nccl_config_copies(nccl_header_policy(cases[i].policy)),
+			                 cases[i].copies);
 	assert_false(ferry_nccl_config_copies(NULL));
 	assert_false(ferry_nccl_config_copies(&(ncclConfig_t){.size = sizeof(ncclConfig_t)}));
 }

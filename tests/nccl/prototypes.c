@@ -10,7 +10,7 @@ void ncclResetDebugInit(void);
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #define FERRY_NCCL_NEWEST NCCL_VERSION_CODE
 #define FERRY_NCCL_WITHOUT_DEVICE
-#define NCCL_VALUE(since, type, name, parameters, arguments)                                        \
-	_Static_assert(__builtin_types_compatible_p(__typeof__(nccl##name), type parameters), #name \
-	               " is not what nccl.h declares");
+#define NCCL_VALUE(since, type, name, parameters, arguments)                                                           \
+	_Static_assert(__builtin_types_compatible_p(__typeof__(nccl##name), type parameters),                          \
+	               #name " is not what nccl.h declares");
 #include "orchestrator/functions.def"

@@ -3,9 +3,10 @@
 #ifndef FERRY_TESTS_NCCL_RANKS_H
 #define FERRY_TESTS_NCCL_RANKS_H
 
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
+
 #include <cmocka.h>
 
 #include "orchestrator/communicators.h"
@@ -24,7 +25,23 @@
 #define RANKS 3
 #define COUNT 1000
 
-#define NCCL(call) assert_int_equal(call, ncclSuccess)
+/* Of any thread, where cmocka's say nothing. */
+#define HOLDS(condition)                                                                                               \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);                        \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+#define EQUAL(call, expected)                                                                                          \
+	do {                                                                                                           \
+		long got_ = (long)(call), wanted_ = (long)(expected);                                                  \
+		if (got_ != wanted_) {                                                                                 \
+			fprintf(stderr, "%s:%d: %s is %ld, not %ld\n", __FILE__, __LINE__, #call, got_, wanted_);      \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+#define NCCL(call) EQUAL(call, ncclSuccess)
 
 struct rank {
 	int rank;

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The table of shares, in the arena of domain 0: what each call is divided into, and why, for the ranks that seal it
+ * (ipc/seal.h) and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0.
+ *
+ * Words that are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is
+ * read is checked. Rank 0 writes lines, courses and the signature; each rank its own times; the router `kept`, before
+ * it hands the arena out.
+ */
+#ifndef FERRY_IPC_SHARE_TABLE_H
+#define FERRY_IPC_SHARE_TABLE_H
+
+#include "ipc/shares.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define FERRY_SHARE_LINES   96 /* (collective, type, size class) */
+#define FERRY_SHARE_COURSES 24 /* (collective, type) */
+#define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
+#define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
+#define FERRY_SHARE_BESIDE  4  /* which of the two others work beside a carrier: bits, in their order */
+
+/* Why a line says what it says. */
+enum ferry_balance {
+	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
+	FERRY_BALANCE_LEARNING, /* steps with every sample */
+	FERRY_BALANCE_SETTLED,
+	FERRY_BALANCE_CHANGED,  /* some carrier has another pace than before: learning again */
+	FERRY_NUM_BALANCES
+};
+
+/* ---- as it is read ---- */
+
+struct ferry_share_line {
+	uint8_t collective, type, size_class, why;
+	uint32_t samples;
+	/* shares, packed; what one call in probe_every has in their place; 0: none */
+	uint32_t word, probe, probe_every;
+	uint32_t interval;                 /* one call in so many is measured */
+	uint64_t bytes;                    /* of the last call */
+	double us;                         /* what it is expected to take */
+	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* as believed, with these shares */
+};
+
+struct ferry_share_course {
+	uint8_t collective, type;
+	struct ferry_pace paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE]; /* rate 0: not known */
+};
+
+/* ---- as it lies in memory ---- */
+
+struct ferry_share_line_words {
+	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_CARRIERS], reserved;
+};
+
+struct ferry_share_course_words {
+	_Atomic uint64_t key, paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE], reserved[3];
+};
+
+struct ferry_share_times_words {
+	_Atomic uint64_t call; /* 1 + its number; release, behind the rest, and 0 before they change */
+	_Atomic uint64_t us[FERRY_NUM_CARRIERS];
+};
+
+struct ferry_share_table {
+	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
+	char pad[120];
+	struct ferry_share_line_words lines[FERRY_SHARE_LINES];
+	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
+	_Atomic uint64_t kept_signatures[FERRY_SHARE_KEPT]; /* 0: none */
+	char pad1[96];
+	struct ferry_share_course_words kept[FERRY_SHARE_KEPT][FERRY_SHARE_COURSES];
+	struct ferry_share_times_words times[][FERRY_SHARE_TIMES]; /* by rank, number mod FERRY_SHARE_TIMES */
+};
+
+uint64_t ferry_share_table_bytes(uint32_t nranks);
+
+void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line);
+
+/** False where there is none, or no sense in it. */
+bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line);
+
+void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course);
+
+/** The same; a pace that cannot be is left out. */
+bool ferry_share_course_read(const struct ferry_share_course_words *words, struct ferry_share_course *course);
+
+/** What the parts of call n took for this rank; 0: not known. */
+void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
+                             const double us[FERRY_NUM_CARRIERS]);
+
+/** False where the rank has not told of call n, or no more. */
+bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
+                            double us[FERRY_NUM_CARRIERS]);
+
+/** "settled", "changed", ... */
+const char *ferry_balance_name(enum ferry_balance why);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/balance/ledger.h"
+
+#include "ipc/environment.h"
+#include "ipc/error.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* What an earlier job has learned, where one had the same settings. */
+static void adopt_kept(struct ferry_ledger *ledger, uint64_t signature)
+{
+	struct ferry_share_table *table = ledger->table;
+	struct ferry_share_course course;
+	for (int i = 0; i < FERRY_SHARE_KEPT; i++)
+		for (int j = 0; j < FERRY_SHARE_COURSES; j++)
+			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) == signature &&
+			    ferry_share_course_read(&table->kept[i][j], &course))
+				ferry_balancer_adopt(&ledger->balancer, &course);
+}
+
+void ferry_ledger_open(struct ferry_ledger *ledger, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
+                       uint64_t signature, const struct ferry_balancer_rules *rules)
+{
+	memset(ledger, 0, sizeof *ledger);
+	ledger->table = table;
+	ledger->self = self;
+	ledger->nranks = nranks;
+	ferry_balancer_init(&ledger->balancer, rules);
+	adopt_kept(ledger, signature);
+	if (self)
+		return;
+	atomic_store_explicit(&table->signature, signature, memory_order_relaxed);
+	const char *path = ferry_env("FERRY_SHARES_LOG");
+	if (path && !(ledger->log = fopen(path, "ae")))
+		ferry_log(FERRY_LOG_WARN, "FERRY_SHARES_LOG=%s: %s", path, strerror(errno));
+}
+
+void ferry_ledger_close(struct ferry_ledger *ledger)
+{
+	if (ledger->log)
+		fclose(ledger->log);
+	ledger->log = NULL;
+}
+
+/* ---- what is proposed ---- */
+
+/* The line of the table, if rank 0 has made it. */
+static bool find_line(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call,
+                      struct ferry_share_line *line)
+{
+	uint8_t size_class = ferry_balancer_size_class(call->bytes);
+	for (int i = 0; i < FERRY_SHARE_LINES; i++)
+		if (ferry_share_line_read(&ledger->table->lines[i], line) && line->size_class == size_class &&
+		    line->collective == call->collective && line->type == call->type)
+			return true;
+	return false;
+}
+
+/* Other ranks know of a new size what rank 0 has learned from others. */
+static void adopt_learned(struct ferry_ledger *ledger)
+{
+	struct ferry_share_course course;
+	for (int i = 0; i < FERRY_SHARE_COURSES; i++)
+		if (!(ledger->adopted >> i & 1) && ferry_share_course_read(&ledger->table->courses[i], &course)) {
+			ferry_balancer_adopt(&ledger->balancer, &course);
+			ledger->adopted |= 1u << i;
+		}
+}
+
+uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
+                              bool *measure)
+{
+	struct ferry_balancer *balancer = &ledger->balancer;
+	struct ferry_share_line line;
+	bool learns = !balancer->rules.pinned && (double)call->bytes >= balancer->rules.least_bytes;
+	if (learns && ledger->self && find_line(ledger, call, &line)) {
+		bool probe = ferry_balancer_picks(n, line.probe_every);
+		*measure = probe || ferry_balancer_picks(n, line.interval);
+		return probe ? line.probe : line.word;
+	}
+	if (learns && ledger->self)
+		adopt_learned(ledger);
+	uint32_t word = ferry_balancer_propose(balancer, call, n);
+	*measure = ferry_balancer_measures(balancer, call, n);
+	return word;
+}
+
+/* ---- what is learned ---- */
+
+static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_line *line)
+{
+	struct ferry_balancer *balancer = &ledger->balancer;
+	struct ferry_shares shares = ferry_shares_unpack(line->word);
+	struct ferry_share_course course;
+	struct ferry_paces paces;
+	ferry_balancer_paces(balancer, line, &paces);
+	struct ferry_share_line told = {.collective = line->collective,
+	                                .type = line->type,
+	                                .size_class = line->size_class,
+	                                .why = line->why,
+	                                .samples = line->samples,
+	                                .word = line->word,
+	                                .probe = line->probe,
+	                                .probe_every = line->probe_every,
+	                                .interval = ferry_balancer_interval(balancer, line),
+	                                .bytes = line->bytes,
+	                                .us = ferry_division_us(&paces, (double)line->bytes, &shares)};
+	memcpy(told.paces, paces.in[ferry_division_set(&shares)], sizeof told.paces);
+	ferry_share_line_write(&ledger->table->lines[line - balancer->lines], &told);
+	ferry_balancer_tell(balancer, line, &course);
+	for (int i = 0; i < FERRY_SHARE_COURSES; i++)
+		if (balancer->courses[i].used && balancer->courses[i].collective == line->collective &&
+		    balancer->courses[i].type == line->type)
+			ferry_share_course_write(&ledger->table->courses[i], &course);
+}
+
+/* A line of JSON, as ferry-plot --shares draws it. */
+static void log_call(struct ferry_ledger *ledger, const struct ferry_ledger_pending *call,
+                     const double us[FERRY_NUM_CARRIERS], const struct ferry_balancer_line *line)
+{
+	struct ferry_shares shares = ferry_shares_unpack(call->word);
+	if (!ledger->log)
+		return;
+	fprintf(ledger->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, call->n,
+	        ferry_collective_name(call->call.collective), ferry_type_name(call->call.type), call->call.bytes);
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+		fprintf(ledger->log, ",\"%s\":%.4f", name, (double)shares.part[c] / FERRY_SHARES_WHOLE);
+		if (us[c] > 0)
+			fprintf(ledger->log, ",\"%s_us\":%.1f", name, us[c]);
+	}
+	fprintf(ledger->log, ",\"us\":%.1f,\"why\":\"%s\"}\n", fmax(us[0], fmax(us[1], us[2])),
+	        line ? ferry_balance_name((enum ferry_balance)line->why) : "");
+}
+
+/* The slowest rank's time of each part; false: not all have told. Whoever has not is not waited for if it is `late`. */
+static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, double us[FERRY_NUM_CARRIERS])
+{
+	memset(us, 0, FERRY_NUM_CARRIERS * sizeof *us);
+	for (uint32_t rank = 0; rank < ledger->nranks; rank++) {
+		double one[FERRY_NUM_CARRIERS];
+		bool told = ferry_share_times_read(ledger->table, rank, n, one);
+		if (!told && !late)
+			return false;
+		for (int c = 0; c < FERRY_NUM_CARRIERS && told; c++)
+			us[c] = fmax(us[c], one[c]);
+	}
+	return true;
+}
+
+/* In their order, which is that in which bursts come and go. */
+static void feed_pending(struct ferry_ledger *ledger)
+{
+	uint32_t fed = 0;
+	for (; fed < ledger->npending; fed++) {
+		const struct ferry_ledger_pending *oldest = &ledger->pending[fed];
+		double us[FERRY_NUM_CARRIERS];
+		bool late = ledger->npending - fed == FERRY_LEDGER_PENDING;
+		if (!slowest(ledger, oldest->n, late, us))
+			break;
+		ferry_balancer_feed(&ledger->balancer, &oldest->call, oldest->word, us);
+		const struct ferry_balancer_line *line = ferry_balancer_line(&ledger->balancer, &oldest->call);
+		if (line)
+			write_line(ledger, line);
+		log_call(ledger, oldest, us, line);
+	}
+	ledger->npending -= fed;
+	memmove(ledger->pending, ledger->pending + fed, ledger->npending * sizeof *ledger->pending);
+}
+
+void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                       const double us[FERRY_NUM_CARRIERS])
+{
+	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
+	if (rules->pinned || (double)call->bytes < rules->least_bytes)
+		return;
+	ferry_share_times_write(ledger->table, ledger->self, n, us);
+	if (ledger->self)
+		return;
+	ledger->pending[ledger->npending++] = (struct ferry_ledger_pending){*call, n, word};
+	feed_pending(ledger);
+}

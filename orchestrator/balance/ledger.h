@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A rank's side of the table of shares (ipc/share_table.h): what it proposes for a call, which calls it measures, and
+ * whom it tells what they took. Rank 0 has the balancer: it takes of each part the slowest rank's time, and writes what
+ * comes of it into the table, for all. By the threads that make calls, one at a time.
+ */
+#ifndef FERRY_ORCHESTRATOR_BALANCE_LEDGER_H
+#define FERRY_ORCHESTRATOR_BALANCE_LEDGER_H
+
+#include "orchestrator/balance/balancer.h"
+
+#include <stdio.h>
+
+#define FERRY_LEDGER_PENDING 8 /* measured calls of which ranks have not told yet */
+
+struct ferry_ledger {
+	struct ferry_share_table *table;
+	uint32_t self, nranks;
+	struct ferry_balancer balancer; /* of ranks but 0: for sizes that the table has not got */
+	uint32_t adopted;               /* bit i: the balancer has course i from there */
+	/* rank 0's: what it has measured itself, oldest first */
+	struct ferry_ledger_pending {
+		struct ferry_balancer_call call;
+		uint64_t n;
+		uint32_t word;
+	} pending[FERRY_LEDGER_PENDING];
+	uint32_t npending;
+	FILE *log; /* FERRY_SHARES_LOG; NULL: none */
+};
+
+/**
+ * The table of the arena of domain 0. `signature`: the settings by which paces differ from job to job (which GPUs,
+ * which of NCCL's variables are set), as a number that is not 0: what an earlier job of the same has learned is
+ * adopted.
+ */
+void ferry_ledger_open(struct ferry_ledger *ledger, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
+                       uint64_t signature, const struct ferry_balancer_rules *rules);
+
+void ferry_ledger_close(struct ferry_ledger *ledger);
+
+/** The shares to propose for call n, packed; whether it is to be measured: the same on all ranks but for a moment. */
+uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
+                              bool *measure);
+
+/** Call n has ended, with these shares; us[c]: what carrier c's part took from the call's start, 0: not known. */
+void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                       const double us[FERRY_NUM_CARRIERS]);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How long a stream of a GPU takes between two places: pairs of events. clock_none.c where Ferry is built without CUDA:
+ * then nothing is timed, and no stream captures. In the context that is current, as NCCL's own calls are.
+ */
+#ifndef FERRY_ORCHESTRATOR_CLOCK_H
+#define FERRY_ORCHESTRATOR_CLOCK_H
+
+#include "orchestrator/nccl_types.h"
+
+#include <stdbool.h>
+
+struct ferry_clock {
+	void *start, *end; /* events; NULL: not made yet */
+};
+
+/** Whether what the stream gets goes into a graph. */
+bool ferry_clock_captures(cudaStream_t stream);
+
+/** The first place. False where nothing can be timed. */
+bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream);
+
+bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream);
+
+/** Whether the stream has passed the second place, and the time between the two. Waits for nothing. */
+bool ferry_clock_read(const struct ferry_clock *clock, double *us);
+
+void ferry_clock_free(struct ferry_clock *clock);
+
+#endif

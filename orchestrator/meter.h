@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What the parts of a communicator's calls have taken, and what follows for the shares of the next: the balancer with
+ * its measurements. A measured call has a sample until both its parts have ended; who makes calls looks at them then.
+ * NCCL's part is timed by events in the stream, Ferry's by the router (ferry_launch_took). Under the partner's lock.
+ *
+ * Collectives whose blocks NCCL has in one piece are one carrier's, whole: both are tried, the faster one has them, and
+ * the other is tried again, ever more rarely.
+ */
+#ifndef FERRY_ORCHESTRATOR_METER_H
+#define FERRY_ORCHESTRATOR_METER_H
+
+#include "ferry.h"
+#include "orchestrator/balance/ledger.h"
+#include "orchestrator/clock.h"
+
+#define FERRY_METER_SAMPLES 32
+
+struct ferry_sample {
+	bool taken, timed, armed; /* there is one; its call has a clock that runs; and has been made */
+	bool nccl, ferry;        /* which parts are not known yet */
+	struct ferry_clock clock;
+	struct ferry_balancer_call call;
+	bool whole;
+	uint64_t n;
+	uint32_t word, stamp, age;
+	double us[FERRY_NUM_CARRIERS];
+};
+
+struct ferry_meter {
+	struct ferry_balancer_rules rules;
+	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
+	struct ferry_balancer balancer;  /* of what is one carrier's, whole: this rank's own */
+	uint64_t floor_bytes;            /* calls of less are NCCL's */
+	uint32_t stamps;
+	struct ferry_sample samples[FERRY_METER_SAMPLES];
+};
+
+/** Reads FERRY_SHARES and FERRY_SPLIT_FLOOR. Errors: ferryInvalidArgument. */
+ferryResult_t ferry_meter_init(struct ferry_meter *meter);
+
+/** The ranks have met, and have this table. Before the first proposal. */
+void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self);
+
+void ferry_meter_free(struct ferry_meter *meter);
+
+/**
+ * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
+ * whole: one of the two has all of it.
+ */
+uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
+                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure);
+
+/**
+ * A sample for a call of this word, if there is room; else NULL. */
+struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
+                                       bool whole, uint64_t n);
+
+/** The call has been made; timed: its parts say what they take. Else the sample is given back. */
+void ferry_meter_arm(struct ferry_sample *sample, bool timed);
+
+/** Feeds the balancer with what has ended. */
+void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/partner.h"
+
+#include "ipc/error.h"
+#include "rank-lib/comm.h"
+#include "rank-lib/comm_init.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator's key is its job's");
+
+/* ---- life ---- */
+
+/* Before the partner is ready: nobody else has the communicator. */
+static ferryResult_t look_around(struct ferry_partner *partner)
+{
+	struct ferryComm *comm = partner->comm;
+	ferryResult_t result = ferry_comm_enter(comm);
+	if (result)
+		return result;
+	result = ferry_fabrics_push(&comm->fabrics, &partner->peers);
+	ferry_comm_exit(comm);
+	if (!result && !ferry_comm_is_mapped(comm))
+		result = ferry_fail(ferryInvalidUsage,
+		                    "no router moves the data of rank %d, and lanes in a program's own process can "
+		                    "deadlock beside NCCL",
+		                    partner->rank);
+	return result;
+}
+
+static void *make(void *argument)
+{
+	struct ferry_partner *partner = argument;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	config.device = "cuda";
+	config.ordinal = partner->device;
+	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
+	                                       partner->rank, &config, NULL, &partner->abandoned);
+	if (!result && (result = look_around(partner))) {
+		ferryCommAbort(partner->comm);
+		partner->comm = NULL;
+	}
+	if (result) {
+		if (!atomic_load_explicit(&partner->abandoned, memory_order_relaxed))
+			ferry_log(FERRY_LOG_INFO, "communicator %016jx stays NCCL's alone: %s",
+			          (uintmax_t)partner->key.words[0], ferry_last_message());
+		atomic_store_explicit(&partner->state, FERRY_PARTNER_NONE, memory_order_release);
+		return NULL;
+	}
+	ferry_meter_open(&partner->meter, partner->comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
+	                 (uint32_t)partner->rank);
+	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
+	if (!partner->rank)
+		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s",
+		          (uintmax_t)partner->key.words[0], partner->nranks,
+		          partner->peers ? "pushes and host" : "host");
+	atomic_store_explicit(&partner->state, FERRY_PARTNER_READY, memory_order_release);
+	return NULL;
+}
+
+/* Signals are for the application's threads. */
+static bool begin_thread(struct ferry_partner *partner)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	bool begun = !pthread_create(&partner->thread, NULL, make, partner);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return begun;
+}
+
+static void partner_free(struct ferry_partner *partner)
+{
+	if (!partner)
+		return;
+	pthread_mutex_destroy(&partner->lock);
+	ferry_meter_free(&partner->meter);
+	free(partner->pairs[0]);
+	free(partner->pairs[1]);
+	free(partner);
+}
+
+struct ferry_partner *ferry_partner_new(const struct ferry_nccl_key *key, int rank, int nranks, int device)
+{
+	struct ferry_partner *partner = calloc(1, sizeof *partner);
+	if (!partner)
+		return NULL;
+	partner->key = *key;
+	partner->rank = rank;
+	partner->nranks = nranks;
+	partner->device = device;
+	pthread_mutex_init(&partner->lock, NULL);
+	if (ferry_meter_init(&partner->meter)) {
+		ferry_log(FERRY_LOG_WARN, "communicators stay NCCL's alone: %s", ferry_last_message());
+		partner_free(partner);
+		return NULL;
+	}
+	for (int sends = 0; sends < 2; sends++)
+		partner->pairs[sends] = calloc((size_t)nranks, sizeof *partner->pairs[sends]);
+	if (partner->pairs[0] && partner->pairs[1])
+		return partner;
+	partner_free(partner);
+	return NULL;
+}
+
+void ferry_partner_begin(struct ferry_partner *partner)
+{
+	pthread_mutex_lock(&partner->lock);
+	partner->begun = begin_thread(partner);
+	if (!partner->begun)
+		atomic_store_explicit(&partner->state, FERRY_PARTNER_NONE, memory_order_release);
+	pthread_mutex_unlock(&partner->lock);
+}
+
+void ferry_partner_end(struct ferry_partner *partner, bool abort)
+{
+	if (!partner)
+		return;
+	atomic_store_explicit(&partner->abandoned, true, memory_order_relaxed);
+	pthread_mutex_lock(&partner->lock); /* who begins it may not be out yet */
+	bool begun = partner->begun;
+	pthread_mutex_unlock(&partner->lock);
+	if (begun)
+		pthread_join(partner->thread, NULL);
+	if (partner->comm && (abort || ferry_rank_failed(&partner->comm->rank)))
+		ferryCommAbort(partner->comm);
+	else if (partner->comm)
+		ferryCommDestroy(partner->comm);
+	partner_free(partner);
+}
+
+/* ---- agreement ---- */
+
+bool ferry_partner_is_ready(const struct ferry_partner *partner)
+{
+	return atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_READY;
+}
+
+static uint32_t take(struct ferry_seal *seal, bool *joined, uint64_t n, bool failed,
+                     uint32_t (*propose)(void *argument, uint64_t n), void *argument)
+{
+	uint64_t first;
+	if (!*joined)
+		ferry_seal_join(seal, n);
+	*joined = true;
+	bool all = !failed && ferry_seal_joined(seal, &first);
+	return ferry_seal_take(seal, n, all ? propose(argument, n) : FERRY_SEAL_NONE);
+}
+
+uint32_t ferry_partner_take(struct ferry_partner *partner, uint32_t (*propose)(void *argument, uint64_t n),
+                            void *argument, uint64_t *n)
+{
+	uint32_t word = FERRY_SEAL_NONE;
+	pthread_mutex_lock(&partner->lock);
+	if (ferry_partner_is_ready(partner))
+		word = take(&partner->seal, &partner->joined, partner->made, partner->failed, propose, argument);
+	*n = partner->made++;
+	pthread_mutex_unlock(&partner->lock);
+	return word;
+}
+
+uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
+                                    uint32_t (*propose)(void *argument, uint64_t n), void *argument)
+{
+	uint32_t word = FERRY_SEAL_NONE;
+	struct ferry_partner_pair *pair = &partner->pairs[sends][peer];
+	pthread_mutex_lock(&partner->lock);
+	if (ferry_partner_is_ready(partner)) {
+		uint32_t source = (uint32_t)(sends ? partner->rank : peer);
+		uint32_t destination = (uint32_t)(sends ? peer : partner->rank);
+		if (!pair->joined)
+			ferry_arena_seal_pair(&partner->comm->rank.shared.arenas[0], source, destination, !sends,
+			                      &pair->seal);
+		word = take(&pair->seal, &pair->joined, pair->made, partner->failed, propose, argument);
+	}
+	pair->made++;
+	pthread_mutex_unlock(&partner->lock);
+	return word;
+}
+
+/* ---- failure ---- */
+
+/* Under the lock. */
+static void withdraw(struct ferry_partner *partner, const char *why)
+{
+	if (partner->failed)
+		return;
+	partner->failed = true;
+	ferry_seal_withdraw(&partner->seal);
+	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on, rank %d of %d: %s",
+	          (uintmax_t)partner->key.words[0], partner->rank, partner->nranks, why);
+}
+
+/* Under the lock. What had not ended when nothing had failed yet may have been lost. */
+static bool look(struct ferry_partner *partner)
+{
+	struct ferryComm *comm = partner->comm;
+	const struct ferry_submissions *submissions = &comm->mapped.submissions;
+	uint64_t ended = atomic_load_explicit(&submissions->ring->ended, memory_order_acquire);
+	if (!ferry_rank_failed(&comm->rank)) {
+		partner->confirmed = ended;
+		return true;
+	}
+	if (!partner->failed)
+		partner->lost |= partner->captured || submissions->calls > partner->confirmed;
+	withdraw(partner, comm->rank.error_message);
+	return false;
+}
+
+/* The other ranks may have begun what this one cannot: their streams must not wait for it. */
+void ferry_partner_withdraw(struct ferry_partner *partner, const char *why)
+{
+	pthread_mutex_lock(&partner->lock);
+	if (ferry_partner_is_ready(partner)) {
+		if (!ferry_rank_failed(&partner->comm->rank))
+			ferry_rank_fail(&partner->comm->rank, ferryRemoteError, why);
+		look(partner);
+	}
+	pthread_mutex_unlock(&partner->lock);
+}
+
+bool ferry_partner_works(struct ferry_partner *partner)
+{
+	pthread_mutex_lock(&partner->lock);
+	bool works = ferry_partner_is_ready(partner) && !partner->failed && look(partner);
+	pthread_mutex_unlock(&partner->lock);
+	return works;
+}
+
+bool ferry_partner_lost(struct ferry_partner *partner)
+{
+	pthread_mutex_lock(&partner->lock);
+	if (ferry_partner_is_ready(partner))
+		look(partner);
+	bool lost = partner->lost;
+	pthread_mutex_unlock(&partner->lock);
+	return lost;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ferry's communicator beside one of NCCL's, and what its ranks agree on by it. Made by a thread of its own while NCCL
+ * goes on alone, from the first call on that is worth it; of ranks that never come, on another host or without Ferry,
+ * nobody hears anything: the thread gives up after FERRY_ATTACH_TIMEOUT.
+ *
+ * - `state` is the thread's, release; before it, the thread writes all that is marked as constant.
+ * - The lock is for the numbers of calls, and for what a call takes by them: calls of a communicator are made in one
+ *   order, so nobody waits for it.
+ */
+#ifndef FERRY_ORCHESTRATOR_PARTNER_H
+#define FERRY_ORCHESTRATOR_PARTNER_H
+
+#include "ferry.h"
+#include "ipc/seal.h"
+#include "ipc/shares.h"
+#include "orchestrator/key.h"
+#include "orchestrator/meter.h"
+
+#include <pthread.h>
+
+enum ferry_partner_state { FERRY_PARTNER_MAKING, FERRY_PARTNER_READY, FERRY_PARTNER_NONE };
+
+/* The messages of this rank and another one, in one direction. */
+struct ferry_partner_pair {
+	struct ferry_seal seal;
+	uint64_t made; /* messages that are worth it */
+	bool joined;
+};
+
+struct ferry_partner {
+	_Atomic int state;
+	_Atomic bool abandoned; /* who ends it */
+	pthread_t thread;
+	bool begun;             /* under the lock */
+	/* constant */
+	struct ferry_nccl_key key;
+	int rank, nranks, device;
+	/* constant once it is ready */
+	ferryComm_t comm;
+	bool peers; /* what needs no sum is pushed from device to device */
+
+	pthread_mutex_t lock; /* of all below */
+	struct ferry_meter meter;
+	struct ferry_seal seal;
+	uint64_t made; /* calls that are worth it; messages apart */
+	bool joined, failed, lost;
+	uint64_t confirmed; /* submissions that have ended while nothing had failed */
+	bool captured;      /* graphs have calls of Ferry's */
+	struct ferry_partner_pair *pairs[2]; /* [sends][peer] */
+};
+
+/** One that counts calls, and is not begun. NULL, with a line in the log: no memory, or settings that cannot be. */
+struct ferry_partner *ferry_partner_new(const struct ferry_nccl_key *key, int rank, int nranks, int device);
+
+/** Starts the thread that makes Ferry's communicator. Once. */
+void ferry_partner_begin(struct ferry_partner *partner);
+
+/**
+ * The word of this rank's next call, or of its next message to or from a peer, which is `proposal` if nobody has sealed
+ * another (ipc/seal.h). For every one that is worth it, in the program's order, whatever becomes of it.
+ */
+uint32_t ferry_partner_take(struct ferry_partner *partner, uint32_t (*propose)(void *argument, uint64_t n),
+                            void *argument, uint64_t *n);
+uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
+                                    uint32_t (*propose)(void *argument, uint64_t n), void *argument);
+
+/** Whether there is a communicator of Ferry's; from then on `comm` and `peers` may be read. */
+bool ferry_partner_is_ready(const struct ferry_partner *partner);
+
+/** Whether parts can be given to it now. Notes, once, and says in the log, that it has failed. */
+bool ferry_partner_works(struct ferry_partner *partner);
+
+/** This rank cannot do its part: no more splits, on any rank. Says why in the log, once. */
+void ferry_partner_withdraw(struct ferry_partner *partner, const char *why);
+
+/** Whether a part that it had may not have arrived. */
+bool ferry_partner_lost(struct ferry_partner *partner);
+
+/** Waits for its calls, if they may end, and frees it. abort: they are given up. NULL is fine. */
+void ferry_partner_end(struct ferry_partner *partner, bool abort);
+
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/split.h"
+
+#include "orchestrator/redops.h"
+
+#define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
+
+/* ---- what is agreed ---- */
+
+static uint32_t propose(void *argument, uint64_t n)
+{
+	struct ferry_split *split = argument;
+	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, split->whole, n,
+	                           &split->measure);
+}
+
+/* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
+static uint64_t bytes_of(const struct ferry_nccl_call *call)
+{
+	uint64_t block = (uint64_t)call->count * ferry_type_size((ferryDataType_t)call->type);
+	switch (call->collective) {
+	case FERRY_ALLREDUCE:
+	case FERRY_BROADCAST:
+	case FERRY_REDUCE_TO_ROOT:
+	case FERRY_SENDRECV:
+		return block;
+	default:
+		return block * (uint64_t)call->comm->nranks;
+	}
+}
+
+static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	return call->collective == FERRY_ALLREDUCE || call->collective == FERRY_REDUCE_TO_ROOT ||
+	       (call->collective == FERRY_BROADCAST && split->carrier == FERRY_CARRIER_HOST);
+}
+
+static void divide(const struct ferry_nccl_call *call, struct ferry_split *split)
+{
+	struct ferry_shares shares = ferry_shares_unpack(split->word);
+	uint64_t round = PAGE / ferry_type_size((ferryDataType_t)call->type), at;
+	ferry_shares_range(&shares, FERRY_CARRIER_NCCL, call->count, round, &at, &split->nccls);
+	split->ferrys = call->count - split->nccls;
+}
+
+void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *split)
+{
+	*split = (struct ferry_split){.nccls = call->count};
+	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
+	split->asked = (struct ferry_balancer_call){call->collective, (ferryDataType_t)call->type, bytes_of(call)};
+	bool message = call->collective == FERRY_SENDRECV;
+	if (!partner || split->asked.bytes < partner->meter.floor_bytes || (message && call->root == partner->rank))
+		return;
+	split->partner = partner;
+	bool works = ferry_partner_works(partner);
+	/* constant once it works */
+	split->carrier = works && partner->peers && !ferry_collective_reduces(call->collective) ? FERRY_CARRIER_PEER
+	                                                                                          : FERRY_CARRIER_HOST;
+	split->whole = !is_divided(call, split);
+	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, propose, split)
+	                      : ferry_partner_take(partner, propose, split, &split->n);
+	divide(call, split);
+	split->lost = split->ferrys && !works;
+}
+
+/* ---- Ferry's part ---- */
+
+/* Where blocks are one after the other they are one's or the other's whole, so a part begins where the buffer does. */
+static ferryResult_t ask(const struct ferry_nccl_call *c, uint64_t count, ferryRedOp_t op, ferryComm_t comm)
+{
+	ferryDataType_t type = (ferryDataType_t)c->type;
+	ferryStream_t stream = (ferryStream_t)c->stream;
+	switch (c->collective) {
+	case FERRY_ALLREDUCE:
+		return ferryAllReduce(c->send, c->receive, count, type, op, comm, stream);
+	case FERRY_ALLGATHER:
+		return ferryAllGather(c->send, c->receive, count, type, comm, stream);
+	case FERRY_REDUCESCATTER:
+		return ferryReduceScatter(c->send, c->receive, count, type, op, comm, stream);
+	case FERRY_BROADCAST:
+		return ferryBroadcast(c->send, c->receive, count, type, c->root, comm, stream);
+	case FERRY_REDUCE_TO_ROOT:
+		return ferryReduce(c->send, c->receive, count, type, op, c->root, comm, stream);
+	case FERRY_ALLTOALL:
+		return ferryAllToAll(c->send, c->receive, count, type, comm, stream);
+	case FERRY_GATHER:
+		return ferryGather(c->send, c->receive, count, type, c->root, comm, stream);
+	case FERRY_SCATTER:
+		return ferryScatter(c->send, c->receive, count, type, c->root, comm, stream);
+	case FERRY_SENDRECV:
+		return c->sends ? ferrySend(c->send, count, type, c->root, comm, stream)
+		                : ferryRecv(c->receive, count, type, c->root, comm, stream);
+	default:
+		return ferryInvalidArgument;
+	}
+}
+
+ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	ferryComm_t comm = split->partner->comm;
+	struct ferry_nccl_redop made;
+	ferryRedOp_t op = (ferryRedOp_t)call->op;
+	if (call->op < ncclNumOps)
+		return ask(call, split->ferrys, op, comm);
+	if (!ferry_nccl_redop_find(call->comm, call->op, &made))
+		return ferryInvalidArgument;
+	bool on_device = made.residence == ncclScalarDevice;
+	ferryResult_t result =
+	        ferryRedOpCreatePreMulSum(&op, on_device ? made.device_scalar : made.scalar, (ferryDataType_t)made.type,
+	                                  on_device ? ferryScalarDevice : ferryScalarHostImmediate, comm);
+	if (result)
+		return result;
+	result = ask(call, split->ferrys, op, comm);
+	ferryRedOpDestroy(op, comm); /* the group keeps what it needs of it */
+	return result;
+}
+
+struct ferry_nccl_call ferry_split_rest(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	struct ferry_nccl_call rest = *call;
+	size_t skipped = split->ferrys * ferry_type_size((ferryDataType_t)call->type);
+	rest.count = split->nccls;
+	if (skipped && rest.send)
+		rest.send = (const char *)rest.send + skipped;
+	if (skipped && rest.receive)
+		rest.receive = (char *)rest.receive + skipped;
+	return rest;
+}

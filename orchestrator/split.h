@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What Ferry and NCCL have of a call: decided as all ranks have agreed (partner.h), and Ferry's part of it made. A part
+ * is a range of the user's buffers at its exact offset: AllReduce, Broadcast and Reduce are divided; the others, whose
+ * blocks NCCL has in one piece, and messages, are one's or the other's. Of the thread that makes the call.
+ */
+#ifndef FERRY_ORCHESTRATOR_SPLIT_H
+#define FERRY_ORCHESTRATOR_SPLIT_H
+
+#include "orchestrator/call.h"
+#include "orchestrator/partner.h"
+
+struct ferry_split {
+	struct ferry_partner *partner; /* NULL: NCCL has all, and nobody is asked */
+	struct ferry_balancer_call asked;
+	enum ferry_carrier carrier;
+	uint32_t word;
+	bool whole, measure;
+	uint64_t n;                 /* its number */
+	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first */
+	struct ferry_sample *sample; /* NULL: it is not measured */
+	bool lost;                  /* Ferry could not begin its part */
+};
+
+/** Decides. Takes the call's number with all ranks; so once for each call, in the program's order. */
+void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *split);
+
+/** Asks Ferry for its part, inside a group of Ferry's. */
+ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);
+
+/** The call as it is left for NCCL. */
+struct ferry_nccl_call ferry_split_rest(const struct ferry_nccl_call *call, const struct ferry_split *split);
+
+#endif

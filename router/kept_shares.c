@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/kept_shares.h"
+
+#include <string.h>
+
+/* The latest ones of as many ranks. */
+static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *kept, uint32_t nranks, uint64_t before)
+{
+	const struct ferry_kept_setting *found = NULL;
+	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
+		const struct ferry_kept_setting *setting = &kept->settings[i];
+		if (setting->signature && setting->nranks == nranks && setting->used < before &&
+		    (!found || setting->used > found->used))
+			found = setting;
+	}
+	return found;
+}
+
+void ferry_kept_shares_give(const struct ferry_kept_shares *kept, const struct ferry_arena *arena)
+{
+	uint64_t before = UINT64_MAX;
+	for (int i = 0; i < FERRY_SHARE_KEPT && !arena->domain; i++) {
+		const struct ferry_kept_setting *setting = next_of(kept, arena->nranks, before);
+		if (!setting)
+			return;
+		before = setting->used;
+		for (uint32_t j = 0; j < setting->ncourses; j++)
+			ferry_share_course_write(&arena->shares->kept[i][j], &setting->courses[j]);
+		atomic_store_explicit(&arena->shares->kept_signatures[i], setting->signature, memory_order_relaxed);
+	}
+}
+
+/* The one of that name, else the one that was used least lately. */
+static struct ferry_kept_setting *place_for(struct ferry_kept_shares *kept, uint64_t signature, uint32_t nranks)
+{
+	struct ferry_kept_setting *oldest = &kept->settings[0];
+	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
+		struct ferry_kept_setting *setting = &kept->settings[i];
+		if (setting->signature == signature && setting->nranks == nranks)
+			return setting;
+		oldest = setting->used < oldest->used ? setting : oldest;
+	}
+	*oldest = (struct ferry_kept_setting){.signature = signature, .nranks = nranks};
+	return oldest;
+}
+
+static struct ferry_share_course *course_in(struct ferry_kept_setting *setting, const struct ferry_share_course *like)
+{
+	for (uint32_t i = 0; i < setting->ncourses; i++)
+		if (setting->courses[i].collective == like->collective && setting->courses[i].type == like->type)
+			return &setting->courses[i];
+	return setting->ncourses < FERRY_SHARE_COURSES ? &setting->courses[setting->ncourses++] : NULL;
+}
+
+void ferry_kept_shares_take(struct ferry_kept_shares *kept, const struct ferry_arena *arena)
+{
+	struct ferry_share_course course, *place;
+	if (arena->domain)
+		return;
+	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
+	struct ferry_kept_setting *setting = NULL;
+	for (int i = 0; i < FERRY_SHARE_COURSES && signature; i++) {
+		if (!ferry_share_course_read(&arena->shares->courses[i], &course))
+			continue;
+		setting = setting ? setting : place_for(kept, signature, arena->nranks);
+		if ((place = course_in(setting, &course)))
+			*place = course;
+	}
+	if (setting)
+		setting->used = ++kept->clock;
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Promises of communicators: Ferry knows each by every way in which it is made, and forgets it when it ends. */
+#include "tests/nccl/ranks.h"
+
+#include <sched.h>
+
+/* Whether Ferry knows it, as rank `rank` of `nranks`; its key. */
+static struct ferry_nccl_key known(ncclComm_t handle, int rank, int nranks, bool has_key)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	HOLDS(comm);
+	HOLDS(ferry_nccl_comm_learn(comm));
+	EQUAL(comm->rank, rank);
+	EQUAL(comm->nranks, nranks);
+	EQUAL(comm->has_key, has_key);
+	struct ferry_nccl_key key = comm->key;
+	ferry_nccl_comm_release(comm);
+	return key;
+}
+
+static bool same(struct ferry_nccl_key a, struct ferry_nccl_key b)
+{
+	return !memcmp(&a, &b, sizeof a);
+}
+
+static void one_key_for_all(struct rank *ranks)
+{
+	for (int i = 1; i < RANKS; i++)
+		HOLDS(same(ranks[0].key, ranks[i].key));
+}
+
+/* Another thread may be given the same handle at once, so it is this entry that is looked at. */
+static void end(ncclComm_t handle, ncclResult_t (*function)(ncclComm_t handle))
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	HOLDS(comm && atomic_load(&comm->handle) == handle);
+	NCCL(function(handle));
+	HOLDS(!atomic_load(&comm->handle));
+	ferry_nccl_comm_release(comm);
+}
+
+static void destroy(ncclComm_t handle)
+{
+	end(handle, ncclCommDestroy);
+}
+
+static void init_rank(struct rank *r)
+{
+	ncclConfig_t config = {sizeof config, 0, 0};
+	ncclUniqueId ids[2] = {r->id, {"another"}};
+	struct ferry_nccl_key keys[3];
+	ranks_init(r);
+	keys[0] = r->key = known(r->comm, r->rank, RANKS, true);
+	destroy(r->comm);
+	NCCL(ncclCommInitRankConfig(&r->comm, RANKS, r->id, r->rank, &config));
+	keys[1] = known(r->comm, r->rank, RANKS, true);
+	destroy(r->comm);
+	NCCL(ncclCommInitRankScalable(&r->comm, RANKS, r->rank, 2, ids, NULL));
+	keys[2] = known(r->comm, r->rank, RANKS, true);
+	destroy(r->comm);
+	HOLDS(same(keys[0], keys[1]) && !same(keys[0], keys[2]));
+}
+
+static void ranks_that_share_an_id_share_a_key(void **state)
+{
+	(void)state;
+	struct rank *ranks = ranks_run(init_rank);
+	one_key_for_all(ranks);
+	struct rank *others = ranks_run(init_rank);
+	HOLDS(!same(ranks[0].key, others[0].key));
+	free(ranks);
+	free(others);
+}
+
+static void all_of_one_process_share_a_key_of_their_own(void **state)
+{
+	(void)state;
+	ncclComm_t comms[2][RANKS];
+	static const int devices[RANKS] = {2, 0, 1};
+	struct ferry_nccl_key keys[2];
+	for (int again = 0; again < 2; again++) {
+		NCCL(ncclCommInitAll(comms[again], RANKS, devices));
+		for (int i = 0; i < RANKS; i++) {
+			struct ferry_nccl_key key = known(comms[again][i], i, RANKS, true);
+			HOLDS(!i || same(key, keys[again]));
+			keys[again] = key;
+			struct ferry_nccl_comm *comm = ferry_nccl_comm_take(comms[again][i]);
+			EQUAL(comm->device, devices[i]);
+			ferry_nccl_comm_release(comm);
+		}
+	}
+	HOLDS(!same(keys[0], keys[1]));
+	for (int i = 0; i < 2 * RANKS; i++)
+		destroy(comms[i / RANKS][i % RANKS]);
+}
+
+static void one_thread_inits_all_ranks_in_a_group(void **state)
+{
+	(void)state;
+	ncclComm_t comms[RANKS];
+	ncclUniqueId id;
+	NCCL(ncclGetUniqueId(&id));
+	NCCL(ncclGroupStart());
+	for (int i = 0; i < RANKS; i++)
+		NCCL(ncclCommInitRank(&comms[i], RANKS, id, i));
+	NCCL(ncclGroupEnd());
+	for (int i = 0; i < RANKS; i++) {
+		known(comms[i], i, RANKS, true);
+		destroy(comms[i]);
+	}
+}
+
+static void split(struct rank *r)
+{
+	ncclComm_t children[3];
+	struct ferry_nccl_key keys[3];
+	ranks_init(r);
+	for (int i = 0; i < 2; i++) {
+		NCCL(ncclCommSplit(r->comm, 7, RANKS - r->rank, &children[i], NULL)); /* in reverse */
+		keys[i] = known(children[i], RANKS - 1 - r->rank, RANKS, true);
+		NCCL(all_reduce(r, children[i]));
+		EQUAL(calls_seen(children[i]), 1);
+	}
+	HOLDS(!same(keys[0], keys[1]));
+	NCCL(ncclCommSplit(r->comm, r->rank ? 1 : -1, 0, &children[2], NULL));
+	if (r->rank)
+		known(children[2], r->rank - 1, RANKS - 1, true);
+	else
+		HOLDS(!children[2]);
+	for (int i = 0; i < 3 - !r->rank; i++)
+		destroy(children[i]);
+	r->key = keys[1];
+	destroy(r->comm);
+}
+
+static void communicators_out_of_one_have_keys_of_their_own(void **state)
+{
+	(void)state;
+	struct rank *ranks = ranks_run(split);
+	one_key_for_all(ranks);
+	free(ranks);
+}
+
+static void split_in_group(struct rank *r)
+{
+	ncclComm_t child = NULL, none = NULL;
+	ranks_init(r);
+	NCCL(ncclGroupStart());
+	NCCL(ncclCommSplit(r->comm, 0, 0, &child, NULL));
+	HOLDS(!child);
+	NCCL(ncclGroupEnd());
+	known(child, r->rank, RANKS, true);
+	destroy(child);
+	NCCL(ncclGroupStart());
+	NCCL(ncclCommSplit(r->comm, -1, 0, &none, NULL));
+	NCCL(ncclGroupEnd());
+	HOLDS(!none);
+	destroy(r->comm);
+}
+
+static void a_split_in_a_group_is_known_at_its_end(void **state)
+{
+	(void)state;
+	free(ranks_run(split_in_group));
+}
+
+static void split_late(struct rank *r)
+{
+	ncclComm_t *child = malloc(sizeof *child), handle;
+	ncclResult_t error = ncclInProgress;
+	ranks_init(r);
+	EQUAL(ncclCommSplit(r->comm, 0, 0, child, NULL), ncclInProgress);
+	NCCL(ncclCommGetAsyncError(r->comm, &error));
+	EQUAL(error, ncclInProgress);
+	NCCL(ncclCommGetAsyncError(r->comm, &error));
+	EQUAL(error, ncclSuccess);
+	handle = *child;
+	known(handle, r->rank, RANKS, true);
+	free(child); /* nobody looks there any more */
+	NCCL(ncclCommGetAsyncError(r->comm, &error));
+	destroy(handle);
+	destroy(r->comm);
+}
+
+static void a_split_that_does_not_block_is_known_when_it_is_ready(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_SPLIT_LATE", "1", 1);
+	free(ranks_run(split_late));
+	unsetenv("FAKE_NCCL_SPLIT_LATE");
+}
+
+struct nonblocking {
+	ncclConfig_t head;
+	int blocking;
+};
+
+static void init_nonblocking(struct rank *r)
+{
+	struct nonblocking config = {{sizeof config, 0, 0}, 0};
+	ncclResult_t error = ncclInProgress;
+	EQUAL(ncclCommInitRankConfig(&r->comm, RANKS, r->id, r->rank, &config.head), ncclInProgress);
+	HOLDS(calls_seen(r->comm) == 0);
+	while (error == ncclInProgress) {
+		NCCL(ncclCommGetAsyncError(r->comm, &error));
+		sched_yield();
+	}
+	known(r->comm, r->rank, RANKS, true);
+	NCCL(all_reduce(r, r->comm));
+	EQUAL(calls_seen(r->comm), 1);
+	destroy(r->comm);
+}
+
+static void a_communicator_that_does_not_block_is_known_at_once(void **state)
+{
+	(void)state;
+	free(ranks_run(init_nonblocking));
+}
+
+/* Rank 2 has failed, as far as the others know. */
+static void shrink(struct rank *r)
+{
+	int gone[1] = {2};
+	ncclComm_t child;
+	ranks_init(r);
+	if (r->rank < 2) {
+		NCCL(ncclCommShrink(r->comm, gone, 1, &child, NULL, r->rank & 1));
+		r->key = known(child, r->rank, RANKS - 1, true);
+		NCCL(all_reduce(r, child));
+		EQUAL(calls_seen(child), 1);
+		destroy(child);
+		NCCL(ncclSend(r->input, 0, ncclFloat32, 2, r->comm, NULL));
+		EQUAL(calls_seen(r->comm), !r->rank); /* shrinking with ncclShrinkAbort ends the parent */
+	}
+	destroy(r->comm);
+}
+
+static void what_shrinking_leaves_has_a_key_of_its_own(void **state)
+{
+	(void)state;
+	struct rank *ranks = ranks_run(shrink);
+	HOLDS(same(ranks[0].key, ranks[1].key));
+	free(ranks);
+}
+
+static void grow(struct rank *r)
+{
+	ncclComm_t grown;
+	NCCL(ncclCommGrow(NULL, RANKS, &r->id, r->rank, &grown, NULL));
+	known(grown, r->rank, RANKS, false);
+	destroy(grown);
+}
+
+static void grown_communicators_are_known_and_have_no_key(void **state)
+{
+	(void)state;
+	free(ranks_run(grow));
+}
+
+static void states(struct rank *r)
+{
+	ranks_init(r);
+	NCCL(all_reduce(r, r->comm));
+	NCCL(ncclCommSuspend(r->comm, 1));
+	NCCL(all_reduce(r, r->comm));
+	EQUAL(calls_seen(r->comm), 1);
+	NCCL(ncclCommResume(r->comm));
+	NCCL(all_reduce(r, r->comm));
+	EQUAL(calls_seen(r->comm), 2);
+	NCCL(ncclCommRevoke(r->comm, 0));
+	NCCL(all_reduce(r, r->comm));
+	NCCL(ncclCommFinalize(r->comm));
+	NCCL(all_reduce(r, r->comm));
+	EQUAL(calls_seen(r->comm), 2);
+	end(r->comm, ncclCommAbort);
+}
+
+static void suspended_revoked_and_finalized_ones_are_nccls_alone(void **state)
+{
+	(void)state;
+	free(ranks_run(states));
+}
+
+static void policy_zero(struct rank *r)
+{
+	struct {
+		ncclConfig_t head;
+		int first[4];
+		const char *net;
+		int second[2];
+		const char *name;
+		int third[2];
+	} config = {.head = {sizeof config, 0, 0}, .first = {1}, .third = {0, NCCL_CTA_POLICY_ZERO}};
+	ncclComm_t heir;
+	NCCL(ncclCommInitRankConfig(&r->comm, RANKS, r->id, r->rank, &config.head));
+	NCCL(all_reduce(r, r->comm));
+	EQUAL(calls_seen(r->comm), 0);
+	NCCL(ncclCommSplit(r->comm, 0, 0, &heir, NULL));
+	NCCL(all_reduce(r, heir));
+	EQUAL(calls_seen(heir), 0);
+	destroy(heir);
+	destroy(r->comm);
+}
+
+static void communicators_for_copy_engines_are_nccls_alone(void **state)
+{
+	(void)state;
+	free(ranks_run(policy_zero));
+}
+
+#define THREADS 4
+#define ROUNDS 200
+
+static _Atomic int stop;
+static _Atomic(ncclComm_t) shown[THREADS];
+
+/* Looks up what others make and end all the time: what it gets is whole, or nothing. */
+static void *look_up(void *context)
+{
+	(void)context;
+	while (!atomic_load(&stop))
+		for (int i = 0; i < THREADS; i++) {
+			struct ferry_nccl_comm *comm = ferry_nccl_comm_take(atomic_load(&shown[i]));
+			if (comm && comm->key.words[0] != ~comm->key.words[1])
+				abort();
+			ferry_nccl_comm_release(comm);
+		}
+	return NULL;
+}
+
+/* Handles of its own, used again and again. */
+static void *make_and_end(void *context)
+{
+	size_t thread = (size_t)context;
+	for (uint64_t i = 0; i < ROUNDS * 50; i++) {
+		struct ferry_nccl_birth birth = {.key = {{i, ~i}}, .has_key = true};
+		ncclComm_t handle = (ncclComm_t)(uintptr_t)(0x10000 + 16 * (THREADS * (i % 8) + thread));
+		ferry_nccl_comm_add(handle, &birth);
+		atomic_store(&shown[thread], handle);
+		if (i % 3)
+			ferry_nccl_comm_remove(handle); /* else the next one of the handle takes its place */
+	}
+	return NULL;
+}
+
+static void looking_up_takes_no_lock_and_finds_what_is_whole(void **state)
+{
+	(void)state;
+	pthread_t makers[THREADS], lookers[2];
+	for (int i = 0; i < 2; i++)
+		pthread_create(&lookers[i], NULL, look_up, NULL);
+	for (size_t i = 0; i < THREADS; i++)
+		pthread_create(&makers[i], NULL, make_and_end, (void *)i);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(makers[i], NULL);
+	atomic_store(&stop, 1);
+	for (int i = 0; i < 2; i++)
+		pthread_join(lookers[i], NULL);
+	for (uintptr_t i = 0; i < (uintptr_t)8 * THREADS; i++)
+		ferry_nccl_comm_remove((ncclComm_t)(0x10000 + 16 * i));
+}
+
+static void held(struct rank *r)
+{
+	ranks_init(r);
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(r->comm);
+	struct ferry_nccl_key key = comm->key;
+	destroy(r->comm);
+	HOLDS(same(key, comm->key)); /* the state is there until the last one lets go */
+	ferry_nccl_comm_release(comm);
+}
+
+static void what_is_looked_up_outlives_its_communicator(void **state)
+{
+	(void)state;
+	free(ranks_run(held));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(ranks_that_share_an_id_share_a_key),
+	        cmocka_unit_test(all_of_one_process_share_a_key_of_their_own),
+	        cmocka_unit_test(one_thread_inits_all_ranks_in_a_group),
+	        cmocka_unit_test(communicators_out_of_one_have_keys_of_their_own),
+	        cmocka_unit_test(a_split_in_a_group_is_known_at_its_end),
+	        cmocka_unit_test(a_split_that_does_not_block_is_known_when_it_is_ready),
+	        cmocka_unit_test(a_communicator_that_does_not_block_is_known_at_once),
+	        cmocka_unit_test(what_shrinking_leaves_has_a_key_of_its_own),
+	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
+	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
+	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
+	        cmocka_unit_test(looking_up_takes_no_lock_and_finds_what_is_whole),
+	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
