@@ -16,12 +16,21 @@ bool ferry_clock_captures(cudaStream_t stream)
 	return driver && (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+/* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
 static bool record(void **event, cudaStream_t stream)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
-	if (!driver || (!*event && driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT)))
+	CUcontext of_stream, before;
+	if (!driver || driver->CtxGetCurrent(&before) || driver->StreamGetCtx((CUstream)stream, &of_stream))
 		return false;
-	return !driver->EventRecord((CUevent)*event, (CUstream)stream);
+	bool elsewhere = of_stream != before;
+	if (elsewhere && driver->CtxSetCurrent(of_stream))
+		return false;
+	bool recorded = (*event || !driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT)) &&
+	                !driver->EventRecord((CUevent)*event, (CUstream)stream);
+	if (elsewhere)
+		driver->CtxSetCurrent(before);
+	return recorded;
 }
 
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream)

@@ -108,24 +108,36 @@ static ncclResult_t as_nccl(ferryResult_t result)
 	return result <= ferryRemoteError ? (ncclResult_t)result : ncclSystemError;
 }
 
-/* A call that is measured, or the first of a group of messages; only one call's parts can be told apart in a stream. */
+/*
+ * Only one call's parts can be told apart in a stream: a communicator's single call in a group, or the first of its
+ * messages where those go one way.
+ */
+static bool may_measure(const struct launch *launch, int which)
+{
+	const struct ferry_split *split = &launch->splits[which];
+	bool messages = launch->calls[which].collective == FERRY_SENDRECV;
+	for (int i = 0; i < launch->n; i++) {
+		if (i == which || launch->splits[i].partner != split->partner)
+			continue;
+		if (i < which || !messages || launch->calls[i].collective != FERRY_SENDRECV ||
+		    launch->splits[i].word != split->word)
+			return false;
+	}
+	return !ferry_clock_captures(launch->calls[which].stream);
+}
+
 static void measure(struct launch *launch)
 {
-	struct ferry_split *split = &launch->splits[0];
-	struct ferry_partner *partner = split->partner;
-	bool messages = true;
-	for (int i = 1; i < launch->n; i++)
-		messages &= launch->calls[i].collective == FERRY_SENDRECV && launch->splits[i].partner == partner &&
-		            launch->splits[i].word == split->word;
-	if (!partner || split->lost || (launch->n > 1 && !(messages && launch->calls[0].collective == FERRY_SENDRECV)))
-		return;
-	if (!ferry_partner_is_ready(partner) || ferry_clock_captures(launch->calls[0].stream))
-		return;
-	pthread_mutex_lock(&partner->lock);
-	ferry_meter_look(&partner->meter, partner->comm);
-	split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->carrier, split->n);
-	pthread_mutex_unlock(&partner->lock);
-	launch->open.stamp = split->sample ? split->sample->stamp : 0;
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		struct ferry_partner *partner = split->partner;
+		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
+			continue;
+		pthread_mutex_lock(&partner->lock);
+		ferry_meter_look(&partner->meter, partner->comm);
+		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
+		pthread_mutex_unlock(&partner->lock);
+	}
 }
 
 /* Says which calls it has lost with that. */
@@ -143,26 +155,36 @@ static void give_up(struct launch *launch)
 static ferryResult_t begin_ferrys(struct launch *launch)
 {
 	ferryResult_t result = ferryGroupStart();
-	for (int i = 0; i < launch->n && !result; i++)
-		if (launch->splits[i].ferrys && !launch->splits[i].lost)
-			result = ferry_split_ask(&launch->calls[i], &launch->splits[i]);
+	for (int i = 0; i < launch->n && !result; i++) {
+		const struct ferry_split *split = &launch->splits[i];
+		if (!split->ferrys || split->lost)
+			continue;
+		ferry_group_stamp(split->sample ? split->sample->stamp : 0);
+		result = ferry_split_ask(&launch->calls[i], split);
+	}
 	ferryResult_t ended = ferry_group_end_open(&launch->open);
 	return result ? result : ended;
 }
 
 static ncclResult_t issue_rests(struct launch *launch)
 {
-	struct ferry_split *split = &launch->splits[0];
-	struct ferry_sample *sample = split->sample;
-	cudaStream_t stream = launch->calls[0].stream;
-	bool timed = sample && (!sample->nccl || ferry_clock_start(&sample->clock, stream));
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_sample *sample = launch->splits[i].sample;
+		if (sample)
+			sample->timed = !sample->nccl || ferry_clock_start(&sample->clock, launch->calls[i].stream);
+	}
 	ncclResult_t result = launch->nrests ? issue_all(launch->rests, launch->nrests) : ncclSuccess;
-	timed = timed && (!sample->nccl || ferry_clock_stop(&sample->clock, stream));
-	if (!sample)
-		return result;
-	pthread_mutex_lock(&split->partner->lock);
-	ferry_meter_arm(sample, timed && !result && !split->lost);
-	pthread_mutex_unlock(&split->partner->lock);
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		struct ferry_sample *sample = split->sample;
+		if (!sample)
+			continue;
+		bool timed = sample->timed && !result && !split->lost &&
+		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
+		pthread_mutex_lock(&split->partner->lock);
+		ferry_meter_arm(sample, timed);
+		pthread_mutex_unlock(&split->partner->lock);
+	}
 	return result;
 }
 

@@ -4,9 +4,11 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/submission.h"
+#include "orchestrator/key.h"
 #include "rank-lib/launch.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define WORTH_A_TRY 1.3  /* a carrier that is expected to take so many times as long has another chance */
 #define TRY_EVERY   256u /* calls of a size, of a carrier that was slower */
@@ -18,23 +20,41 @@
 
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
-	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
 	const char *given = ferry_env("FERRY_SHARES");
-	uint32_t named = 0;
 	memset(meter, 0, sizeof *meter);
-	ferryResult_t result = given ? ferry_shares_read(given, meter->pins, &named) : ferrySuccess;
-	if (!result)
-		result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, 256 << 10, &meter->floor_bytes);
-	meter->pinned = named & BIT(FERRY_CARRIER_NCCL);
-	rules.least_bytes = (double)meter->floor_bytes;
-	ferry_balancer_init(&meter->balancer, &rules);
+	meter->rules = ferry_balancer_default_rules();
+	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, 256 << 10, &meter->floor_bytes);
+	if (!result && given)
+		result = ferry_shares_pin(given, &meter->rules.pins);
+	meter->rules.pinned = given;
+	meter->rules.least_bytes = (double)meter->floor_bytes;
+	ferry_balancer_init(&meter->balancer, &meter->rules);
 	return result;
 }
 
 void ferry_meter_free(struct ferry_meter *meter)
 {
+	ferry_ledger_close(&meter->ledger);
 	for (int i = 0; i < FERRY_METER_SAMPLES; i++)
 		ferry_clock_free(&meter->samples[i].clock);
+}
+
+/* What makes paces differ from job to job: NCCL's settings. In any order. */
+static uint64_t settings(uint32_t nranks)
+{
+	uint64_t all = nranks;
+	for (char **at = environ; *at; at++) {
+		if (strncmp(*at, "NCCL_", 5))
+			continue;
+		struct ferry_nccl_key key = ferry_nccl_key(NULL, *at, strlen(*at));
+		all += key.words[0];
+	}
+	return all ? all : 1;
+}
+
+void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self)
+{
+	ferry_ledger_open(&meter->ledger, table, nranks, self, settings(nranks), &meter->rules);
 }
 
 static uint32_t all_of(enum ferry_carrier carrier)
@@ -47,12 +67,12 @@ static uint32_t all_of(enum ferry_carrier carrier)
 /* What is not NCCL's is the carrier's. */
 static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier carrier, bool whole)
 {
-	double nccl = meter->pins[FERRY_CARRIER_NCCL];
+	uint16_t nccl = meter->rules.pins.part[FERRY_CARRIER_NCCL];
 	struct ferry_shares shares = {.part = {0}};
 	if (whole)
-		nccl = nccl < 0.5 ? 0 : 1;
-	shares.part[FERRY_CARRIER_NCCL] = (uint16_t)(nccl * FERRY_SHARES_WHOLE + 0.5);
-	shares.part[carrier] = (uint16_t)(FERRY_SHARES_WHOLE - shares.part[FERRY_CARRIER_NCCL]);
+		nccl = 2 * nccl < FERRY_SHARES_WHOLE ? 0 : FERRY_SHARES_WHOLE;
+	shares.part[FERRY_CARRIER_NCCL] = nccl;
+	shares.part[carrier] = (uint16_t)(FERRY_SHARES_WHOLE - nccl);
 	return ferry_shares_pack(&shares);
 }
 
@@ -89,32 +109,24 @@ static uint32_t propose_whole(struct ferry_meter *meter, const struct ferry_bala
 }
 
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, uint64_t n)
+                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure)
 {
-	if (meter->pinned)
+	*measure = false;
+	if (meter->rules.pinned)
 		return pinned_word(meter, carrier, whole);
-	return whole ? propose_whole(meter, call, carrier, n) : ferry_balancer_propose(&meter->balancer, call, n);
-}
-
-static bool is_measured(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
-                        enum ferry_carrier carrier, uint64_t n)
-{
+	if (!whole)
+		return ferry_ledger_propose(&meter->ledger, call, n, measure);
+	uint32_t word = propose_whole(meter, call, carrier, n);
 	const struct ferry_balancer_line *line = ferry_balancer_line(&meter->balancer, call);
-	bool whole = word == FERRY_SHARES_NONE || word == all_of(carrier);
-	if (!line || meter->pinned)
-		return false;
-	int seen = line->traces[word == FERRY_SHARES_NONE ? FERRY_CARRIER_NCCL : carrier][0].count;
-	if (whole && (seen < SEEN_ENOUGH || ferry_balancer_picks(n, LOOK_EVERY)))
-		return true;
-	return !whole && ferry_balancer_measures(&meter->balancer, call, n);
+	int seen = line ? line->traces[word == FERRY_SHARES_NONE ? FERRY_CARRIER_NCCL : carrier][0].count : 0;
+	*measure = line && (seen < SEEN_ENOUGH || ferry_balancer_picks(n, LOOK_EVERY));
+	return word;
 }
 
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
-                                       enum ferry_carrier carrier, uint64_t n)
+                                       bool whole, uint64_t n)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	if (!is_measured(meter, call, word, carrier, n))
-		return NULL;
 	for (uint32_t i = 0; i < FERRY_METER_SAMPLES; i++) {
 		struct ferry_sample *sample = &meter->samples[i];
 		if (sample->taken)
@@ -125,6 +137,8 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 		                                .ferry = shares.part[FERRY_CARRIER_NCCL] < FERRY_SHARES_WHOLE,
 		                                .clock = sample->clock,
 		                                .call = *call,
+		                                .whole = whole,
+		                                .n = n,
 		                                .word = word,
 		                                .stamp = tag * FERRY_STAMPS + i};
 		return sample;
@@ -144,6 +158,14 @@ static enum ferry_carrier ferrys_carrier(uint32_t word)
 	return shares.part[FERRY_CARRIER_PEER] ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
 }
 
+static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
+{
+	if (sample->whole)
+		ferry_balancer_feed(&meter->balancer, &sample->call, sample->word, sample->us);
+	else
+		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
+}
+
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 {
 	for (int i = 0; i < FERRY_METER_SAMPLES; i++) {
@@ -158,7 +180,7 @@ void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 			sample->ferry = false;
 		}
 		if (!sample->nccl && !sample->ferry)
-			ferry_balancer_feed(&meter->balancer, &sample->call, sample->word, sample->us);
+			learn(meter, sample);
 		if ((!sample->nccl && !sample->ferry) || ++sample->age == OLD)
 			sample->taken = sample->armed = false;
 	}

@@ -11,42 +11,50 @@
 #define FERRY_ORCHESTRATOR_METER_H
 
 #include "ferry.h"
-#include "orchestrator/balance/balancer.h"
+#include "orchestrator/balance/ledger.h"
 #include "orchestrator/clock.h"
 
 #define FERRY_METER_SAMPLES 32
 
 struct ferry_sample {
-	bool taken, armed;       /* there is one; its call has been made */
+	bool taken, timed, armed; /* there is one; its call has a clock that runs; and has been made */
 	bool nccl, ferry;        /* which parts are not known yet */
 	struct ferry_clock clock;
 	struct ferry_balancer_call call;
+	bool whole;
+	uint64_t n;
 	uint32_t word, stamp, age;
 	double us[FERRY_NUM_CARRIERS];
 };
 
 struct ferry_meter {
-	struct ferry_balancer balancer;
-	bool pinned;
-	double pins[FERRY_NUM_CARRIERS]; /* FERRY_SHARES */
+	struct ferry_balancer_rules rules;
+	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
+	struct ferry_balancer balancer;  /* of what is one carrier's, whole: this rank's own */
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
 	uint32_t stamps;
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
 
-/** Errors: ferryInvalidArgument, of FERRY_SHARES and FERRY_SPLIT_FLOOR. */
+/** Reads FERRY_SHARES and FERRY_SPLIT_FLOOR. Errors: ferryInvalidArgument. */
 ferryResult_t ferry_meter_init(struct ferry_meter *meter);
+
+/** The ranks have met, and have this table. Before the first proposal. */
+void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self);
+
 void ferry_meter_free(struct ferry_meter *meter);
 
 /**
- * The word to propose for call n. carrier: what Ferry would carry its part by. whole: one of the two has all of it.
+ * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
+ * whole: one of the two has all of it.
  */
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, uint64_t n);
+                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure);
 
-/** A sample for a call of this word if it is to be measured, and there is room; else NULL. */
+/**
+ * A sample for a call of this word, if there is room; else NULL. */
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
-                                       enum ferry_carrier carrier, uint64_t n);
+                                       bool whole, uint64_t n);
 
 /** The call has been made; timed: its parts say what they take. Else the sample is given back. */
 void ferry_meter_arm(struct ferry_sample *sample, bool timed);

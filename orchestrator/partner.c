@@ -44,11 +44,13 @@ static void *make(void *argument)
 	}
 	if (result) {
 		if (!atomic_load_explicit(&partner->abandoned, memory_order_relaxed))
-			ferry_log(FERRY_LOG_INFO, "NCCL goes on alone with communicator %016jx: %s",
+			ferry_log(FERRY_LOG_INFO, "communicator %016jx stays NCCL's alone: %s",
 			          (uintmax_t)partner->key.words[0], ferry_last_message());
 		atomic_store_explicit(&partner->state, FERRY_PARTNER_NONE, memory_order_release);
 		return NULL;
 	}
+	ferry_meter_open(&partner->meter, partner->comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
+	                 (uint32_t)partner->rank);
 	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 	if (!partner->rank)
 		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s",
@@ -91,7 +93,7 @@ struct ferry_partner *ferry_partner_new(const struct ferry_nccl_key *key, int ra
 	partner->device = device;
 	pthread_mutex_init(&partner->lock, NULL);
 	if (ferry_meter_init(&partner->meter)) {
-		ferry_log(FERRY_LOG_WARN, "NCCL goes on alone: %s", ferry_last_message());
+		ferry_log(FERRY_LOG_WARN, "communicators stay NCCL's alone: %s", ferry_last_message());
 		partner_free(partner);
 		return NULL;
 	}
@@ -187,7 +189,7 @@ static void withdraw(struct ferry_partner *partner, const char *why)
 		return;
 	partner->failed = true;
 	ferry_seal_withdraw(&partner->seal);
-	ferry_log(FERRY_LOG_WARN, "NCCL goes on alone with communicator %016jx, rank %d of %d: %s",
+	ferry_log(FERRY_LOG_WARN, "communicator %016jx is NCCL's alone from now on, rank %d of %d: %s",
 	          (uintmax_t)partner->key.words[0], partner->rank, partner->nranks, why);
 }
 

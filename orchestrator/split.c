@@ -7,16 +7,11 @@
 
 /* ---- what is agreed ---- */
 
-struct proposal {
-	struct ferry_split *split;
-	bool whole;
-};
-
 static uint32_t propose(void *argument, uint64_t n)
 {
-	const struct proposal *proposal = argument;
-	struct ferry_split *split = proposal->split;
-	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, proposal->whole, n);
+	struct ferry_split *split = argument;
+	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, split->whole, n,
+	                           &split->measure);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -61,9 +56,9 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	/* constant once it works */
 	split->carrier = works && partner->peers && !ferry_collective_reduces(call->collective) ? FERRY_CARRIER_PEER
 	                                                                                          : FERRY_CARRIER_HOST;
-	struct proposal proposal = {split, !is_divided(call, split)};
-	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, propose, &proposal)
-	                      : ferry_partner_take(partner, propose, &proposal, &split->n);
+	split->whole = !is_divided(call, split);
+	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, propose, split)
+	                      : ferry_partner_take(partner, propose, split, &split->n);
 	divide(call, split);
 	split->lost = split->ferrys && !works;
 }

@@ -15,6 +15,7 @@ struct ferry_split {
 	struct ferry_balancer_call asked;
 	enum ferry_carrier carrier;
 	uint32_t word;
+	bool whole, measure;
 	uint64_t n;                 /* its number */
 	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first */
 	struct ferry_sample *sample; /* NULL: it is not measured */

@@ -25,6 +25,7 @@ static _Thread_local struct {
 	char message[FERRY_MESSAGE_BYTES];
 	struct kept *kept;
 	uint32_t nkept, capacity;
+	uint32_t stamp; /* of the next one */
 } group;
 
 static ferryResult_t copy_counts(struct kept *kept)
@@ -61,6 +62,8 @@ static ferryResult_t keep(const struct ferry_request *request)
 	struct kept *kept = &group.kept[group.nkept];
 	*kept = (struct kept){.request = *request};
 	kept->request.kept = true;
+	kept->request.stamp = group.stamp;
+	group.stamp = 0;
 	kept->request.factor = ferry_request_factor(request, &request->comm->redops);
 	if (request->program) {
 		kept->program = strdup(request->program);
@@ -114,7 +117,7 @@ static ferryResult_t launch(struct ferry_request *requests, uint32_t count, stru
 		return messages ? ferry_launch_pairs(requests, count) : ferry_launch(requests);
 	struct ferry_open_call *call = &open->calls[open->ncalls];
 	call->slot = find_slot(open, &requests[0]);
-	call->stamp = open->ncalls ? 0 : open->stamp;
+	call->stamp = requests[0].stamp;
 	call->asked = requests[0].stream;
 	requests[0].open = call;
 	open->ncalls++;
@@ -146,6 +149,11 @@ ferryResult_t ferryGroupStart(void)
 	if (!group.depth++)
 		group.error = ferrySuccess;
 	return ferrySuccess;
+}
+
+void ferry_group_stamp(uint32_t stamp)
+{
+	group.stamp = stamp;
 }
 
 static ferryResult_t launch_all(struct ferry_open_group *open)

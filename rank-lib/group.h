@@ -18,8 +18,10 @@ bool ferry_group_keep(const struct ferry_request *request, ferryResult_t *result
 struct ferry_open_group {
 	struct ferry_open_call *calls; /* NULL: none */
 	uint32_t ncalls;
-	uint32_t stamp; /* 0, or the first call's; from the caller (open_call.h) */
 };
+
+/** The thread's next call that a group keeps has this stamp, if the group is ended open (open_call.h). */
+void ferry_group_stamp(uint32_t stamp);
 
 /**
  * Ends the group as ferryGroupEnd does, but leaves all its calls open: what the caller puts into their streams until

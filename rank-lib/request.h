@@ -27,6 +27,7 @@ struct ferry_request {
 	ferryStream_t stream;
 	enum ferry_direction direction; /* SENDRECV: FERRY_UP sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
+	uint32_t stamp;                 /* of an open call (open_call.h) */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;

@@ -36,6 +36,7 @@ file(RENAME ${WORK}/first ${WORK}/prefix)
 set(prefix ${WORK}/prefix)
 foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDIR}/pkgconfig/ferry.pc
         ${LIBDIR}/cmake/Ferry/FerryConfig.cmake ${LIBDIR}/cmake/Ferry/FerryConfigVersion.cmake
+        ${LIBDIR}/libferry-nccl.so ${LIBDIR}/ferry/nccl/libnccl.so.2
         ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7 share/bash-completion/completions/ferryrun)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "${file} is not installed")
@@ -126,6 +127,13 @@ expect("${output}" "^${sum}$" "in_process, built with find_package")
 unset(ENV{FERRY_ROUTER})
 run(${prefix}/${BINDIR}/ferryrun -n 2 --fork -- ${WORK}/allreduce)
 expect("${output}" "^we are 2\nwe are 2\n$" "ferryrun -n 2 --fork -- allreduce")
+
+# And the library with NCCL's names, which has its two ways in.
+if(NOT SANITIZE)
+  run(${prefix}/${BINDIR}/ferryrun --nccl -- sh -c "readlink -f $VLLM_NCCL_SO_PATH && echo $LD_PRELOAD")
+  file(REAL_PATH ${prefix}/${LIBDIR}/libferry-nccl.so library)
+  expect("${output}" "^${library}\n${library}\n$" "ferryrun --nccl")
+endif()
 
 # The README prints the example that has just run.
 file(READ ${SOURCE}/README.md readme)

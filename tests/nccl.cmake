@@ -36,6 +36,13 @@ foreach(suite groups communicators)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
+ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
+
+# The double by itself, in streams of that of the driver.
+if(TARGET cuda-fake)
+  ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+endif()
+
 # The table and NCCL's header, where there is one.
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   add_library(nccl_header OBJECT nccl/prototypes.c nccl/values.c)
@@ -44,19 +51,21 @@ if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
   ferry_test(nccl_values FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_header> LIBRARIES ferry_names LABELS api)
 endif()
 
-# Programs that get the library in all the ways there are.
-add_executable(nccl_linker nccl/program.c)
-target_compile_definitions(nccl_linker PRIVATE PROGRAM_LINKS)
-target_link_libraries(nccl_linker PRIVATE ferry_flags fake_nccl_now Threads::Threads)
-add_executable(nccl_opener nccl/program.c)
-target_link_libraries(nccl_opener PRIVATE ferry_flags Threads::Threads ${CMAKE_DL_LIBS})
-add_executable(nccl_ways nccl/nccl_ways.c)
-target_compile_definitions(nccl_ways PRIVATE NOW="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_now"
-  OLD="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_old")
-target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
-add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
-  ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>)
-set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
+# Programs that get the library in all the ways there are. A sanitizer's own would have to be preloaded before it.
+if(NOT FERRY_SANITIZE)
+  add_executable(nccl_linker nccl/program.c)
+  target_compile_definitions(nccl_linker PRIVATE PROGRAM_LINKS)
+  target_link_libraries(nccl_linker PRIVATE ferry_flags fake_nccl_now Threads::Threads)
+  add_executable(nccl_opener nccl/program.c)
+  target_link_libraries(nccl_opener PRIVATE ferry_flags Threads::Threads ${CMAKE_DL_LIBS})
+  add_executable(nccl_ways nccl/nccl_ways.c)
+  target_compile_definitions(nccl_ways PRIVATE NOW="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_now"
+    OLD="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_old")
+  target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
+    ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>)
+  set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
+endif()
 
 # The table and a real libnccl, where there is one.
 find_library(NCCL_LIBRARY libnccl.so.2 HINTS ${NCCL_INCLUDE_DIR}/../lib ${CUDA_INCLUDE_DIR}/../lib
@@ -65,4 +74,11 @@ if(NCCL_LIBRARY)
   add_test(NAME nccl_names_are_those_that_a_real_one_exports
     COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-nccl-names ${NCCL_LIBRARY})
   set_tests_properties(nccl_names_are_those_that_a_real_one_exports PROPERTIES TIMEOUT 120 LABELS api)
+endif()
+
+# Shared between the two doubles.
+if(CUDA_INCLUDE_DIR)
+  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
 endif()

@@ -17,6 +17,12 @@ __attribute__((visibility("default"))) void fake_nccl_call_itself(int on)
 	atomic_store(&calls_itself, on);
 }
 
+/* One that is gone, or was never filled, has not NCCL's magic. */
+static bool is_config(const ncclCollConfig_t *config)
+{
+	return !config || config->magic == 0xcafebeef;
+}
+
 #define MAKE(kind, ...)                                                                                                \
 	fake_group_op(&(struct fake_op){                                                                               \
 	        .collective = (kind), .count = count, .type = type, .comm = comm, .stream = stream, __VA_ARGS__})
@@ -30,8 +36,7 @@ __attribute__((visibility("default"))) void fake_nccl_call_itself(int on)
 	ncclResult_t fake_nccl_act_##name##Config(__VA_ARGS__, ncclComm_t comm, cudaStream_t stream,                   \
 	                                          const ncclCollConfig_t *config)                                      \
 	{                                                                                                              \
-		(void)config;                                                                                          \
-		return MAKE parameters;                                                                                \
+		return is_config(config) ? MAKE parameters : ncclInvalidArgument;                                      \
 	}
 
 TWINS(AllGather, (FERRY_ALLGATHER, .send = send, .receive = receive), const void *send, void *receive, size_t count,
@@ -53,8 +58,8 @@ ncclResult_t fake_nccl_act_AllReduceConfig(const void *send, void *receive, size
                                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
                                            const ncclCollConfig_t *config)
 {
-	(void)config;
-	return MAKE(FERRY_ALLREDUCE, .send = send, .receive = receive, .op = op);
+	return is_config(config) ? MAKE(FERRY_ALLREDUCE, .send = send, .receive = receive, .op = op)
+	                         : ncclInvalidArgument;
 }
 
 ncclResult_t fake_nccl_act_AllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,

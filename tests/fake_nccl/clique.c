@@ -65,7 +65,7 @@ bool clique_join(struct clique *clique, int nranks)
 	pthread_cond_broadcast(&clique->moved);
 	while (clique->joined < nranks && !clique->dead)
 		pthread_cond_wait(&clique->moved, &clique->lock);
-	bool fine = !clique->dead;
+	bool fine = clique->joined >= nranks;
 	pthread_mutex_unlock(&clique->lock);
 	return fine;
 }
@@ -81,7 +81,7 @@ bool clique_meet(struct clique *clique)
 	}
 	while (clique->meetings == meeting && !clique->dead)
 		pthread_cond_wait(&clique->moved, &clique->lock);
-	bool fine = !clique->dead;
+	bool fine = clique->meetings != meeting;
 	pthread_mutex_unlock(&clique->lock);
 	return fine;
 }

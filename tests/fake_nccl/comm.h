@@ -59,6 +59,9 @@ void fake_transfer(const struct fake_op *ops, int n);
 /** Puts function(argument) into the stream; false: the process has no such streams, so the caller has to run it. */
 bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argument);
 
+/** The device that is current in this thread. */
+int fake_stream_device(void);
+
 /** Where this process reaches what is at an address of its device. */
 void *fake_stream_reach(const void *address);
 

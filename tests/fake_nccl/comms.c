@@ -10,7 +10,7 @@
 #define VERSION 23203
 #define SHRUNK 1000000 /* the color of who stays */
 
-static _Thread_local int next_device;
+static _Thread_local int next_device = -1; /* -1: the one that is current */
 
 ncclResult_t fake_nccl_act_GetVersion(int *version)
 {
@@ -109,7 +109,8 @@ ncclResult_t fake_nccl_act_CommInitRankConfig(ncclComm_t *comm, int nranks, nccl
 {
 	if (!comm || nranks < 1 || nranks > CLIQUE_RANKS || rank < 0 || rank >= nranks)
 		return ncclInvalidArgument;
-	*comm = new_comm(id.internal, nranks, rank, next_device, blocks(config));
+	int device = next_device < 0 ? fake_stream_device() : next_device;
+	*comm = new_comm(id.internal, nranks, rank, device, blocks(config));
 	return *comm ? join(*comm) : ncclInvalidArgument;
 }
 
@@ -133,7 +134,7 @@ ncclResult_t fake_nccl_act_CommInitAll(ncclComm_t *comms, int ndevices, const in
 		next_device = devices ? devices[i] : i;
 		result = fake_nccl_act_CommInitRankConfig(&comms[i], ndevices, id, i, NULL);
 	}
-	next_device = 0;
+	next_device = -1;
 	ncclResult_t ended = fake_nccl_act_GroupEnd();
 	return result ? result : ended;
 }

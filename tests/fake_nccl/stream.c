@@ -6,6 +6,7 @@
 
 extern int fake_cuda_launch(void *stream, void (*kernel)(void *), void *argument) __attribute__((weak));
 extern void *fake_cuda_reach(unsigned long long address) __attribute__((weak));
+extern int cuCtxGetDevice(int *device) __attribute__((weak));
 extern int ferryLaunchHostFunc(void *stream, void (*function)(void *), void *argument) __attribute__((weak));
 
 bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argument)
@@ -21,4 +22,10 @@ void *fake_stream_reach(const void *address)
 {
 	void *here = fake_cuda_reach && address ? fake_cuda_reach((uintptr_t)address) : NULL;
 	return here ? here : (void *)(uintptr_t)address;
+}
+
+int fake_stream_device(void)
+{
+	int device = 0;
+	return cuCtxGetDevice && !cuCtxGetDevice(&device) ? device : 0;
 }

@@ -10,7 +10,7 @@ static void every_collective(struct rank *r)
 	ranks_init(r);
 	size_t n = COUNT;
 	float *in = r->input, *out = r->output;
-	ncclCollConfig_t none = {.size = 0}; /* an algorithm may be named in one: it is handed on */
+	ncclCollConfig_t none = {.size = 0, .magic = 0xcafebeef}; /* of an unknown version: it is handed on */
 	NCCL(all_reduce(r, r->comm));
 	HOLDS(out[0] == SUM && out[n - 1] == SUM);
 	NCCL(ncclAllReduceConfig(in, out, n, ncclFloat32, ncclMax, r->comm, NULL, &none));
@@ -224,6 +224,7 @@ static void configurations(struct rank *r)
 		uint64_t tag;
 	} *config = calloc(1, sizeof *config);
 	config->head.size = sizeof *config;
+	config->head.magic = 0xcafebeef;
 	config->more[1] = NCCL_UNDEFINED_INT;
 	ranks_init(r);
 	NCCL(ncclGroupStart());

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls of NCCL's that Ferry has a part of: ranks are threads of this process on the double of the CUDA driver, beside
+ * the double of NCCL, and a router of Ferry's in a process of its own moves the data of their parts.
+ */
+#include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/routers.h"
+#include "tests/nccl/ranks.h"
+
+#include "orchestrator/partner.h"
+#include "rank-lib/comm.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LARGE (300 << 10) /* elements of 4 bytes: over the floor */
+#define SMALL 100
+#define MOST  400 /* calls until all ranks have come together */
+
+struct player {
+	struct rank rank; /* first: its thread and communicator */
+	CUstream stream;
+	CUdeviceptr memory[2];
+	float *in, *out;          /* where this process has them */
+	void *send, *receive;     /* as calls take them */
+};
+
+static void buffers_open(struct player *player)
+{
+	CUcontext context;
+	EQUAL(cuDevicePrimaryCtxRetain(&context, player->rank.rank), 0);
+	EQUAL(cuCtxSetCurrent(context), 0);
+	EQUAL(cuStreamCreate(&player->stream, CU_STREAM_NON_BLOCKING), 0);
+	for (int i = 0; i < 2; i++)
+		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float)), 0);
+	player->in = fake_cuda_reach(player->memory[0]);
+	player->out = fake_cuda_reach(player->memory[1]);
+	player->send = pointer_of(player->memory[0]);
+	player->receive = pointer_of(player->memory[1]);
+}
+
+static void player_open(struct player *player)
+{
+	buffers_open(player);
+	NCCL(ncclCommInitRank(&player->rank.comm, RANKS, player->rank.id, player->rank.rank));
+}
+
+static void player_close(struct player *player)
+{
+	NCCL(ncclCommDestroy(player->rank.comm));
+	for (int i = 0; i < 2; i++)
+		EQUAL(cuMemFree(player->memory[i]), 0);
+	EQUAL(cuStreamDestroy(player->stream), 0);
+	EQUAL(cuDevicePrimaryCtxRelease(player->rank.rank), 0);
+}
+
+/* Waited for politely: a rank that fails ends the process, and its router with it. */
+static void settle(struct player *player)
+{
+	EQUAL(cuStreamSynchronize(player->stream), 0);
+}
+
+/* Calls that Ferry has had a part of. */
+static uint64_t parts_of(struct player *player)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
+	struct ferry_partner *partner = atomic_load(&comm->partner);
+	uint64_t parts = partner && ferry_partner_is_ready(partner) ? partner->comm->mapped.submissions.calls : 0;
+	ferry_nccl_comm_release(comm);
+	return parts;
+}
+
+static float value_of(int rank, size_t at, int round)
+{
+	return (float)((at * 7 + (size_t)round * 3) % 1000 + (size_t)(rank + 1) * 1000);
+}
+
+static void fill(struct player *player, size_t count, int round)
+{
+	for (size_t i = 0; i < count; i++)
+		player->in[i] = value_of(player->rank.rank, i, round);
+	memset(player->out, 0, count * sizeof *player->out);
+}
+
+static void check_sum(struct player *player, size_t count, int round)
+{
+	for (size_t i = 0; i < count; i++) {
+		float sum = 0;
+		for (int rank = 0; rank < RANKS; rank++)
+			sum += value_of(rank, i, round);
+		if (player->out[i] != sum)
+			fprintf(stderr, "rank %d, round %d: element %zu is %g, not %g\n", player->rank.rank, round, i,
+			        (double)player->out[i], (double)sum);
+		HOLDS(player->out[i] == sum);
+	}
+}
+
+/* AllReduces of changing lengths until Ferry has had a part of `enough` of them. Returns how many it took. */
+static int reduce_until(struct player *player, uint64_t enough)
+{
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < enough; round++) {
+		size_t count = LARGE - (size_t)(round % 5) * 1001;
+		fill(player, count, round);
+		NCCL(ncclAllReduce(player->send, player->receive, count, ncclFloat32, ncclSum, player->rank.comm,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		check_sum(player, count, round);
+	}
+	HOLDS(round < MOST);
+	return round;
+}
+
+static void run(void (*work)(struct rank *rank))
+{
+	struct player *players = calloc(RANKS, sizeof *players);
+	ncclUniqueId id;
+	domains_open(1);
+	NCCL(ncclGetUniqueId(&id));
+	for (int i = 0; i < RANKS; i++) {
+		players[i].rank.rank = i;
+		players[i].rank.id = id;
+		players[i].rank.work = work;
+		pthread_create(&players[i].rank.thread, NULL, rank_main, &players[i].rank);
+	}
+	for (int i = 0; i < RANKS; i++)
+		pthread_join(players[i].rank.thread, NULL);
+	free(players);
+	domains_close();
+}
+
+/* ---- promises ---- */
+
+static void reduce(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 20);
+	/* short ones are NCCL's */
+	uint64_t parts = parts_of(player);
+	for (int round = 0; round < 20; round++)
+		NCCL(ncclAllReduce(player->send, player->receive, SMALL, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+	settle(player);
+	EQUAL(parts_of(player), parts);
+	player_close(player);
+}
+
+static void allreduce_is_divided_and_right(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0.75,host:0.25", 1);
+	run(reduce);
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(reduce);
+	unsetenv("FERRY_SHARES");
+}
+
+static void collectives(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 1);
+	size_t n = LARGE / RANKS;
+	float *out = player->out;
+	cudaStream_t stream = (cudaStream_t)player->stream;
+	int me = rank->rank;
+	for (int round = 0; round < 5; round++) {
+		uint64_t parts = parts_of(player);
+		fill(player, n, round);
+		NCCL(ncclAllGather(player->send, player->receive, n, ncclFloat32, rank->comm, stream));
+		settle(player);
+		for (int from = 0; from < RANKS; from++)
+			HOLDS(out[(size_t)from * n + n - 1] == value_of(from, n - 1, round));
+		fill(player, RANKS * n, round);
+		NCCL(ncclReduceScatter(player->send, player->receive, n, ncclFloat32, ncclMax, rank->comm, stream));
+		settle(player);
+		HOLDS(out[n - 1] == value_of(RANKS - 1, (size_t)me * n + n - 1, round));
+		NCCL(ncclAlltoAll(player->send, player->receive, n, ncclFloat32, rank->comm, stream));
+		settle(player);
+		for (int from = 0; from < RANKS; from++)
+			HOLDS(out[(size_t)from * n] == value_of(from, (size_t)me * n, round));
+		fill(player, LARGE, round);
+		NCCL(ncclBroadcast(player->send, player->receive, LARGE, ncclFloat32, 1, rank->comm, stream));
+		settle(player);
+		HOLDS(out[0] == value_of(1, 0, round) && out[LARGE - 1] == value_of(1, LARGE - 1, round));
+		NCCL(ncclReduce(player->send, player->receive, LARGE, ncclFloat32, ncclMin, 2, rank->comm, stream));
+		settle(player);
+		HOLDS(me != 2 || (out[0] == value_of(0, 0, round) && out[LARGE - 1] == value_of(0, LARGE - 1, round)));
+		fill(player, RANKS * n, round);
+		NCCL(ncclGather(player->send, player->receive, n, ncclFloat32, 0, rank->comm, stream));
+		settle(player);
+		HOLDS(me || out[RANKS * n - 1] == value_of(RANKS - 1, n - 1, round));
+		NCCL(ncclScatter(player->send, player->receive, n, ncclFloat32, 2, rank->comm, stream));
+		settle(player);
+		HOLDS(out[n - 1] == value_of(2, (size_t)me * n + n - 1, round));
+		EQUAL(parts_of(player) - parts, 7);
+	}
+	player_close(player);
+}
+
+static void every_collective_goes_by_ferry_where_shares_say_so(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(collectives);
+	unsetenv("FERRY_SHARES");
+}
+
+static void messages(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	size_t n = LARGE / RANKS;
+	player_open(player);
+	cudaStream_t stream = (cudaStream_t)player->stream;
+	reduce_until(player, 1); /* so that all have come; pairs agree for themselves, one after the other */
+	uint64_t first = parts_of(player);
+	for (int round = 0; round < 20; round++) {
+		fill(player, RANKS * n, round);
+		NCCL(ncclGroupStart());
+		for (int peer = 0; peer < RANKS; peer++) {
+			NCCL(ncclSend((float *)player->send + (size_t)peer * n, n, ncclFloat32, peer, rank->comm,
+			              stream));
+			NCCL(ncclRecv((float *)player->receive + (size_t)peer * n, n, ncclFloat32, peer, rank->comm,
+			              stream));
+		}
+		NCCL(ncclGroupEnd());
+		settle(player);
+		for (int from = 0; from < RANKS; from++) {
+			float got = player->out[(size_t)from * n + n - 1],
+			      expected = value_of(from, (size_t)rank->rank * n + n - 1, round);
+			if (got != expected)
+				fprintf(stderr, "round %d: rank %d has %g of rank %d, not %g\n", round, rank->rank,
+				        (double)got, from, (double)expected);
+			HOLDS(got == expected);
+		}
+	}
+	HOLDS(parts_of(player) - first >= 18);
+	player_close(player);
+}
+
+static void messages_of_a_group_go_by_ferry(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(messages);
+	unsetenv("FERRY_SHARES");
+}
+
+static void grouped(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	cudaStream_t stream = (cudaStream_t)player->stream;
+	reduce_until(player, 1);
+	size_t n = LARGE / 3;
+	for (int round = 0; round < 10; round++) {
+		uint64_t parts = parts_of(player);
+		fill(player, 3 * n, round);
+		NCCL(ncclGroupStart());
+		for (size_t i = 0; i < 3; i++)
+			NCCL(ncclAllReduce((float *)player->send + i * n, (float *)player->receive + i * n, n, ncclFloat32,
+			                   ncclSum, rank->comm, stream));
+		NCCL(ncclGroupEnd());
+		settle(player);
+		check_sum(player, 3 * n, round);
+		EQUAL(parts_of(player) - parts, 3);
+	}
+	player_close(player);
+}
+
+static void calls_of_a_group_are_divided(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0.6,host:0.4", 1);
+	run(grouped);
+	unsetenv("FERRY_SHARES");
+}
+
+/* NCCL's double does 0.05 GB/s, so that Ferry's part is worth it. */
+static void balanced(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 5);
+	player_close(player);
+}
+
+static void shares_are_found(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.05", 1);
+	run(balanced);
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
+/* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
+static void one_thread_drives_several_gpus(void **state)
+{
+	struct player players[RANKS] = {{.rank = {.rank = 0}}};
+	ncclComm_t comms[RANKS];
+	int devices[RANKS];
+	uint64_t parts = 0;
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.05", 1);
+	domains_open(1);
+	for (int i = 0; i < RANKS; i++) {
+		devices[i] = players[i].rank.rank = i;
+		buffers_open(&players[i]);
+	}
+	NCCL(ncclCommInitAll(comms, RANKS, devices));
+	for (int i = 0; i < RANKS; i++)
+		players[i].rank.comm = comms[i];
+	for (int round = 0; round < MOST && parts < 5; round++) {
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < RANKS; i++) {
+			fill(&players[i], LARGE, round);
+			NCCL(ncclAllReduce(players[i].send, players[i].receive, LARGE, ncclFloat32, ncclSum, comms[i],
+			                   (cudaStream_t)players[i].stream));
+		}
+		NCCL(ncclGroupEnd());
+		for (int i = 0; i < RANKS; i++) {
+			settle(&players[i]);
+			check_sum(&players[i], LARGE, round);
+		}
+		parts = parts_of(&players[0]);
+	}
+	assert_true(parts >= 5);
+	for (int i = 0; i < RANKS; i++)
+		player_close(&players[i]);
+	domains_close();
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
+static pthread_barrier_t together;
+
+static void orphaned(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	player_open(player);
+	reduce_until(player, 5);
+	pthread_barrier_wait(&together);
+	if (!rank->rank)
+		routers_kill(0);
+	pthread_barrier_wait(&together);
+	/* All calls had ended, and were seen to have: nothing is lost. */
+	for (int round = 0; round < 20; round++) {
+		fill(player, LARGE, round);
+		ncclResult_t result = ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                                    (cudaStream_t)player->stream);
+		settle(player);
+		if (!result)
+			NCCL(ncclCommGetAsyncError(rank->comm, &error));
+		if (!result && !error)
+			check_sum(player, LARGE, round);
+	}
+	uint64_t parts = parts_of(player);
+	for (int round = 0; round < 5; round++) {
+		fill(player, LARGE, round);
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		check_sum(player, LARGE, round);
+	}
+	EQUAL(parts_of(player), parts);
+	player_close(player);
+}
+
+static void nccl_goes_on_alone_when_the_router_dies(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FERRY_SHARES", "nccl:0.75,host:0.25", 1);
+	run(orphaned);
+	unsetenv("FERRY_SHARES");
+	pthread_barrier_destroy(&together);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(allreduce_is_divided_and_right, no_misuse),
+	        cmocka_unit_test_teardown(every_collective_goes_by_ferry_where_shares_say_so, no_misuse),
+	        cmocka_unit_test_teardown(messages_of_a_group_go_by_ferry, no_misuse),
+	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
+	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
+	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
+	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
+	};
+	setenv("FERRY_TEST_MAPPED", "1", 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
