@@ -13,7 +13,8 @@ bool ferry_clock_captures(cudaStream_t stream)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
 	CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-	return driver && (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
+	return driver &&
+	       (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 /* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */

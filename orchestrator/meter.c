@@ -10,13 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WORTH_A_TRY 1.3  /* a carrier that is expected to take so many times as long has another chance */
-#define TRY_EVERY   256u /* calls of a size, of a carrier that was slower */
-#define SEEN_ENOUGH 3    /* samples of a size, after which few are taken */
-#define LOOK_EVERY  32u
 #define OLD         4096 /* looks after which a sample is given up */
-
-#define BIT(c) (1u << (c))
 
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
@@ -28,7 +22,6 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 		result = ferry_shares_pin(given, &meter->rules.pins);
 	meter->rules.pinned = given;
 	meter->rules.least_bytes = (double)meter->floor_bytes;
-	ferry_balancer_init(&meter->balancer, &meter->rules);
 	return result;
 }
 
@@ -39,12 +32,12 @@ void ferry_meter_free(struct ferry_meter *meter)
 		ferry_clock_free(&meter->samples[i].clock);
 }
 
-/* What makes paces differ from job to job: NCCL's settings. In any order. */
+/* What makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
 static uint64_t settings(uint32_t nranks)
 {
 	uint64_t all = nranks;
 	for (char **at = environ; *at; at++) {
-		if (strncmp(*at, "NCCL_", 5))
+		if (strncmp(*at, "NCCL_", 5) && strncmp(*at, "FERRY_FABRICS=", 14))
 			continue;
 		struct ferry_nccl_key key = ferry_nccl_key(NULL, *at, strlen(*at));
 		all += key.words[0];
@@ -52,9 +45,28 @@ static uint64_t settings(uint32_t nranks)
 	return all ? all : 1;
 }
 
-void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self)
+/* What an earlier job with the same settings has learned. */
+static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
 {
-	ferry_ledger_open(&meter->ledger, table, nranks, self, settings(nranks), &meter->rules);
+	struct ferry_share_course course;
+	for (int i = 0; i < FERRY_SHARE_KEPT; i++)
+		for (int j = 0; j < FERRY_SHARE_COURSES; j++) {
+			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) != signature ||
+			    !ferry_share_course_read(&table->kept[i][j], &course))
+				continue;
+			bool peers = meter->peers &&
+			             !ferry_collective_reduces((enum ferry_collective)course.collective);
+			ferry_choice_adopt(&meter->choice, &course, peers ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST);
+		}
+}
+
+void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
+                      bool peers)
+{
+	uint64_t signature = settings(nranks);
+	meter->peers = peers;
+	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
+	adopt(meter, table, signature);
 }
 
 static uint32_t all_of(enum ferry_carrier carrier)
@@ -76,38 +88,6 @@ static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier 
 	return ferry_shares_pack(&shares);
 }
 
-static bool is_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word)
-{
-	for (int i = 0; i < FERRY_METER_SAMPLES; i++) {
-		const struct ferry_sample *sample = &meter->samples[i];
-		if (sample->taken && sample->word == word && sample->call.collective == call->collective &&
-		    sample->call.bytes == call->bytes)
-			return true;
-	}
-	return false;
-}
-
-/* Both have been seen for this size: the faster one; now and then the other, if it is not much slower. */
-static uint32_t propose_whole(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                              enum ferry_carrier carrier, uint64_t n)
-{
-	const struct ferry_balancer_line *line = ferry_balancer_line(&meter->balancer, call);
-	struct ferry_paces paces;
-	uint32_t ours = all_of(carrier);
-	if (!line || !line->traces[FERRY_CARRIER_NCCL][0].count)
-		return FERRY_SHARES_NONE;
-	ferry_balancer_paces(&meter->balancer, line, &paces);
-	double nccl_us = ferry_pace_us(&paces.in[BIT(FERRY_CARRIER_NCCL)][FERRY_CARRIER_NCCL], (double)call->bytes);
-	const struct ferry_pace *pace = &paces.in[BIT(carrier)][carrier];
-	double our_us = pace->rate > 0 ? ferry_pace_us(pace, (double)call->bytes) : 0;
-	if (our_us > WORTH_A_TRY * nccl_us && !ferry_balancer_picks(n, 16 * TRY_EVERY))
-		return FERRY_SHARES_NONE;
-	if (!line->traces[carrier][0].count)
-		return is_under_way(meter, call, ours) ? FERRY_SHARES_NONE : ours;
-	bool try_other = ferry_balancer_picks(n, TRY_EVERY);
-	return (our_us < nccl_us) != try_other ? ours : FERRY_SHARES_NONE;
-}
-
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
                              enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure)
 {
@@ -116,11 +96,7 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 		return pinned_word(meter, carrier, whole);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, measure);
-	uint32_t word = propose_whole(meter, call, carrier, n);
-	const struct ferry_balancer_line *line = ferry_balancer_line(&meter->balancer, call);
-	int seen = line ? line->traces[word == FERRY_SHARES_NONE ? FERRY_CARRIER_NCCL : carrier][0].count : 0;
-	*measure = line && (seen < SEEN_ENOUGH || ferry_balancer_picks(n, LOOK_EVERY));
-	return word;
+	return ferry_choice_ours(&meter->choice, call, n, measure) ? all_of(carrier) : FERRY_SHARES_NONE;
 }
 
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
@@ -158,12 +134,27 @@ static enum ferry_carrier ferrys_carrier(uint32_t word)
 	return shares.part[FERRY_CARRIER_PEER] ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
 }
 
+/* Rank 0 tells the next job what it has learned: behind the ledger's courses, from the end on. */
+static void tell(struct ferry_meter *meter, const struct ferry_balancer_call *call, enum ferry_carrier ours)
+{
+	struct ferry_share_course course;
+	uint32_t index;
+	if (!meter->ledger.self && ferry_choice_tell(&meter->choice, call, ours, &index, &course))
+		ferry_share_course_write(&meter->ledger.table->courses[FERRY_SHARE_COURSES - 1 - index], &course);
+}
+
 static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
-	if (sample->whole)
-		ferry_balancer_feed(&meter->balancer, &sample->call, sample->word, sample->us);
-	else
+	enum ferry_carrier ours = ferrys_carrier(sample->word);
+	if (!sample->whole) {
 		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
+		return;
+	}
+	bool nccls = sample->word == FERRY_SHARES_NONE;
+	ferry_choice_feed(&meter->choice, &sample->call, !nccls, sample->us[nccls ? FERRY_CARRIER_NCCL : ours]);
+	tell(meter, &sample->call, meter->peers && !ferry_collective_reduces(sample->call.collective)
+	                                   ? FERRY_CARRIER_PEER
+	                                   : FERRY_CARRIER_HOST);
 }
 
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)

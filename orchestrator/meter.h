@@ -4,13 +4,14 @@
  * its measurements. A measured call has a sample until both its parts have ended; who makes calls looks at them then.
  * NCCL's part is timed by events in the stream, Ferry's by the router (ferry_launch_took). Under the partner's lock.
  *
- * Collectives whose blocks NCCL has in one piece are one carrier's, whole: both are tried, the faster one has them, and
- * the other is tried again, ever more rarely.
+ * Collectives whose blocks NCCL has in one piece are one carrier's, whole (balance/choice.h); others are divided by
+ * what rank 0 has learned (balance/ledger.h).
  */
 #ifndef FERRY_ORCHESTRATOR_METER_H
 #define FERRY_ORCHESTRATOR_METER_H
 
 #include "ferry.h"
+#include "orchestrator/balance/choice.h"
 #include "orchestrator/balance/ledger.h"
 #include "orchestrator/clock.h"
 
@@ -30,7 +31,8 @@ struct ferry_sample {
 struct ferry_meter {
 	struct ferry_balancer_rules rules;
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
-	struct ferry_balancer balancer;  /* of what is one carrier's, whole: this rank's own */
+	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
+	bool peers;
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
 	uint32_t stamps;
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
@@ -39,8 +41,9 @@ struct ferry_meter {
 /** Reads FERRY_SHARES and FERRY_SPLIT_FLOOR. Errors: ferryInvalidArgument. */
 ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 
-/** The ranks have met, and have this table. Before the first proposal. */
-void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self);
+/** The ranks have met, have this table, and push what has no sums (peers). Before the first proposal. */
+void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
+                      bool peers);
 
 void ferry_meter_free(struct ferry_meter *meter);
 

@@ -50,7 +50,7 @@ static void *make(void *argument)
 		return NULL;
 	}
 	ferry_meter_open(&partner->meter, partner->comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
-	                 (uint32_t)partner->rank);
+	                 (uint32_t)partner->rank, partner->peers);
 	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 	if (!partner->rank)
 		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s",

@@ -261,8 +261,8 @@ static void grouped(struct rank *rank)
 		fill(player, 3 * n, round);
 		NCCL(ncclGroupStart());
 		for (size_t i = 0; i < 3; i++)
-			NCCL(ncclAllReduce((float *)player->send + i * n, (float *)player->receive + i * n, n, ncclFloat32,
-			                   ncclSum, rank->comm, stream));
+			NCCL(ncclAllReduce((float *)player->send + i * n, (float *)player->receive + i * n, n,
+			                   ncclFloat32, ncclSum, rank->comm, stream));
 		NCCL(ncclGroupEnd());
 		settle(player);
 		check_sum(player, 3 * n, round);
@@ -349,8 +349,8 @@ static void orphaned(struct rank *rank)
 	/* All calls had ended, and were seen to have: nothing is lost. */
 	for (int round = 0; round < 20; round++) {
 		fill(player, LARGE, round);
-		ncclResult_t result = ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
-		                                    (cudaStream_t)player->stream);
+		ncclResult_t result = ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum,
+		                                    rank->comm, (cudaStream_t)player->stream);
 		settle(player);
 		if (!result)
 			NCCL(ncclCommGetAsyncError(rank->comm, &error));
