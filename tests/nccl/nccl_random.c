@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Promise: a program of NCCL's does the same through Ferry as without. Random programs over the double of NCCL, in
- * threads as ranks: communicators made out of others and ended, collectives of all kinds, types and reductions, in groups
- * and groups of groups, messages, reductions destroyed early, groups that are only simulated. Each is run through the
- * names and directly; all that its buffers have ever held is compared.
+ * threads as ranks: communicators made out of others and ended, collectives of all kinds, types and reductions, in
+ * groups and groups of groups, messages, reductions destroyed early, groups that are only simulated. Each is run
+ * through the names and directly; all that its buffers have ever held is compared.
  *
  * NCCL_RANDOM_PROGRAMS (200) says how many, NCCL_RANDOM_SEED (1) with which they begin.
  */
