@@ -194,3 +194,17 @@ struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
 	ferry_partner_end(made, true);
 	return none;
 }
+
+void ferry_nccl_comm_made(ncclComm_t handle)
+{
+	static _Atomic uint64_t first;
+	uint64_t none = 0;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (comm && comm->has_key &&
+	    (atomic_compare_exchange_strong_explicit(&first, &none, comm->key.words[0], memory_order_relaxed,
+	                                             memory_order_relaxed) ||
+	     none == comm->key.words[0]) &&
+	    !comm->copies && ferry_nccl_comm_learn(comm) && comm->nranks > 1)
+		ferry_nccl_comm_partner(comm);
+	ferry_nccl_comm_release(comm);
+}
