@@ -30,7 +30,7 @@ set_tests_properties(nccl_search PROPERTIES
   ENVIRONMENT "FERRY_TEST_NCCL=$<TARGET_FILE:fake_nccl_now>;LD_LIBRARY_PATH=$<TARGET_FILE_DIR:fake_nccl_now>")
 
 # What lies behind the names, in a program that has them itself, as one has that preloads them.
-foreach(suite groups communicators)
+foreach(suite groups communicators random)
   ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES ferry_names fake_nccl_now
     Threads::Threads LABELS lanes)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)

@@ -120,10 +120,12 @@ static void calls_are_as_slow_as_asked(void **state)
 static void abandoned(struct rank *r)
 {
 	ranks_init(r);
-	if (!r->rank)
+	if (!r->rank) {
 		NCCL(ncclCommAbort(r->comm));
-	else /* ends, with whatever it has */
-		NCCL(all_reduce(r, r->comm));
+		return;
+	}
+	NCCL(all_reduce(r, r->comm)); /* ends, with whatever it has */
+	NCCL(ncclCommDestroy(r->comm));
 }
 
 static void an_abort_ends_the_calls_of_the_others(void **state)

@@ -3,7 +3,37 @@
 #include "tests/nccl/ranks.h"
 
 #include "orchestrator/groups.h"
+#include "orchestrator/real.h"
 #include "orchestrator/redops.h"
+
+static pthread_barrier_t barrier;
+
+static void *ask_version(void *context)
+{
+	int version = 0;
+	(void)context;
+	pthread_barrier_wait(&barrier);
+	NCCL(ncclGetVersion(&version));
+	EQUAL(version, 23203);
+	return (void *)(uintptr_t)ferry_nccl_get();
+}
+
+/* Nothing has been called before. */
+static void threads_that_come_first_find_the_same_nccl(void **state)
+{
+	(void)state;
+	pthread_t threads[4];
+	void *found;
+	HOLDS(!ferry_nccl_get());
+	pthread_barrier_init(&barrier, NULL, 4);
+	for (int i = 0; i < 4; i++)
+		pthread_create(&threads[i], NULL, ask_version, NULL);
+	for (int i = 0; i < 4; i++) {
+		pthread_join(threads[i], &found);
+		HOLDS(found && found == (void *)(uintptr_t)ferry_nccl_get());
+	}
+	pthread_barrier_destroy(&barrier);
+}
 
 static void every_collective(struct rank *r)
 {
@@ -44,8 +74,6 @@ static void every_collective_gives_nccls_results(void **state)
 	(void)state;
 	free(ranks_run(every_collective));
 }
-
-static pthread_barrier_t barrier;
 
 static void group_of_two(struct rank *r)
 {
@@ -135,8 +163,7 @@ static void own_reductions(struct rank *r)
 	HOLDS(r->output[3] == 10 * SUM);
 	HOLDS(!ferry_nccl_redop_find(comm, op, &known));
 	ferry_nccl_comm_release(comm);
-	EQUAL(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL),
-	                 ncclInvalidArgument);
+	EQUAL(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL), ncclInvalidArgument);
 	NCCL(ncclCommDestroy(r->comm));
 }
 
@@ -247,6 +274,7 @@ static void a_configuration_is_needed_at_the_call_alone(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(threads_that_come_first_find_the_same_nccl),
 	        cmocka_unit_test(calls_of_a_group_start_at_its_outermost_end),
 	        cmocka_unit_test(every_collective_gives_nccls_results),
 	        cmocka_unit_test(messages_of_a_group_progress_together),

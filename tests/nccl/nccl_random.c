@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promise: a program of NCCL's does the same through Ferry as without. Random programs over the double of NCCL, in
+ * threads as ranks: communicators made out of others and ended, collectives of all kinds, types and reductions, in
+ * groups and groups of groups, messages, reductions destroyed early, groups that are only simulated. Each is run
+ * through the names and directly; all that its buffers have ever held is compared.
+ *
+ * NCCL_RANDOM_PROGRAMS (200) says how many, NCCL_RANDOM_SEED (1) with which they begin.
+ */
+#include "tests/nccl/ranks.h"
+
+#include <dlfcn.h>
+
+#define STEPS    12
+#define ELEMENTS 64
+#define COMMS    3 /* of a rank at a time */
+#define SLOTS    6 /* calls of a group, with a buffer each */
+
+/* The functions that a program calls, by Ferry's names or the double's own. */
+struct names {
+#define NCCL_VALUE(since, type, name, parameters, arguments) type(*name) parameters;
+#include "orchestrator/functions.def"
+};
+
+static struct names through, direct;
+
+struct player {
+	const struct names *nccl;
+	uint64_t random; /* the same numbers on all ranks of a program */
+	int rank;
+	ncclUniqueId id;
+	ncclComm_t comms[COMMS];
+	int sizes[COMMS], ranks[COMMS];
+	uint64_t in[SLOTS][ELEMENTS * RANKS], out[SLOTS][ELEMENTS * RANKS];
+	uint64_t digest;
+	pthread_t thread;
+};
+
+static unsigned draw(struct player *p, unsigned most)
+{
+	p->random = p->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+	return (unsigned)(p->random >> 33) % most;
+}
+
+static void remember(struct player *p, const void *bytes, size_t count)
+{
+	const unsigned char *text = bytes;
+	for (size_t i = 0; i < count; i++)
+		p->digest = (p->digest ^ text[i]) * UINT64_C(0x100000001b3);
+}
+
+/* Small integers in all types but the 8-bit floats, whatever is made of them. */
+static void fill(struct player *p, int slot)
+{
+	unsigned char *bytes = (unsigned char *)p->in[slot];
+	for (size_t i = 0; i < sizeof p->in[slot]; i++)
+		bytes[i] = (unsigned char)((i * 7 + (size_t)p->rank * 13 + p->random) & 0x3f);
+	memset(p->out[slot], 0xee, sizeof p->out[slot]);
+}
+
+static ncclResult_t collective(struct player *p, int c, int slot, ncclRedOp_t op, ncclDataType_t type, unsigned kind)
+{
+	const struct names *n = p->nccl;
+	void *in = p->in[slot], *out = p->out[slot];
+	size_t count = draw(p, ELEMENTS + 1);
+	int root = (int)draw(p, (unsigned)p->sizes[c]);
+	ncclComm_t comm = p->comms[c];
+	switch (kind) {
+	case 0:
+		return n->AllReduce(in, out, count, type, op, comm, NULL);
+	case 1:
+		return n->AllReduceConfig(in, in, count, type, op, comm, NULL, NULL); /* in place */
+	case 2:
+		return n->AllGather(in, out, count, type, comm, NULL);
+	case 3:
+		return n->ReduceScatter(in, out, count, type, op, comm, NULL);
+	case 4:
+		return n->Broadcast(in, out, count, type, root, comm, NULL);
+	case 5:
+		return n->Bcast(in, count, type, root, comm, NULL);
+	case 6:
+		return n->Reduce(in, out, count, type, op, root, comm, NULL);
+	case 7:
+		return n->AlltoAll(in, out, count, type, comm, NULL);
+	case 8:
+		return n->Gather(in, out, count, type, root, comm, NULL);
+	default:
+		return n->Scatter(in, out, count, type, root, comm, NULL);
+	}
+}
+
+static void one_collective(struct player *p, int c, int slot)
+{
+	static const ncclDataType_t types[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
+	                                       ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
+	unsigned kind = draw(p, 10);
+	ncclDataType_t type = types[draw(p, 10)];
+	ncclRedOp_t op = (ncclRedOp_t)draw(p, 5);
+	uint64_t factor = 2;
+	fill(p, slot);
+	bool own = draw(p, 4) == 0 && type <= ncclUint64;
+	if (own)
+		NCCL(p->nccl->RedOpCreatePreMulSum(&op, &factor, type, ncclScalarHostImmediate, p->comms[c]));
+	NCCL(collective(p, c, slot, op, type, kind));
+	if (own)
+		NCCL(p->nccl->RedOpDestroy(op, p->comms[c]));
+}
+
+static void ring(struct player *p, int c, int slot)
+{
+	int n = p->sizes[c], rank = p->ranks[c];
+	size_t count = draw(p, ELEMENTS + 1);
+	fill(p, slot);
+	NCCL(p->nccl->GroupStart());
+	NCCL(p->nccl->Send(p->in[slot], count, ncclInt32, (rank + 1) % n, p->comms[c], NULL));
+	NCCL(p->nccl->Recv(p->out[slot], count, ncclInt32, (rank + n - 1) % n, p->comms[c], NULL));
+	NCCL(p->nccl->GroupEnd());
+}
+
+/* Of one communicator, as ranks order those of several each in its own way. */
+static void a_group(struct player *p, int c)
+{
+	ncclSimInfo_t info = {sizeof info, 0, 0};
+	int calls = 1 + (int)draw(p, SLOTS);
+	bool simulate = draw(p, 5) == 0;
+	NCCL(p->nccl->GroupStart());
+	for (int slot = 0; slot < calls; slot++) {
+		bool nested = draw(p, 3) == 0;
+		if (nested)
+			NCCL(p->nccl->GroupStart());
+		if (draw(p, 4))
+			one_collective(p, c, slot);
+		else
+			ring(p, c, slot);
+		if (nested)
+			NCCL(p->nccl->GroupEnd());
+	}
+	if (simulate) {
+		NCCL(p->nccl->GroupSimulateEnd(&info));
+		remember(p, &info.version, sizeof info.version); /* the double counts calls */
+	} else {
+		NCCL(p->nccl->GroupEnd());
+	}
+	remember(p, p->out, (size_t)calls * sizeof p->out[0]);
+	remember(p, p->in, (size_t)calls * sizeof p->in[0]);
+}
+
+/* All ranks take part in a split, so it is of the first communicator, which has all of them. */
+static void a_split(struct player *p, int c)
+{
+	int color = (p->rank + (int)draw(p, 2)) % 2, key = -p->rank * (int)draw(p, 2);
+	bool grouped = draw(p, 2);
+	if (p->comms[c])
+		NCCL(p->nccl->CommDestroy(p->comms[c]));
+	if (grouped)
+		NCCL(p->nccl->GroupStart());
+	NCCL(p->nccl->CommSplit(p->comms[0], color, key, &p->comms[c], NULL));
+	if (grouped)
+		NCCL(p->nccl->GroupEnd());
+	NCCL(p->nccl->CommCount(p->comms[c], &p->sizes[c]));
+	NCCL(p->nccl->CommUserRank(p->comms[c], &p->ranks[c]));
+	remember(p, &p->sizes[c], sizeof p->sizes[c]);
+	remember(p, &p->ranks[c], sizeof p->ranks[c]);
+}
+
+static void *play(void *context)
+{
+	struct player *p = context;
+	ncclResult_t error;
+	NCCL(p->nccl->CommInitRank(&p->comms[0], RANKS, p->id, p->rank));
+	p->sizes[0] = RANKS;
+	p->ranks[0] = p->rank;
+	for (int step = 0; step < STEPS; step++) {
+		unsigned what = draw(p, 8);
+		int c = (int)draw(p, COMMS);
+		if (what == 0 && c) {
+			a_split(p, c);
+			continue;
+		}
+		uint64_t random = p->random; /* those of smaller communicators draw otherwise */
+		c = p->comms[c] ? c : 0;
+		if (what < 4) {
+			a_group(p, c);
+		} else {
+			one_collective(p, c, 0);
+			remember(p, p->out[0], sizeof p->out[0]);
+			remember(p, p->in[0], sizeof p->in[0]);
+		}
+		NCCL(p->nccl->CommGetAsyncError(p->comms[c], &error));
+		NCCL(error);
+		p->random = random;
+		draw(p, 2);
+	}
+	for (int c = COMMS - 1; c >= 0; c--)
+		if (p->comms[c])
+			NCCL(p->nccl->CommDestroy(p->comms[c]));
+	return NULL;
+}
+
+static struct player *run_program(const struct names *nccl, uint64_t seed)
+{
+	struct player *players = calloc(RANKS, sizeof *players);
+	ncclUniqueId id;
+	NCCL(nccl->GetUniqueId(&id));
+	for (int i = 0; i < RANKS; i++) {
+		players[i].nccl = nccl;
+		players[i].random = seed;
+		players[i].rank = i;
+		players[i].id = id;
+		pthread_create(&players[i].thread, NULL, play, &players[i]);
+	}
+	for (int i = 0; i < RANKS; i++)
+		pthread_join(players[i].thread, NULL);
+	return players;
+}
+
+static void random_programs_do_the_same_through_ferry(void **state)
+{
+	(void)state;
+	const char *programs = getenv("NCCL_RANDOM_PROGRAMS"), *first = getenv("NCCL_RANDOM_SEED");
+	uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
+	uint64_t last = seed + (programs ? strtoull(programs, NULL, 10) : 200);
+	for (; seed < last; seed++) {
+		struct player *with = run_program(&through, seed), *without = run_program(&direct, seed);
+		for (int i = 0; i < RANKS; i++)
+			if (with[i].digest != without[i].digest)
+				fail_msg("NCCL_RANDOM_SEED=%ju: rank %d ends otherwise", (uintmax_t)seed, i);
+		free(with);
+		free(without);
+	}
+}
+
+int main(void)
+{
+	void *here = dlopen(NULL, RTLD_NOW), *there = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+	HOLDS(here && there);
+#define NCCL_VALUE(since, type, name, parameters, arguments)                                                           \
+	*(void **)&through.name = dlsym(here, "nccl" #name);                                                           \
+	*(void **)&direct.name = dlsym(there, "nccl" #name);                                                           \
+	HOLDS(through.name &&direct.name &&through.name != direct.name);
+#include "orchestrator/functions.def"
+	const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs_do_the_same_through_ferry)};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
