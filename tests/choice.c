@@ -12,7 +12,7 @@
 #define MIB     (1u << 20)
 #define POISON  9000.0 /* us more of Ferry's first call of a size */
 #define AHEAD   40     /* calls that a program makes before what one took is known */
-#define MOST    2000
+#define MOST    4000
 
 /* A program that runs ahead: call n is fed when n + late is made. */
 struct program {
@@ -127,7 +127,7 @@ static void who_becomes_faster_is_found_in_time(void **state)
 	make(&slow, 100);
 	assert_in_range(slow.ferrys, 2, 8);
 	slow.paces[1] = (struct ferry_pace){20, 600e3};
-	make(&slow, 1800);
+	make(&slow, 3500);
 	assert_true(slow.ours[slow.calls - 1] && slow.ours[slow.calls - 2]);
 	slow.paces[1] = (struct ferry_pace){60, 45e3};
 }

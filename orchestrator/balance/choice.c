@@ -11,7 +11,8 @@
 #define TRY_CLOSE   256u  /* one call in so many, */
 #define TRY_FAR     4096u /* where it was slower than that */
 #define LOOK_EVERY  32u   /* measured, of a size that is known */
-#define ODD         2.0   /* times the median: nothing to learn from */
+#define HOPE        2.0   /* times as slow by what other sizes say: worth a look of its own, */
+#define LOOKS       4     /* of so many calls */
 
 static struct ferry_choice_course *course_of(struct ferry_choice *choice, uint32_t collective, uint32_t type)
 {
@@ -85,9 +86,10 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	double us[2] = {expected(choice, line, call, false), expected(choice, line, call, true)};
 	if (!(us[0] > 0))
 		return false;
-	if (!(us[1] > 0)) {
-		bool ours = line->tries < TRIES;
-		line->tries += ours;
+	bool unseen = believed(line, true) < ENOUGH;
+	if (!(us[1] > 0) || (unseen && us[1] < HOPE * us[0])) {
+		bool ours = line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < us[0]);
+		line->tries += ours && line->tries < TRIES;
 		return ours;
 	}
 	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
@@ -105,10 +107,10 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 	if (!ours || line->seen[1]++) {
 		uint32_t at = ours ? line->seen[1] - 2 : line->seen[0]++;
 		line->us[ours][at % FERRY_CHOICE_SAMPLES] = (float)us;
-		double usual = median(line, ours);
-		if (us < ODD * usual)
+		/* single samples are not to be learned from: others may have shown their buffers in those */
+		if (believed(line, ours) >= (ours ? ENOUGH : NCCLS_FIRST))
 			ferry_rate_fit_add(&course_of(choice, call->collective, call->type)->fits[ours],
-			                   (double)call->bytes, us);
+			                   (double)call->bytes, median(line, ours));
 	}
 }
 

@@ -3,8 +3,9 @@
  * Who carries calls that one carrier has whole, NCCL or Ferry: for each size whoever was faster. Arithmetic alone, like
  * the balancer; a rank's own.
  *
- * - A size that has not been seen is whose the lines through all sizes say (rate_fit). Where one of the two is not
- *   known NCCL has it, then Ferry for a few calls: not for more, however far a program runs ahead of what is measured.
+ * - A size that has not been seen is whose the lines through all sizes say (rate_fit), but for a look at Ferry if they
+ *   are close. Where one of the two is not known NCCL has it, then Ferry for a few calls: not for more, however far a
+ *   program runs ahead of what is measured.
  * - Ferry's first call of a size is not believed: some rank then shows its buffers to its router, and all wait.
  * - The slower one has a call now and then, ever more rarely the slower it was.
  */
