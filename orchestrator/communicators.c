@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/communicators.h"
 
+#include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/wait.h"
 #include "orchestrator/real.h"
 
 #include <pthread.h>
@@ -206,5 +208,17 @@ void ferry_nccl_comm_made(ncclComm_t handle)
 	     none == comm->key.words[0]) &&
 	    !comm->copies && ferry_nccl_comm_learn(comm) && comm->nranks > 1)
 		ferry_nccl_comm_partner(comm);
+	ferry_nccl_comm_release(comm);
+}
+
+void ferry_nccl_comm_await(ncclComm_t handle)
+{
+	long seconds;
+	if (ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, 0, &seconds) || !seconds)
+		return;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
+	if (partner)
+		ferry_partner_await(partner, ferry_now_ns() + (uint64_t)seconds * 1000000000u);
 	ferry_nccl_comm_release(comm);
 }

@@ -2,9 +2,11 @@
 #include "orchestrator/partner.h"
 
 #include "ipc/error.h"
+#include "ipc/wait.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/comm_init.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +32,25 @@ static ferryResult_t look_around(struct ferry_partner *partner)
 	return result;
 }
 
+static void settle(struct ferry_partner *partner, enum ferry_partner_state state)
+{
+	atomic_store_explicit(&partner->state, state, memory_order_release);
+	ferry_futex_wake(&partner->state, INT_MAX, false);
+}
+
+void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline)
+{
+	uint64_t now;
+	while (atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_MAKING &&
+	       (now = ferry_now_ns()) < deadline)
+		ferry_futex_wait(&partner->state, FERRY_PARTNER_MAKING, (uint32_t)((deadline - now) / 1000 + 1), false);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	uint64_t begun = ferry_now_ns();
 	config.device = "cuda";
 	config.ordinal = partner->device;
 	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
@@ -46,17 +63,17 @@ static void *make(void *argument)
 		if (!atomic_load_explicit(&partner->abandoned, memory_order_relaxed))
 			ferry_log(FERRY_LOG_INFO, "communicator %016jx stays NCCL's alone: %s",
 			          (uintmax_t)partner->key.words[0], ferry_last_message());
-		atomic_store_explicit(&partner->state, FERRY_PARTNER_NONE, memory_order_release);
+		settle(partner, FERRY_PARTNER_NONE);
 		return NULL;
 	}
 	ferry_meter_open(&partner->meter, partner->comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
 	                 (uint32_t)partner->rank, partner->peers);
 	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 	if (!partner->rank)
-		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s",
+		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
 		          (uintmax_t)partner->key.words[0], partner->nranks,
-		          partner->peers ? "pushes and host" : "host");
-	atomic_store_explicit(&partner->state, FERRY_PARTNER_READY, memory_order_release);
+		          partner->peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
+	settle(partner, FERRY_PARTNER_READY);
 	return NULL;
 }
 
@@ -110,7 +127,7 @@ void ferry_partner_begin(struct ferry_partner *partner)
 	pthread_mutex_lock(&partner->lock);
 	partner->begun = begin_thread(partner);
 	if (!partner->begun)
-		atomic_store_explicit(&partner->state, FERRY_PARTNER_NONE, memory_order_release);
+		settle(partner, FERRY_PARTNER_NONE);
 	pthread_mutex_unlock(&partner->lock);
 }
 

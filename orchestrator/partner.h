@@ -29,7 +29,7 @@ struct ferry_partner_pair {
 };
 
 struct ferry_partner {
-	_Atomic int state;
+	_Atomic uint32_t state; /* enum ferry_partner_state; futex word: the thread */
 	_Atomic bool abandoned; /* who ends it */
 	pthread_t thread;
 	bool begun;             /* under the lock */
@@ -64,6 +64,9 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, uint32_t (*propose)(v
                             void *argument, uint64_t *n);
 uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
                                     uint32_t (*propose)(void *argument, uint64_t n), void *argument);
+
+/** Waits, at most until `deadline` (ferry_now_ns), until it is known whether there is a communicator of Ferry's. */
+void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline);
 
 /** Whether there is a communicator of Ferry's; from then on `comm` and `peers` may be read. */
 bool ferry_partner_is_ready(const struct ferry_partner *partner);

@@ -123,7 +123,7 @@ static void who_becomes_faster_is_found_in_time(void **state)
 	(void)state;
 	memset(&slow.choice, 0, sizeof slow.choice);
 	program_start(&slow, 16 * MIB, 0);
-	slow.paces[1] = (struct ferry_pace){60, 250e3}; /* close */
+	slow.paces[1] = (struct ferry_pace){40, 250e3}; /* close */
 	make(&slow, 100);
 	assert_in_range(slow.ferrys, 2, 8);
 	slow.paces[1] = (struct ferry_pace){20, 600e3};
