@@ -40,7 +40,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 12u
+#define FERRY_ARENA_ABI 13u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -107,6 +107,14 @@ struct ferry_rank_line {
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
 	_Atomic uint32_t mover;
 	/*
+	 * 1: its lanes put nothing into anybody's memory any more, nor will they: the job has failed, or they have let
+	 * go of it; who hosts them, 0 to 1, release
+	 */
+	_Atomic uint32_t stopped;
+	/* bit d: nothing that the router of domain d has begun for this job goes on, as it has ended; the rank, release
+	 */
+	_Atomic uint32_t ended;
+	/*
 	 * Host devices, where others' lanes put into the rank's memory (rank-lib/door.h). shut: 1 once nobody is to do
 	 * that any more: its lanes. putting: bit r: it puts into rank r's, or looks whether it may: its D2H lane.
 	 */
@@ -115,7 +123,7 @@ struct ferry_rank_line {
 	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
-	char pad0[20];
+	char pad0[12];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -167,11 +175,11 @@ struct ferry_arena_header {
 	_Atomic uint32_t ready;
 	_Atomic uint32_t failed;   /* 1: some failure cell of this job is filled, or its router gone */
 	uint8_t rank_domain[FERRY_MAX_RANKS]; /* valid once attached == nranks */
-	/* bit t of reach[f]: this router moves the data of both, and rank f's GPU reaches rank t's; before `ready` */
+	/* bit t of reach[f]: this router moves the data of rank f, whose GPU reaches rank t's; before `ready` */
 	_Atomic uint64_t reach[FERRY_MAX_RANKS];
 	/*
-	 * bit r: this router has moved rank r's data and does so no more: no copy is under way, nor will one be; 0 to
-	 * 1, with release
+	 * bit r: this router has moved rank r's data, or put into its memory for ranks of its own, and does so no more:
+	 * no copy is under way, nor will one be; 0 to 1, with release
 	 */
 	_Atomic uint64_t let_go;
 	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */

@@ -20,7 +20,8 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
 	bool rank = message->kind == FERRY_ATTACH_RANK, mapped = rank && message->flags & FERRY_ATTACH_MAPPED;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
-	if (message->flags & ~(rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED : 0))
+	if (message->flags & ~(rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS : 0) ||
+	    (mapped && message->flags & FERRY_ATTACH_LANDS))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
 		                  message->flags);
 	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != (mapped ? 1 : 0))

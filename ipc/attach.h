@@ -18,7 +18,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 3u
+#define FERRY_ATTACH_ABI 4u
 #define FERRY_KEY_BYTES 16
 #define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
@@ -48,6 +48,8 @@ enum ferry_status_of {
 /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
+/* RANK, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
+#define FERRY_ATTACH_LANDS 4u
 
 struct ferry_attach_message {
 	uint32_t magic, abi;
@@ -55,7 +57,7 @@ struct ferry_attach_message {
 	uint32_t rank, nranks;
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
-	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED, FERRY_ATTACH_WISHED */
+	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED, FERRY_ATTACH_WISHED, FERRY_ATTACH_LANDS */
 	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS */
@@ -63,7 +65,7 @@ struct ferry_attach_message {
 	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS: the UUID */
 };
 
 struct ferry_attach_reply {

@@ -49,6 +49,8 @@ void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm)
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_acquire);
+	if (!handle) /* those that have ended have it */
+		return NULL;
 	for (; comm; comm = atomic_load_explicit(&comm->next, memory_order_acquire)) {
 		unsigned users = atomic_load_explicit(&comm->users, memory_order_relaxed);
 		if (atomic_load_explicit(&comm->handle, memory_order_acquire) != handle)
@@ -191,4 +193,18 @@ struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
 	}
 	ferry_partner_end(made, true);
 	return none;
+}
+
+void ferry_nccl_comm_made(ncclComm_t handle)
+{
+	static _Atomic uint64_t first;
+	uint64_t none = 0;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	if (comm && comm->has_key &&
+	    (atomic_compare_exchange_strong_explicit(&first, &none, comm->key.words[0], memory_order_relaxed,
+	                                             memory_order_relaxed) ||
+	     none == comm->key.words[0]) &&
+	    !comm->copies && ferry_nccl_comm_learn(comm) && comm->nranks > 1)
+		ferry_nccl_comm_partner(comm);
+	ferry_nccl_comm_release(comm);
 }

@@ -90,6 +90,13 @@ void ferry_nccl_comm_remove(ncclComm_t handle);
 /** Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. */
 void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
 
+/**
+ * NCCL has made it: of the process's first one, on all its devices, Ferry's is begun now and not with the first call
+ * that is worth it, which most programs do not wait for. Others might never make such a call: a communicator of Ferry's
+ * has staging.
+ */
+void ferry_nccl_comm_made(ncclComm_t handle);
+
 /** It is about to be aborted: nobody waits for what Ferry has of it. */
 void ferry_nccl_comm_give_up(ncclComm_t handle);
 

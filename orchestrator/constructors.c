@@ -26,12 +26,20 @@ static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const nccl
 	                                 .copies = ferry_nccl_config_copies(config)};
 }
 
+/* In a group, or without blocking, NCCL has not made it yet. */
+static void note_made(ncclComm_t comm, const struct ferry_nccl_birth *birth, ncclResult_t result)
+{
+	ferry_nccl_comm_add(comm, birth);
+	if (!result && !ferry_nccl_group_is_open())
+		ferry_nccl_comm_made(comm);
+}
+
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
 	struct ferry_nccl_birth birth = born_of(&id, sizeof id, NULL);
 	ncclResult_t result = ferry_nccl_real_CommInitRank(comm, nranks, id, rank);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -41,7 +49,7 @@ ncclResult_t ferry_nccl_CommInitRankConfig(ncclComm_t *comm, int nranks, ncclUni
 	struct ferry_nccl_birth birth = born_of(&id, sizeof id, config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankConfig(comm, nranks, id, rank, config);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -51,7 +59,7 @@ ncclResult_t ferry_nccl_CommInitRankScalable(ncclComm_t *comm, int nranks, int r
 	struct ferry_nccl_birth birth = born_of(ids, nids > 0 && ids ? (size_t)nids * sizeof *ids : 0, config);
 	ncclResult_t result = ferry_nccl_real_CommInitRankScalable(comm, nranks, rank, nids, ids, config);
 	if (fine(result))
-		ferry_nccl_comm_add(*comm, &birth);
+		note_made(*comm, &birth, result);
 	return result;
 }
 
@@ -61,7 +69,7 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	ncclResult_t result = ferry_nccl_real_CommInitAll(comms, ndevices, devices);
 	birth.has_key = getrandom(&birth.key, sizeof birth.key, 0) == sizeof birth.key;
 	for (int i = 0; fine(result) && i < ndevices; i++)
-		ferry_nccl_comm_add(comms[i], &birth);
+		note_made(comms[i], &birth, result);
 	return result;
 }
 

@@ -22,15 +22,21 @@ struct entry {
 	uint64_t last;       /* submission */
 	uint32_t pins;
 	uint64_t turn; /* when it was last named */
-	bool landing;  /* others put into it, and the router has been told */
+	bool landing;  /* others put into it, and the routers have been told */
 	uint64_t seen; /* in which call of `calls` its memory was last found to be there */
+};
+
+/* A router that is told. */
+struct told {
+	const int *connection;
+	struct ferry_export_cell *cells;
 };
 
 struct ferry_exports {
 	struct ferry_device *device;
-	const int *connection;
 	const _Atomic uint32_t *failed;
-	struct ferry_export_cell *cells;
+	struct told routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of landings alone */
+	uint32_t nrouters;
 	uint64_t turns, calls;
 	uint32_t hints[HINTS]; /* by buffer: the index that it was last found under */
 	struct entry entries[FERRY_MOST_EXPORTS];
@@ -46,11 +52,15 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 	if (!exports)
 		return ferry_fail(ferrySystemError, "no memory for exports");
 	exports->device = device;
-	exports->connection = connection;
 	exports->failed = failed;
-	exports->cells = cells;
+	ferry_exports_add_host(exports, connection, cells);
 	*opened = exports;
 	return ferrySuccess;
+}
+
+void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells)
+{
+	exports->routers[exports->nrouters++] = (struct told){connection, cells};
 }
 
 void ferry_exports_close(struct ferry_exports *exports)
@@ -85,6 +95,20 @@ static bool is_there(struct ferry_exports *exports, struct entry *entry)
 	return true;
 }
 
+static uint32_t routers_of(const struct ferry_exports *exports, const struct entry *entry)
+{
+	return entry->landing ? exports->nrouters : 1;
+}
+
+/* To all routers that may have it. */
+static void say_used(struct ferry_exports *exports, uint32_t index)
+{
+	const struct entry *entry = &exports->entries[index];
+	uint64_t used = entry->pins ? FERRY_EXPORT_PINNED : entry->last;
+	for (uint32_t i = 0; i < routers_of(exports, entry); i++)
+		atomic_store_explicit(&exports->routers[i].cells[index].used, used, memory_order_release);
+}
+
 static void clear(struct entry *entry)
 {
 	free(entry->pieces);
@@ -110,7 +134,7 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 		if (is_there(exports, entry))
 			return *hint = index;
 		entry->pins = 0;
-		atomic_store_explicit(&exports->cells[index].used, entry->last, memory_order_release);
+		say_used(exports, index);
 		clear(entry);
 	}
 	return NONE;
@@ -143,17 +167,18 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
 
 /* ---- telling the router ---- */
 
-static ferryResult_t ask(const struct ferry_exports *exports, struct ferry_attach_message *message, const void *payload,
-                         const int *descriptors)
+static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, struct ferry_attach_message *message,
+                         const void *payload, const int *descriptors)
 {
 	struct ferry_attach_reply reply;
-	if (*exports->connection < 0)
+	int connection = *exports->routers[router].connection;
+	if (connection < 0)
 		return ferry_fail(ferryRemoteError, "there is no connection to the router");
-	return ferry_attach_exchange(*exports->connection, message, payload, descriptors, &reply, NULL,
+	return ferry_attach_exchange(connection, message, payload, descriptors, &reply, NULL,
 	                             exports->failed);
 }
 
-static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
+static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, uint32_t router)
 {
 	struct entry *entry = &exports->entries[index];
 	struct ferry_exported exported = {
@@ -169,7 +194,7 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index)
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT,
 	                                       .descriptors = exported.npieces,
 	                                       .payload = ferry_exported_size(&exported)};
-	result = ask(exports, &message, &exported, descriptors);
+	result = ask(exports, router, &message, &exported, descriptors);
 	for (uint32_t i = 0; i < exported.npieces; i++)
 		close(descriptors[i]);
 	/* That memory cannot be exported is said where it is found: here the router, or its driver, has refused it. */
@@ -204,7 +229,7 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	entry->seen = exports->calls;
 	entry->pins = 0;
 	entry->landing = landing;
-	if ((result = send_export(exports, place))) {
+	if ((result = send_export(exports, place, 0))) {
 		clear(entry);
 		return result;
 	}
@@ -212,14 +237,33 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	return ferrySuccess;
 }
 
-/* The rank's half of the cell's protocol (ipc/export.h). True: the router has it, and keeps it for what `used` says. */
-static bool use(struct ferry_exports *exports, uint32_t index)
+/*
+ * The rank's half of the cells' protocol (ipc/export.h). False: that router has not got it; else all have, and keep it
+ * for what `used` says.
+ */
+static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 {
 	const struct entry *entry = &exports->entries[index];
-	struct ferry_export_cell *cell = &exports->cells[index];
-	atomic_store_explicit(&cell->used, entry->pins ? FERRY_EXPORT_PINNED : entry->last, memory_order_release);
+	say_used(exports, index);
 	ferry_full_fence();
-	return atomic_load_explicit(&cell->mapped, memory_order_acquire) == entry->generation;
+	for (*router = 0; *router < routers_of(exports, entry); ++*router)
+		if (atomic_load_explicit(&exports->routers[*router].cells[index].mapped, memory_order_acquire) !=
+		    entry->generation)
+			return false;
+	return true;
+}
+
+/* Has the routers map what they have not got, or not for all that it is to be. */
+static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
+{
+	uint32_t router;
+	ferryResult_t result = more ? send_export(exports, index, 0) : ferrySuccess;
+	for (uint32_t attempt = 0; !result && !use(exports, index, &router); attempt++)
+		result = attempt < TRIES * exports->nrouters
+		                 ? send_export(exports, index, router)
+		                 : ferry_fail(ferryInternalError,
+		                              "the router has not mapped export %u, and says it has", index);
+	return result;
 }
 
 ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buffer, uint64_t bytes, uint64_t submission,
@@ -239,14 +283,10 @@ ferryResult_t ferry_exports_name(struct ferry_exports *exports, const void *buff
 	if (submission > entry->last)
 		entry->last = submission;
 	entry->turn = ++exports->turns;
-	for (int attempt = 0; !use(exports, index) || more; attempt++, more = false) {
-		result = attempt < TRIES ? send_export(exports, index)
-		                         : ferry_fail(ferryInternalError,
-		                                      "the router has not mapped export %u, and says it has", index);
-		if (!result)
-			continue;
+	if ((result = have_mapped(exports, index, more))) {
 		entry->pins -= pin;
-		entry->landing &= !landing;
+		say_used(exports, index);
+		entry->landing &= !more;
 		return result;
 	}
 	*name = (struct ferry_buffer_name){
@@ -263,9 +303,8 @@ static struct entry *entry_of(struct ferry_exports *exports, const struct ferry_
 void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffer_name *name)
 {
 	struct entry *entry = entry_of(exports, name);
-	if (!entry || !entry->pins || --entry->pins)
-		return;
-	atomic_store_explicit(&exports->cells[name->index].used, entry->last, memory_order_release);
+	if (entry && entry->pins && !--entry->pins)
+		say_used(exports, name->index);
 }
 
 ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name)
@@ -274,8 +313,11 @@ ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct f
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_FORGET, .index = name->index};
 	if (!entry || entry->pins)
 		return ferrySuccess;
+	uint32_t nrouters = routers_of(exports, entry);
 	clear(entry);
-	ferryResult_t result = ask(exports, &message, NULL, NULL);
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t router = 0; router < nrouters && !result; router++)
+		result = ask(exports, router, &message, NULL, NULL);
 	if (!result || !atomic_load_explicit(exports->failed, memory_order_acquire))
 		return result;
 	ferry_forget_message(); /* the router lets go of it with the rank */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a rank has exported to its domain's router, and the names of its buffers there. A table of FERRY_MOST_EXPORTS,
- * by index: the range of addresses, the pieces that it lies in, with their ids, and the generation. Everything is under
- * the communicator's lock. The router's half is router/imports.h, which also has the argument of why nothing is
- * forgotten that a submission names.
+ * by index: the range of addresses, the pieces that it lies in, with their ids, and the generation. What other ranks
+ * put into is exported under the same name to each other domain's router whose GPUs reach it (a host of this rank, as a
+ * guest: router/imports.h). Everything is under the communicator's lock. The router's half is router/imports.h, which
+ * also has the argument of why nothing is forgotten that a submission names.
  */
 #ifndef FERRY_RANK_LIB_EXPORTS_H
 #define FERRY_RANK_LIB_EXPORTS_H
@@ -20,6 +21,9 @@ struct ferry_exports;
 ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
                                  struct ferry_export_cell *cells, struct ferry_exports **exports);
 
+/** From now on what others put into is exported to this router of another domain, too. Arguments as above. */
+void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells);
+
 void ferry_exports_close(struct ferry_exports *exports);
 
 /** Before each call, or other use under the lock: what lies behind addresses is looked at anew. */
@@ -30,7 +34,7 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
 
 /**
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
- * until ferry_exports_unpin, too. landing: other ranks put into it, for whose GPUs the router maps it as well.
+ * until ferry_exports_unpin, too. landing: other ranks put into it, for whose GPUs their routers map it as well.
  * Where the router has not got it, or not any more, or where other memory has come in
  * its place, it is exported here and now, which takes up to 10 ms; else 0.1 us and as much per piece. Errors:
  * those that ferry_exports_refused knows, memory that has to go another way: ferryInvalidUsage, for it cannot be

@@ -36,32 +36,63 @@ static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	if (watched->domain != watched->mapped->rank->domain) {
+	struct ferry_mover *mover = &watched->mapped->movers[watched->domain];
+	if (watched->domain != watched->mapped->rank->domain)
 		fail_lost(watched->mapped, watched->domain);
+	if (!mover->copies)
 		return;
-	}
-	ferry_mover_lose(&watched->mapped->mover);
+	ferry_mover_lose(mover);
 	ferry_keeper_look(kept);
 }
 
-static bool has_let_go(struct ferry_mapped *mapped)
+/* That router copies nothing any more, or that has been waited for long enough, which the communicator tells then. */
+static bool is_over(struct ferry_mapped *mapped, struct ferry_mover *mover)
 {
 	char text[200];
-	if (ferry_mover_may_copy(&mapped->mover)) {
-		if (!ferry_mover_is_overdue(&mapped->mover, text, sizeof text))
-			return false;
-		ferry_log(FERRY_LOG_WARN, "rank %d: %s", mapped->rank->self, text);
-		ferry_rank_fail(mapped->rank, ferryRemoteError, text);
-	}
-	fail_lost(mapped, mapped->rank->domain); /* no news for who has just said more */
+	if (!ferry_mover_may_copy(mover))
+		return true;
+	if (!ferry_mover_is_overdue(mover, text, sizeof text))
+		return false;
+	ferry_log(FERRY_LOG_WARN, "rank %d: %s", mapped->rank->self, text);
+	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
 	return true;
+}
+
+/* Of another domain: the rank's own router waits for this before it lets streams go on (router/landings.h). */
+static bool tell_end(struct ferry_kept *kept)
+{
+	struct ferry_watched *watched = (struct ferry_watched *)kept;
+	struct ferry_rank *rank = watched->mapped->rank;
+	if (!is_over(watched->mapped, &watched->mapped->movers[watched->domain]))
+		return true;
+	atomic_fetch_or_explicit(&ferry_rank_line(&rank->shared, (uint32_t)rank->self)->ended, 1u << watched->domain,
+	                         memory_order_release);
+	ferry_wake(&rank->shared, 0, 1ull << rank->self, 0);
+	return false;
+}
+
+/* Its own first: with that the job has failed, and those of other domains stop. */
+static bool have_let_go(struct ferry_mapped *mapped)
+{
+	uint32_t own = mapped->rank->domain;
+	bool over = is_over(mapped, &mapped->movers[own]);
+	if (over)
+		fail_lost(mapped, own); /* no news for who has just said more */
+	for (uint32_t domain = 0; over && domain < mapped->rank->ndomains; domain++) {
+		struct ferry_mover *mover = &mapped->movers[domain];
+		if (domain == own || !mover->copies)
+			continue;
+		ferry_mover_lose(mover);
+		over = is_over(mapped, mover);
+	}
+	return over;
 }
 
 /* Nobody else lets this rank's streams go on, whether they are at a call already or come to one later. */
 static bool release_streams(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
-	if (!mapped->let_go && !(mapped->let_go = has_let_go(mapped)))
+	if (!mapped->let_go && !(mapped->let_go = have_let_go(mapped)))
 		return true;
 	ferry_word_table_release(mapped->words);
 	return true;
@@ -88,18 +119,18 @@ static void watch_taking(struct ferry_kept *kept)
 	ferry_log(FERRY_LOG_WARN,
 	          "rank %d has waited %llu s for the router of domain %u (process %d) to take its calls",
 	          mapped->rank->self, (unsigned long long)((now - watched->since) / 1000000000), watched->domain,
-	          mapped->mover.pid);
+	          mapped->movers[watched->domain].pid);
 }
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
+		bool own = domain == mapped->rank->domain;
 		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->sockets[domain],
 		                                           .closed = on_router_lost,
-		                                           .look = release_streams,
-		                                           .watch = domain == mapped->rank->domain ? watch_taking
-		                                                                                   : NULL},
+		                                           .look = own ? release_streams : tell_end,
+		                                           .watch = own ? watch_taking : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);
@@ -125,13 +156,27 @@ static ferryResult_t attempt(struct ferry_mapped *mapped)
 	return result;
 }
 
+static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
+{
+	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
+}
+
+/* Who copies, and whom what others put into is exported to. */
+static void find_movers(struct ferry_mapped *mapped)
+{
+	struct ferry_rank *rank = mapped->rank;
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		ferry_mover_open(&mapped->movers[domain], rank, domain);
+		if (domain != rank->domain && mapped->movers[domain].copies)
+			ferry_exports_add_host(mapped->exports, &rank->sockets[domain], cells_of(rank, domain));
+	}
+}
+
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
-	struct ferry_arena *arena = &rank->shared.arenas[rank->domain];
-	struct ferry_export_cell *cells = arena->export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
-	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed, cells,
-	                                          &mapped->exports);
+	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed,
+	                                          cells_of(rank, rank->domain), &mapped->exports);
 	if (!result)
 		result = attempt(mapped);
 	if (result) {
@@ -141,7 +186,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	}
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
-	ferry_mover_open(&mapped->mover, rank);
+	find_movers(mapped);
 	return watch_routers(mapped);
 }
 
@@ -186,6 +231,10 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 
 void ferry_mapped_end(struct ferry_mapped *mapped)
 {
-	ferry_mover_wait(&mapped->mover);
-	ferry_mover_close(&mapped->mover);
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		ferry_mover_lose(&mapped->movers[domain]); /* all are waited for from now on */
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		ferry_mover_wait(&mapped->movers[domain]);
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		ferry_mover_close(&mapped->movers[domain]);
 }

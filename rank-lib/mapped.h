@@ -35,9 +35,9 @@ struct ferry_mapped {
 	uint64_t stall_ns; /* a router that takes no submission for so long is told of; 0: never */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
-	struct ferry_mover mover;
-	bool let_go; /* by its router, as far as the keeper knows: its streams are released; keeper */
-	struct ferry_exports *exports; /* what its router maps for it; NULL: nothing */
+	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
+	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
+	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
 	struct ferry_windows windows;
@@ -61,8 +61,8 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 void ferry_mapped_close(struct ferry_mapped *mapped);
 
 /**
- * The connections are closed: returns when the router copies nothing for this rank any more, so that its streams may go
- * on and its memory be freed. No longer than 10 seconds; says so then, in a line of the log.
+ * The connections are closed: returns when no router copies anything for this rank, or into its memory, any more, so
+ * that its streams may go on and its memory be freed. No longer than 10 seconds; says so then, in a line of the log.
  */
 void ferry_mapped_end(struct ferry_mapped *mapped);
 

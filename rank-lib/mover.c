@@ -14,12 +14,36 @@
 #define PATIENCE_SECONDS 10
 #define LOOK_US 1000 /* how soon it is looked whether the process has ended, for which nobody rings */
 
-void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank)
+/* Whether that rank's GPU reaches this one's memory, as its router has found. */
+static bool reaches(const struct ferry_rank *rank, uint32_t other)
 {
-	int connection = rank->sockets[rank->domain];
+	const struct ferry_arena_header *header = rank->shared.arenas[rank->shared.rank_domain[other]].header;
+	return atomic_load_explicit(&header->reach[other], memory_order_relaxed) >> rank->self & 1;
+}
+
+/* Of ranks of the router's domain; lives: those that have not stopped. */
+static bool any_reaches(const struct ferry_mover *mover, bool lives)
+{
+	const struct ferry_rank *rank = mover->rank;
+	for (uint32_t other = 0; other < rank->shared.nranks; other++) {
+		if (rank->shared.rank_domain[other] != mover->domain || !reaches(rank, other))
+			continue;
+		if (!lives || !atomic_load_explicit(&ferry_rank_line(&rank->shared, other)->stopped,
+		                                    memory_order_acquire))
+			return true;
+	}
+	return false;
+}
+
+void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank, uint32_t domain)
+{
+	int connection = rank->sockets[domain];
 	struct ucred peer;
 	socklen_t bytes = sizeof peer;
-	*mover = (struct ferry_mover){.rank = rank, .process = -1};
+	*mover = (struct ferry_mover){.rank = rank, .domain = domain, .process = -1};
+	mover->copies = domain == rank->domain || any_reaches(mover, false);
+	if (!mover->copies)
+		return;
 	/* 0: it has no number here. Our own end we would wait for in vain. */
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) || peer.pid <= 0 || peer.pid == getpid())
 		return;
@@ -39,15 +63,18 @@ void ferry_mover_close(struct ferry_mover *mover)
 
 void ferry_mover_lose(struct ferry_mover *mover)
 {
-	mover->lost_ns = ferry_now_ns();
+	if (!mover->lost_ns)
+		mover->lost_ns = ferry_now_ns();
 }
 
 bool ferry_mover_may_copy(const struct ferry_mover *mover)
 {
 	const struct ferry_rank *rank = mover->rank;
-	const struct ferry_arena_header *header = rank->shared.arenas[rank->domain].header;
+	const struct ferry_arena_header *header = rank->shared.arenas[mover->domain].header;
 	struct pollfd end = {mover->process, POLLIN, 0};
 	if (mover->process < 0 || atomic_load_explicit(&header->let_go, memory_order_acquire) >> rank->self & 1)
+		return false;
+	if (mover->domain != rank->domain && !any_reaches(mover, true))
 		return false;
 	return poll(&end, 1, 0) <= 0;
 }
@@ -57,9 +84,9 @@ bool ferry_mover_is_overdue(const struct ferry_mover *mover, char *text, size_t 
 	if (ferry_now_ns() - mover->lost_ns < PATIENCE_SECONDS * 1000000000ull)
 		return false;
 	snprintf(text, bytes,
-	         "the router of domain %u has closed its connection, and its process %d has not ended for %d s: it "
-	         "may still copy",
-	         mover->rank->domain, mover->pid, PATIENCE_SECONDS);
+	         "the router of domain %u, process %d, has not ended for %d s, nor let go of the rank: it may still "
+	         "copy",
+	         mover->domain, mover->pid, PATIENCE_SECONDS);
 	return true;
 }
 
@@ -67,8 +94,9 @@ void ferry_mover_wait(struct ferry_mover *mover)
 {
 	struct ferry_doorbell *bell = &ferry_rank_line(&mover->rank->shared, (uint32_t)mover->rank->self)->app;
 	char text[200];
-	if (!mover->lost_ns)
-		ferry_mover_lose(mover);
+	if (!mover->copies)
+		return;
+	ferry_mover_lose(mover);
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		bool overdue = ferry_mover_is_overdue(mover, text, sizeof text);

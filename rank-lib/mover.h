@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The router that moves a rank's data, seen from the rank: whether copies of its may still be under way. As long as
- * they may, the rank's streams must not go on, nor may its memory be freed. Opened and closed with the rank's
- * submissions; asked by the keeper, and then by who ends the communicator.
+ * A router that copies into a rank's memory, seen from the rank: whether copies of its may still be under way. As long
+ * as they may, the rank's streams must not go on, nor may its memory be freed. That is the router that moves the rank's
+ * data, and any of another domain whose GPUs put into its memory. Opened and closed with the rank's submissions; asked
+ * by the keeper, and then by who ends the communicator.
  *
  * That the connection has closed says little: of a process that is killed the kernel closes the sockets first and ends
  * the work of its GPUs after that. Two things tell more, and one of them always comes:
  * - A router that lives takes all copies of the rank to their end, says so in `let_go` of its arena (ipc/arena.h), and
- *   closes the connection after that; so where the bit is set nobody waits for an end that does not come.
+ *   closes the connection after that; so where the bit is set nobody waits for an end that does not come. One of
+ *   another domain does nothing for the rank any more, either, when all ranks of its own that reach the rank's memory
+ *   have stopped (router/landings.h): it is so when the job has failed and the rank has not left.
  * - A router that dies before has ended as a process, with all its threads and all that it had open, once its pidfd is
  *   readable.
  */
@@ -18,20 +21,23 @@
 
 struct ferry_mover {
 	struct ferry_rank *rank;
+	uint32_t domain;  /* the router's */
+	bool copies;      /* it is the rank's own, or reaches its memory; else there is nothing to wait for */
 	int process;      /* its pidfd; -1: not to be had */
 	int pid;
-	uint64_t lost_ns; /* when the connection was seen to have closed; 0: not yet */
+	uint64_t lost_ns; /* when it began to be waited for; 0: not yet */
 };
 
 /**
- * The connection to the rank's own domain is open, its arena mapped. Where there is no pidfd (an old kernel, one that
- * forbids it, a router in another name space of processes) a connection that has closed is all that there is to know.
+ * The connection to that domain is open, its arena mapped, and the job ready. Where there is no pidfd (an old kernel,
+ * one that forbids it, a router in another name space of processes) a connection that has closed is all that there is
+ * to know.
  */
-void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank);
+void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank, uint32_t domain);
 
 void ferry_mover_close(struct ferry_mover *mover);
 
-/** The connection has closed: its patience begins. */
+/** The connection has closed, or the rank waits for it: its patience begins, if it has not. */
 void ferry_mover_lose(struct ferry_mover *mover);
 
 /** After ferry_mover_lose: whether a copy may still be under way. Never true without a pidfd. */

@@ -6,6 +6,7 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/guard.h"
+#include "router/guests.h"
 #include "router/intake.h"
 #include "router/parts.h"
 
@@ -77,6 +78,8 @@ static void answer_ready(struct ferry_job *job)
 	ferryResult_t result = map_peers(job);
 	if (!result)
 		result = ferry_intakes_open(job);
+	if (!result)
+		result = ferry_guests_open(job);
 	if (atomic_load_explicit(&job->dead, memory_order_acquire))
 		result = ferry_job_failure(job); /* then that is why the arenas could not be mapped, too */
 	else if (result)

@@ -4,6 +4,7 @@
 #include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
+#include "router/guests.h"
 #include "router/intake.h"
 
 #include <errno.h>
@@ -62,6 +63,8 @@ static void client_close(struct ferry_clients *clients, size_t index)
 		/* Its connection closes after that: it may still be there, and then takes that for our end. */
 		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor,
 		                                                  false, client->detached);
+		if (!ending)
+			ending = ferry_guest_leave(job, client->rank, client->descriptor, false);
 		if (ending) {
 			client->descriptor = -1;
 			ferry_reaper_give(&clients->jobs->reaper, ending);

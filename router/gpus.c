@@ -139,6 +139,17 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 	       (!from->driver->DeviceCanAccessPeer(&can, from->device, to->device) && can);
 }
 
+bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)
+{
+	CUdevice to;
+	int can = 0;
+	if (find_device(from->driver, uuid, &to)) {
+		ferry_forget_message(); /* it is no failure */
+		return false;
+	}
+	return from->device == to || (!from->driver->DeviceCanAccessPeer(&can, from->device, to) && can);
+}
+
 void ferry_gpu_hold(struct ferry_gpu *gpu)
 {
 	atomic_fetch_add_explicit(&gpu->holders, 1, memory_order_relaxed);

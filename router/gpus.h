@@ -57,6 +57,9 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 /** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
 
+/** The same, to the GPU of that UUID, of which this process need have no context. False where it does not see it. */
+bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
+
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);

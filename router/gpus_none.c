@@ -20,6 +20,12 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 	return false;
 }
 
+bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)
+{
+	(void)from, (void)uuid;
+	return false;
+}
+
 void ferry_gpu_hold(struct ferry_gpu *gpu)
 {
 	(void)gpu;

@@ -23,6 +23,19 @@ struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, stru
 	return imports;
 }
 
+struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells)
+{
+	struct ferry_imports *imports = ferry_imports_new(rank, uuid, cells);
+	if (imports)
+		imports->guest = true;
+	return imports;
+}
+
+void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over)
+{
+	atomic_store_explicit(&imports->over, over, memory_order_release);
+}
+
 ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus)
 {
 	struct ferry_gpu *gpu;
@@ -202,7 +215,8 @@ static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
 		struct ferry_import *import = list;
 		list = import->next;
 		unmap_landings(import->landings, import->nlandings);
-		ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
+		if (!imports->guest)
+			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		free(import);
 	}
 }
@@ -218,9 +232,11 @@ static void say_mapped(const struct ferry_imports *imports, uint32_t index, uint
 	atomic_store_explicit(&imports->cells[index].mapped, generation, memory_order_release);
 }
 
+/* The same. */
 static uint64_t ended_of(const struct ferry_imports *imports)
 {
-	return atomic_load_explicit(&imports->ended, memory_order_acquire);
+	const _Atomic uint64_t *over = atomic_load_explicit(&imports->over, memory_order_acquire);
+	return atomic_load_explicit(over ? over : &imports->ended, memory_order_acquire);
 }
 
 /* Under the lock. */
@@ -237,10 +253,10 @@ static void retire(struct ferry_imports *imports, struct ferry_import *import)
 /* Under the lock: takes those retired that are not in use out of their list. */
 static struct ferry_import *reap(struct ferry_imports *imports, struct ferry_import *list)
 {
-	uint64_t ended = ended_of(imports);
+	uint64_t ended = imports->cells ? ended_of(imports) : UINT64_MAX;
 	for (struct ferry_import **link = &imports->retired; *link;) {
 		struct ferry_import *import = *link;
-		if (import->users || (imports->cells && import->last > ended)) {
+		if (import->users || import->last > ended) {
 			link = &import->next;
 			continue;
 		}
@@ -258,6 +274,10 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 	if (memcmp(exported->gpu, imports->uuid, sizeof imports->uuid))
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u exports memory of another GPU than the one that it has attached with",
+		                  imports->rank);
+	if (imports->guest && (!exported->landing || !imports->nothers))
+		return ferry_fail(ferryInvalidArgument,
+		                  "rank %u of another domain exports memory that none of this router's GPUs puts into",
 		                  imports->rank);
 	if (old && (exported->generation < old->generation ||
 	            (exported->generation == old->generation && exported->bytes != old->mapping.bytes)))
@@ -293,7 +313,10 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 		return ferry_fail(ferrySystemError, "no memory for an export");
 	*import = (struct ferry_import){
 	        .owner = imports, .index = exported->index, .generation = exported->generation};
-	ferryResult_t result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping);
+	import->mapping.bytes = exported->bytes; /* a guest's: of each landing, as is checked there */
+	ferryResult_t result = imports->guest ? ferrySuccess
+	                                      : ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors,
+	                                                      &import->mapping);
 	if (result) {
 		free(import);
 		return result;

@@ -18,6 +18,12 @@
  * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
  * number is under way, so unmapping comes after those. What another generation has replaced waits so too: for the last
  * submission that `used` told of when it was replaced.
+ *
+ * A **guest** is a rank of another domain, into whose memory this router's GPUs put. It exports its receive buffers
+ * here as well, under the same names, and they are mapped for those GPUs alone. The protocol is the same, over cells
+ * in this router's arena; but as no submission comes here, `ended` is told by the guest's own router, in `over` of its
+ * ring: a submission has ended here when its call is over. What is put for a call is put before that (LAND), or its job
+ * has failed; and who puts holds the import.
  */
 #ifndef FERRY_ROUTER_IMPORTS_H
 #define FERRY_ROUTER_IMPORTS_H
@@ -57,7 +63,7 @@ struct ferry_imports {
 	pthread_mutex_t lock;
 	uint32_t rank;
 	uint8_t uuid[FERRY_GPU_BYTES];   /* of the rank's GPU */
-	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet); mapper, release */
+	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet), or a guest; mapper, release */
 	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
 	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* under the lock */
 	struct ferry_import *retired; /* replaced or to be forgotten, with users or submissions left; under the lock */
@@ -68,11 +74,27 @@ struct ferry_imports {
 	uint32_t putting; /* takes by others that put, not released; under the lock */
 	bool shut;        /* to those; under the lock */
 	pthread_cond_t quiet; /* putting is 0 */
+	bool guest;           /* constant */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
+	/* a guest's: in place of `ended`, in its domain's arena; NULL: not ready. Who makes the job ready, release */
+	_Atomic(const _Atomic uint64_t *) over;
 };
 
 /** For a rank that attaches with that GPU. The cells stay until it is abandoned. NULL: no memory. */
 struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
+
+/** The same for a guest. */
+struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
+
+/** A guest's: from now on it may export. All other GPUs are known. Who makes the job ready. */
+void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over);
+
+/** Whether the rank may export. Any thread. */
+static inline bool ferry_imports_are_open(const struct ferry_imports *imports)
+{
+	return imports->guest ? atomic_load_explicit(&imports->over, memory_order_acquire) != NULL
+	                      : atomic_load_explicit(&imports->gpu, memory_order_acquire) != NULL;
+}
 
 /** Finds the GPU. Mapper's thread. Errors as ferry_gpus_hold: the rank is then not mapped. */
 ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus);

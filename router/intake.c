@@ -24,6 +24,8 @@ struct mapped_call {
 	struct ferry_intake *intake;
 	struct ferry_job_plan *plan; /* held; NULL: point to point */
 	struct ferry_word *word;
+	uint64_t number;             /* of its last submission */
+	struct mapped_call *before, *after; /* in the intake's list */
 	uint32_t turn, stamp, nimports;
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
@@ -119,8 +121,50 @@ static bool forgotten(const struct ferry_call *call)
 	return atomic_load_explicit(&mapped_of(call)->word->forgotten, memory_order_acquire);
 }
 
+/* Under the lock: which submissions other domains' routers need not keep anything for (router/imports.h). */
+static void say_over(struct ferry_intake *intake)
+{
+	uint64_t before = intake->first ? intake->first->number - 1 : UINT64_MAX;
+	atomic_store_explicit(&intake->ring->over, before < intake->listed ? before : intake->listed,
+	                      memory_order_release);
+}
+
+static void list_call(struct mapped_call *mapped)
+{
+	struct ferry_intake *intake = mapped->intake;
+	if (mapped->call.captured) /* what it names is pinned */
+		return;
+	pthread_mutex_lock(&intake->over_lock);
+	mapped->before = intake->last;
+	*(intake->last ? &intake->last->after : &intake->first) = mapped;
+	intake->last = mapped;
+	pthread_mutex_unlock(&intake->over_lock);
+}
+
+static void unlist_call(struct mapped_call *mapped)
+{
+	struct ferry_intake *intake = mapped->intake;
+	if (mapped->call.captured)
+		return;
+	pthread_mutex_lock(&intake->over_lock);
+	*(mapped->before ? &mapped->before->after : &intake->first) = mapped->after;
+	*(mapped->after ? &mapped->after->before : &intake->last) = mapped->before;
+	say_over(intake);
+	pthread_mutex_unlock(&intake->over_lock);
+}
+
+/* All calls of these submissions are in the list, or over. */
+static void say_listed(struct ferry_intake *intake, uint64_t number)
+{
+	pthread_mutex_lock(&intake->over_lock);
+	intake->listed = number;
+	say_over(intake);
+	pthread_mutex_unlock(&intake->over_lock);
+}
+
 static void call_free(struct mapped_call *mapped)
 {
+	unlist_call(mapped);
 	for (uint32_t i = 0; i < mapped->nimports; i++)
 		ferry_imports_release(mapped->imports[i]);
 	if (mapped->plan)
@@ -156,6 +200,7 @@ static struct mapped_call *call_new(struct ferry_intake *intake, const struct fe
 		return NULL;
 	memset(mapped, 0, bytes);
 	mapped->intake = intake;
+	mapped->number = head->number;
 	atomic_fetch_add_explicit(&intake->calls, 1, memory_order_relaxed);
 	mapped->word = &intake->words[head->word];
 	mapped->turn = head->turn;
@@ -169,6 +214,7 @@ static struct mapped_call *call_new(struct ferry_intake *intake, const struct fe
 		free(mapped);
 		return NULL;
 	}
+	list_call(mapped);
 	return mapped;
 }
 
@@ -472,6 +518,8 @@ static bool take(struct ferry_member *member)
 		}
 	}
 	ferry_imports_ended(intake->imports, intake->number);
+	if (found)
+		say_listed(intake, intake->number);
 	ferry_doorbell_ring(&ferry_member_line(member)->app); /* it may wait for room in the ring */
 	if (result) {
 		intake->broken = true; /* where its next record would be, nobody knows */
@@ -486,8 +534,8 @@ static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, con
 	const struct ferry_intake *intake = intake_of(member);
 	struct ferry_import *held;
 	struct ferry_imports *theirs = intake->job->imports[peer];
-	if (!theirs || !ferry_imports_gpu(theirs) || name->index == FERRY_LANDING_DIRECT)
-		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data this router does not move",
+	if (!theirs || !ferry_imports_are_open(theirs) || name->index == FERRY_LANDING_DIRECT)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data no router moves",
 		                  member->rank, peer);
 	ferryResult_t result = ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports),
 	                                          &landing->address, &held);
@@ -552,6 +600,8 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
 	intake->member.stall_ns = lanes->stall_ns;
+	intake->member.awaits_quiet = true;
+	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
 	ferry_lanes_join(lanes, &intake->member);
 	job->intakes[rank] = intake;
@@ -577,9 +627,16 @@ static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gp
 	return ferrySuccess;
 }
 
+/* Of a rank of another domain the UUID alone is known. */
+static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to)
+{
+	const struct ferry_gpu *gpu = ferry_imports_gpu(to);
+	return to->guest ? ferry_gpu_reaches_uuid(from, to->uuid) : gpu && ferry_gpu_reaches(from, gpu);
+}
+
 /*
- * Who reaches whose memory: within the GPU, or as the GPUs' driver says. The ranks choose their programs by it; a rank
- * that this router does not move reaches nobody.
+ * Whose memory the ranks reach that this router moves: within the GPU, or as the GPUs' driver says. The ranks choose
+ * their programs by it, and where they export what others put into.
  */
 static void find_reach(struct ferry_job *job)
 {
@@ -589,8 +646,7 @@ static void find_reach(struct ferry_job *job)
 		uint64_t reached = 0;
 		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
 			struct ferry_imports *theirs = job->imports[to];
-			struct ferry_gpu *gpu = theirs ? ferry_imports_gpu(theirs) : NULL;
-			if (!gpu || !ferry_gpu_reaches(mine, gpu))
+			if (!theirs || !reaches(mine, theirs))
 				continue;
 			reached |= 1ull << to;
 			ferry_imports_other(theirs, mine);
@@ -630,6 +686,7 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
 	munmap(intake->words, WORDS_BYTES);
 	free(intake->messages);
+	pthread_mutex_destroy(&intake->over_lock);
 	free(intake);
 }
 

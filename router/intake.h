@@ -23,6 +23,9 @@ struct ferry_intake {
 	bool answer, in_order;
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
 	uint64_t process;              /* constant: its number; that of no other process with words here */
+	pthread_mutex_t over_lock;     /* of `over` in its ring, and of these two */
+	struct mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
+	uint64_t listed;               /* number of the last submission whose call is in the list, or over */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */

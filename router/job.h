@@ -32,6 +32,7 @@ struct ferry_run {
 struct ferry_attendant;
 struct ferry_gpu;
 struct ferry_gpu_lanes;
+struct ferry_guest;
 struct ferry_imports;
 struct ferry_intake;
 
@@ -43,12 +44,13 @@ struct ferry_job {
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	/* of those that are mapped; attendant thread, once the job is ready */
 	struct ferry_intake *intakes[FERRY_MAX_RANKS];
+	struct ferry_guest *guests[FERRY_MAX_RANKS]; /* of those of other domains that are on GPUs; the same */
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
 	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
 	bool registered[FERRY_MAX_DOMAINS];
 	/*
-	 * Of ranks that have asked to be mapped (router/imports.h); connection thread, before the rank is welcomed, and
-	 * once nobody works for the job any more.
+	 * Of ranks that have asked to be mapped, and of guests (router/imports.h); connection thread, before the rank
+	 * is welcomed, and once nobody works for the job any more.
 	 */
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "router/attendant.h"
+#include "router/guests.h"
 #include "router/intake.h"
 
 #include <stddef.h>
@@ -105,6 +106,7 @@ static void end_job(struct ferry_ending *ending)
 	ferry_attendant_join(job);
 	ferry_workers_remove_job(&jobs->workers, job);
 	ferry_intakes_close(job);
+	ferry_guests_close(job);
 	ferry_mapper_leave(&jobs->mapper, job);
 	uint64_t bytes = job->freeing;
 	ferry_job_free(job);

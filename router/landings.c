@@ -3,6 +3,9 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "ipc/wait.h"
+
+#define PATIENCE_NS 10000000000ull
 
 /* How far this rank's PUTs reach into that rank's buffer. */
 static uint64_t reach(const struct ferry_half *half, uint32_t peer)
@@ -63,4 +66,63 @@ void ferry_landings_let_go(struct ferry_member *member, struct ferry_call *call)
 			member->ops->let_go(member, transfer->hold);
 		transfer->hold = NULL;
 	}
+}
+
+/* ---- the end ---- */
+
+void ferry_landings_stop(struct ferry_member *member)
+{
+	if (member->stopped)
+		return;
+	member->stopped = true;
+	atomic_store_explicit(&ferry_member_line(member)->stopped, 1, memory_order_release);
+	ferry_wake(member->shared, 0, ferry_rankset_all(member->shared->nranks), 0);
+}
+
+static bool is_landed_in(const struct ferry_call *call)
+{
+	const struct ferry_half *half = &call->halves[FERRY_DOWN];
+	for (uint32_t i = 0; half->transfers && i < half->ntransfers; i++) {
+		const struct ferry_transfer *transfer = &half->transfers[i];
+		if (transfer->step ? transfer->step->instr->opcode == FERRY_LAND : transfer->puts)
+			return true;
+	}
+	return false;
+}
+
+/* Bit r: rank r, whose GPU reaches this rank's memory, may put into it still. */
+static uint64_t putting(const struct ferry_member *member)
+{
+	const struct ferry_job_arenas *shared = member->shared;
+	uint32_t ended = atomic_load_explicit(&ferry_member_line(member)->ended, memory_order_acquire);
+	uint64_t ranks = 0;
+	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
+		uint32_t domain = shared->rank_domain[rank];
+		uint64_t reach = atomic_load_explicit(&shared->arenas[domain].header->reach[rank],
+		                                      memory_order_relaxed);
+		if (reach >> member->rank & 1 && !(ended >> domain & 1) &&
+		    !atomic_load_explicit(&ferry_rank_line(shared, rank)->stopped, memory_order_acquire))
+			ranks |= 1ull << rank;
+	}
+	return ranks;
+}
+
+bool ferry_landings_are_quiet(struct ferry_member *member, const struct ferry_call *call)
+{
+	char text[FERRY_RANKSET_TEXT];
+	if (!member->awaits_quiet || member->unquiet_since == UINT64_MAX || !is_landed_in(call))
+		return true;
+	uint64_t ranks = putting(member), now = ferry_now_ns();
+	if (!ranks)
+		return true;
+	if (!member->unquiet_since)
+		member->unquiet_since = now;
+	if (now - member->unquiet_since < PATIENCE_NS)
+		return false;
+	member->unquiet_since = UINT64_MAX;
+	ferry_log(FERRY_LOG_WARN,
+	          "the job has failed, and for 10 s nobody has said that copies of %s into memory of rank %u are over: "
+	          "its streams go on all the same",
+	          ferry_rankset_print(ranks, text), member->rank);
+	return true;
 }

@@ -121,12 +121,20 @@ static void unlink_call(struct ferry_seat *seat, struct ferry_call **link)
 	ferry_call_drop(call);
 }
 
+/* The job has failed: whether its stream must not go on yet, as others put into what it receives. */
+static bool is_put_into(struct ferry_seat *seat, const struct ferry_call *call)
+{
+	return seat->direction == FERRY_DOWN && !ferry_landings_are_quiet(seat->member, call);
+}
+
 /* The job has failed: ends this lane's half of the run that a captured call may be in, and any that is asked for. */
 static bool fail_captured(struct ferry_seat *seat, struct ferry_call *call)
 {
 	uint64_t seq = atomic_load_explicit(&call->seq, memory_order_acquire);
 	const char *message;
 	if (seq && seq != call->halves[seat->direction].ended) {
+		if (is_put_into(seat, call))
+			return false;
 		end_half(seat, call);
 		return true;
 	}
@@ -157,7 +165,8 @@ static bool captured_round(struct ferry_lane *lane, struct ferry_seat *seat, str
 static bool plain_round(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call **link, bool failed)
 {
 	struct ferry_call *call = *link;
-	bool ended = failed && (call->ops->finish_early || call->ops->started(call)), progress = false;
+	bool ended = failed && (call->ops->finish_early || call->ops->started(call)) && !is_put_into(seat, call);
+	bool progress = false;
 	if (!failed)
 		progress = call_round(lane, seat, call, &ended);
 	if (!ended)
@@ -197,11 +206,15 @@ static bool take_inbox(struct ferry_seat *seat)
 	return true;
 }
 
-/* Others' buffers: whether the calls end depends on the rank's streams, or on what it says of them. */
-static void let_go_of_all(struct ferry_seat *seat)
+/*
+ * The job has failed, and no copy is under way. Others' buffers: whether the calls end depends on the rank's streams,
+ * or on what it says of them.
+ */
+static void stop_putting(struct ferry_seat *seat)
 {
 	for (struct ferry_call *call = seat->calls; call; call = call->halves[FERRY_UP].next)
 		ferry_landings_let_go(seat->member, call);
+	ferry_landings_stop(seat->member);
 }
 
 static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
@@ -211,13 +224,15 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 	if (seat->direction == FERRY_UP && ops->take)
 		progress |= ops->take(seat->member);
 	progress |= take_inbox(seat);
-	if (!seat->calls)
+	if (!seat->calls && (seat->direction == FERRY_DOWN || seat->member->stopped))
 		return progress;
-	bool failed = ops->failed(seat->member);
+	/* for good, whatever anybody writes into the arenas: others have been told */
+	bool stopped = seat->direction == FERRY_UP && seat->member->stopped;
+	bool failed = stopped || ops->failed(seat->member);
 	if (failed && seat->under_way)
 		return progress; /* the device may still write to the buffers of what is under way */
-	if (failed && seat->direction == FERRY_UP)
-		let_go_of_all(seat);
+	if (failed && seat->direction == FERRY_UP) /* also of calls that were taken since */
+		stop_putting(seat);
 	if (failed && ops->shut && !ops->shut(seat->member, seat->direction))
 		return progress; /* others may */
 	/*
@@ -436,7 +451,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	if (!ferry_watch_due(&lane->watch, now))
 		return;
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
-	ferry_watch_other(&lane->watch, other->direction, &other->driving, lane->lanes->stall_ns, now);
+	ferry_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->calls)
 			ferry_watch_seat(lane->seats[i], now);

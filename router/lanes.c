@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/lanes.h"
 
+#include "router/landings.h"
+
 #include <string.h>
 
 ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lanes_options *options)
@@ -86,6 +88,7 @@ void ferry_lanes_leave(struct ferry_member *member)
 		ferry_lane_drop_calls(&member->seats[direction]); /* what one lane has taken after the other had left */
 		pthread_mutex_destroy(&member->seats[direction].inbox_lock);
 	}
+	ferry_landings_stop(member);
 	member->lanes = NULL;
 }
 

@@ -240,22 +240,40 @@ static ferryResult_t copy_client(int client, int *copy)
 	                  : ferry_fail(ferrySystemError, "a descriptor to answer a rank with: %s", strerror(errno));
 }
 
-static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct ferry_attach_message *message, int client)
+/* kind: JOIN, to be answered on `client`; or NOTHING, of a guest. */
+static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct ferry_attach_message *message,
+                                          enum request_kind kind, int client)
 {
 	struct ferry_mapped_rank *rank = calloc(1, sizeof *rank);
 	struct ferry_export_cell *cells =
 	        job->shared.arenas[job->domain].export_cells + (size_t)message->rank * FERRY_MOST_EXPORTS;
 	if (rank)
-		rank->imports = ferry_imports_new(message->rank, message->gpu, cells);
+		rank->imports = kind == JOIN ? ferry_imports_new(message->rank, message->gpu, cells)
+		                             : ferry_imports_new_guest(message->rank, message->gpu, cells);
 	if (!rank || !rank->imports) {
 		free(rank);
 		return NULL;
 	}
-	rank->kind = JOIN;
+	rank->kind = kind;
 	rank->client = client;
 	rank->job = job;
 	pthread_mutex_init(&rank->welcoming, NULL);
 	return rank;
+}
+
+static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
+                         const struct ferry_attach_message *message, enum request_kind kind, int client)
+{
+	struct ferry_mapped_rank *rank = rank_new(job, message, kind, client);
+	if (!rank)
+		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
+	job->imports[message->rank] = rank->imports;
+	pthread_mutex_lock(&mapper->lock);
+	rank->next = mapper->ranks;
+	mapper->ranks = rank;
+	pthread_cond_signal(&mapper->asked);
+	pthread_mutex_unlock(&mapper->lock);
+	return ferrySuccess;
 }
 
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
@@ -265,20 +283,16 @@ ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *j
 	ferryResult_t result = start(mapper);
 	if (!result)
 		result = copy_client(client, &copy);
-	if (result)
-		return result;
-	struct ferry_mapped_rank *rank = rank_new(job, message, copy);
-	if (!rank) {
+	if (!result && (result = add(mapper, job, message, JOIN, copy)))
 		close(copy);
-		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
-	}
-	job->imports[message->rank] = rank->imports;
-	pthread_mutex_lock(&mapper->lock);
-	rank->next = mapper->ranks;
-	mapper->ranks = rank;
-	pthread_cond_signal(&mapper->asked);
-	pthread_mutex_unlock(&mapper->lock);
-	return ferrySuccess;
+	return result;
+}
+
+ferryResult_t ferry_mapper_join_guest(struct ferry_mapper *mapper, struct ferry_job *job,
+                                      const struct ferry_attach_message *message)
+{
+	ferryResult_t result = start(mapper);
+	return result ? result : add(mapper, job, message, NOTHING, -1);
 }
 
 /* Under the lock. */
@@ -290,7 +304,7 @@ static ferryResult_t find_free(struct ferry_mapper *mapper, const struct ferry_i
 		rank = rank->next;
 	if (rank && rank->kind != NOTHING)
 		return ferry_fail(ferryInvalidUsage, "rank %u asks for more before it is answered", imports->rank);
-	if (!rank || !ferry_imports_gpu(imports))
+	if (!rank || !ferry_imports_are_open(imports))
 		return ferry_fail(ferryInvalidUsage, "EXPORT or FORGET of a rank that has not attached as mapped");
 	*found = rank;
 	return ferrySuccess;

@@ -38,6 +38,10 @@ void ferry_mapper_stop(struct ferry_mapper *mapper);
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client);
 
+/** The same for a rank of another domain (a guest: router/imports.h), which is not welcomed here. */
+ferryResult_t ferry_mapper_join_guest(struct ferry_mapper *mapper, struct ferry_job *job,
+                                      const struct ferry_attach_message *message);
+
 /**
  * EXPORT, of what ferry_exported_read has read, with its descriptors, which are the mapper's from then on (and -1
  * here), and FORGET. Answered on a copy of `client`. Connection thread. Errors, to be answered by the caller:

@@ -101,6 +101,10 @@ struct ferry_member {
 	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
 	uint32_t rank;
 	uint64_t stall_ns;                     /* a lane without progress for so long says so; 0: never */
+	bool awaits_quiet;                     /* constant: router/landings.h */
+	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
+	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
+	uint64_t unquiet_since;
 	struct ferry_lanes *lanes;             /* written by ferry_lanes_join and _leave */
 	struct ferry_member *next;             /* on the same lanes; under their lock */
 	struct ferry_order order;

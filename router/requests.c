@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "router/attendant.h"
+#include "router/guests.h"
 #include "router/intake.h"
 #include "router/status.h"
 
@@ -17,7 +18,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	bool mapped = message->flags & FERRY_ATTACH_MAPPED;
+	bool mapped = message->flags & FERRY_ATTACH_MAPPED, guest = message->flags & FERRY_ATTACH_LANDS;
 	ferryResult_t result = ferry_jobs_join(jobs, message, &job);
 	if (result)
 		return result;
@@ -35,8 +36,13 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	/* the attendant may look at it meanwhile, to tell who is there that it has failed the job */
 	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (mapped)
+	if (guest && message->domain == jobs->domain)
+		result = ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
+		                    jobs->domain);
+	else if (mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
+	else if (guest)
+		result = ferry_mapper_join_guest(&jobs->mapper, job, message);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */
 			ferry_jobs_destroy(jobs, job);
@@ -115,7 +121,8 @@ static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client
 	if (!job)
 		return ferrySuccess;
 	job->detached |= 1ull << client->rank;
-	if (!ferry_intake_is_open(job, client->rank)) {
+	bool guest = ferry_guest_is_open(job, client->rank);
+	if (!guest && !ferry_intake_is_open(job, client->rank)) {
 		ferry_job_say_left(job, client->rank);
 		return ferrySuccess;
 	}
@@ -123,7 +130,8 @@ static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client
 	if (copy < 0)
 		return ferry_fail(ferrySystemError, "a descriptor to answer DETACH with: %s", strerror(errno));
 	*handed = true;
-	ferry_reaper_give(&jobs->reaper, ferry_intake_leave(job, client->rank, copy, true, true));
+	ferry_reaper_give(&jobs->reaper, guest ? ferry_guest_leave(job, client->rank, copy, true)
+	                                       : ferry_intake_leave(job, client->rank, copy, true, true));
 	return ferrySuccess;
 }
 

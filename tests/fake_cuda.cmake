@@ -48,7 +48,7 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures)
+  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -66,6 +66,13 @@ if(CUDA_INCLUDE_DIR)
     add_test(NAME ${suite}_pushed COMMAND ${suite})
     set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")
+  endforeach()
+
+  # And over two domains, whose routers push into memory of each other's ranks.
+  foreach(suite puts cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
+    add_test(NAME ${suite}_across COMMAND ${suite})
+    set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
+      ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
   endforeach()
 
   # Under libferry's surface, so with the devices linked in.

@@ -24,7 +24,8 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       (message->kind == FERRY_ATTACH_PEER
 		                ? !message->flags && !message->descriptors
 		                : message->rank < message->nranks &&
-		                          message->flags <= (FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED) &&
+		                          message->flags < 8 &&
+		                          (message->flags & 5) != 5 &&
 		                          message->descriptors == (message->flags & FERRY_ATTACH_MAPPED));
 	case FERRY_ATTACH_EXPORT:
 		return message->payload >= FERRY_EXPORTED_LEAST && message->payload <= sizeof(struct ferry_exported) &&

@@ -69,7 +69,7 @@ static const struct scribble scribbles[] = {
         {"an index beyond all", FERRY_MOST_EXPORTS, 1, LANDING_BYTES, "export 1024"},
         {"an index that would be a good one", FERRY_MOST_EXPORTS + 1, 1, LANDING_BYTES, "export 1025"},
         {"an index far away", UINT32_MAX - 1, 1, LANDING_BYTES, "export 4294967294"},
-        {"an address", FERRY_LANDING_DIRECT, 1, LANDING_BYTES, "whose data this router does not move"},
+        {"an address", FERRY_LANDING_DIRECT, 1, LANDING_BYTES, "whose data no router moves"},
         {"an index of nothing", 2, 1, LANDING_BYTES, "export 2 of rank 1, which has 0"},
         {"no generation", 1, 0, LANDING_BYTES, "generation 0 of export 1"},
         {"a generation to come", 1, 2, LANDING_BYTES, "generation 2 of export 1"},

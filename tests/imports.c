@@ -537,6 +537,105 @@ static void one_context_serves_all_ranks_of_a_GPU_and_is_given_up_when_nobody_ho
 	assert_int_equal(memory_left(), before);
 }
 
+/* ---- guests: ranks of other domains ---- */
+
+static struct ferry_gpu *putting; /* a GPU that reaches the owner's */
+static _Atomic uint64_t over;     /* as the guest's own router says */
+
+static int attach_guest(void **state)
+{
+	CUuuid uuid;
+	(void)state;
+	struct answer nothing = tell((struct order){.kind = LEFT});
+	must(cuInit(0));
+	must(cuDeviceGetUuid(&uuid, 1));
+	cells = calloc(FERRY_MOST_EXPORTS, sizeof *cells);
+	imports = ferry_imports_new_guest(3, nothing.exported.gpu, cells);
+	atomic_store(&over, 0);
+	if (!cells || !imports || ferry_gpus_hold(&gpus, (const uint8_t *)&uuid, &putting))
+		return 1;
+	ferry_imports_other(imports, putting);
+	return !ferry_gpu_reaches_uuid(putting, nothing.exported.gpu);
+}
+
+static int leave_guest(void **state)
+{
+	ferry_gpu_drop(putting);
+	return leave(state);
+}
+
+static ferryResult_t land(uint64_t generation, uint64_t offset, uint64_t bytes, const struct ferry_gpu *gpu,
+                          char **address, struct ferry_import **held)
+{
+	struct ferry_buffer_name name = {.index = 4, .generation = generation, .offset = offset};
+	return ferry_imports_land(imports, &name, bytes, gpu, address, held);
+}
+
+static void a_guest_exports_what_others_put_into_once_the_job_is_ready(void **state)
+{
+	struct ferry_import *held;
+	struct ferry_gpu *own;
+	char *address;
+	(void)state;
+	struct answer answer = allocate(4, 1);
+	assert_false(ferry_imports_are_open(imports));
+	ferry_imports_follow(imports, &over);
+	assert_true(ferry_imports_are_open(imports));
+	assert_int_equal(map(&answer), ferryInvalidArgument);
+	assert_int_equal(atomic_load(&cells[4].mapped), 0);
+	answer.exported.landing = 1;
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_int_equal(atomic_load(&cells[4].mapped), 1);
+	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(byte_at(address), 2);
+	ferry_imports_let_go(held);
+	assert_int_equal(land(1, PIECE, ROOM, putting, &address, &held), ferryInvalidUsage);
+	assert_int_equal(land(2, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	/* Its own GPU may have a context here, too: nothing is mapped there. */
+	assert_int_equal(ferry_gpus_hold(&gpus, answer.exported.gpu, &own), ferrySuccess);
+	assert_int_equal(land(1, 0, 1, own, &address, &held), ferryInvalidUsage);
+	ferry_gpu_drop(own);
+	ferry_imports_shut(imports);
+	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryRemoteError);
+	tell((struct order){.kind = FREE, .at = answer.at});
+}
+
+static void what_no_GPU_of_a_router_reaches_is_not_exported_to_it(void **state)
+{
+	(void)state;
+	struct answer answer = allocate(4, 1);
+	imports->nothers = 0;
+	ferry_imports_follow(imports, &over);
+	answer.exported.landing = 1;
+	assert_int_equal(map(&answer), ferryInvalidArgument);
+	tell((struct order){.kind = FREE, .at = answer.at});
+}
+
+static void what_a_guest_names_stays_until_its_call_is_over(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer answer = allocate(4, 1);
+	uint64_t before = memory_left();
+	answer.exported.landing = 1;
+	ferry_imports_follow(imports, &over);
+	assert_int_equal(map(&answer), ferrySuccess);
+	tell((struct order){.kind = FREE, .at = answer.at});
+	rank_uses(4, 7);
+	atomic_store(&over, 6);
+	ferry_imports_ended(imports, 7); /* nothing that counts here */
+	assert_false(is_forgotten_within(4, 1.5));
+	assert_false(ferry_imports_clear(imports));
+	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	atomic_store(&over, 7);
+	assert_false(ferry_imports_clear(imports)); /* a lane puts into it */
+	ferry_imports_let_go(held);
+	assert_true(is_forgotten_within(4, 2));
+	assert_int_equal(memory_left(), before + ROOM);
+}
+
+#define GUEST(name) cmocka_unit_test_setup_teardown(name, attach_guest, leave_guest)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attach_rank, leave)
 
 int main(void)
@@ -552,6 +651,9 @@ int main(void)
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),
 	        TEST(a_table_that_a_lane_still_uses_is_freed_when_it_is_released),
 	        cmocka_unit_test(one_context_serves_all_ranks_of_a_GPU_and_is_given_up_when_nobody_holds_it),
+	        GUEST(a_guest_exports_what_others_put_into_once_the_job_is_ready),
+	        GUEST(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
+	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
 	};
 	char machine[32];
 	int channels[2];

@@ -529,17 +529,25 @@ static void captured_calls_push_in_each_replay(void **state)
 
 /* ---- which fabric it is ---- */
 
-static unsigned long long moved_down(void)
+static unsigned long long moved_down_by(int domain)
 {
 	char path[128], line[512];
 	int connection;
-	snprintf(path, sizeof path, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
+	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
 	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_JOB, 1, line, sizeof line), ferrySuccess);
 	close(connection);
 	const char *down = strstr(line, " down=");
 	assert_non_null(down);
 	return strtoull(down + 6, NULL, 10);
+}
+
+static unsigned long long moved_down(void)
+{
+	unsigned long long bytes = 0;
+	for (int domain = 0; domain < domains_asked_for(); domain++)
+		bytes += moved_down_by(domain);
+	return bytes;
 }
 
 /* Bytes that went from staging to GPUs. */

@@ -10,6 +10,10 @@ ferry_test(api_bad_start LIBRARIES ferry LABELS api)
 ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
 set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
+# Over two sockets, whose devices push into each other's memory.
+add_test(NAME api_stress_across COMMAND ferryrun -n 8 --fork --domains 2 -- $<TARGET_FILE:api_stress>)
+set_tests_properties(api_stress_across PROPERTIES TIMEOUT 120 LABELS api
+  ENVIRONMENT "FERRY_FABRICS=peer;FERRY_HOST_LINK=links=pcie2:8:4")
 
 # Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to
 # itself.

@@ -59,10 +59,10 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	struct ferry_attach_reply reply = {0};
 	int descriptor = -1;
 	memcpy(message.key, rank->key, sizeof message.key);
-	if (domain == rank->domain && wishes->mapped) {
+	if (wishes->mapped) {
 		memcpy(message.gpu, wishes->gpu, sizeof message.gpu);
-		message.flags |= FERRY_ATTACH_MAPPED;
-		message.descriptors = 1;
+		message.flags |= domain == rank->domain ? FERRY_ATTACH_MAPPED : FERRY_ATTACH_LANDS;
+		message.descriptors = domain == rank->domain;
 	}
 	ferryResult_t result = ask_router(rank, routers, layout, domain, &message, &wishes->words, &reply, &descriptor);
 	if (result)

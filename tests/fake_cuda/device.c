@@ -9,7 +9,7 @@
 #include <time.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
-int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut;
+int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
 char fake_stuck[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
@@ -68,6 +68,7 @@ static void initialize(void)
 	fake_flush = (int)fake_number("FAKE_CUDA_FLUSH", 1);
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
 	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
+	fake_push_ms = (int)fake_number("FAKE_CUDA_PUSH_MS", 0);
 	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	fake_machine_start();
 	for (int i = 0; !visible && i < physical; i++)

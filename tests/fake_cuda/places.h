@@ -73,6 +73,9 @@ void *pointer_of(CUdeviceptr address);
 /** A kernel that runs until its argument, an _Atomic int, is 0. */
 void hold(void *until_zero);
 
+/** FERRY_TEST_DOMAINS, 1 or 2: so many at least there are, of which each has every other device. */
+int domains_asked_for(void);
+
 /**
  * Before communicators that gang_open does not make, and after them: so many domains. Where routers are processes of
  * their own, those run meanwhile, with the environment of the first of the test's gangs that are open at a time.

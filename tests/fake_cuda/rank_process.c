@@ -55,6 +55,13 @@ static ferryResult_t rounds(int count)
 	return result;
 }
 
+static ferryResult_t gather(void)
+{
+	const struct place *place = &mine.place;
+	return ferryGather(pointer_of(place->input), pointer_of(place->output), place->count, ferryUint32, 0,
+	                   mine.comm, (ferryStream_t)place->stream);
+}
+
 static ferryResult_t capture(int calls)
 {
 	CUgraph captured;
@@ -86,6 +93,19 @@ static void settle(const struct rank_ordered *order, struct rank_answer *answer)
 		ferryCommGetAsyncError(mine.comm, &answer->error);
 	while (order->wanted && !answer->error && milliseconds_since(&start) < order->number);
 	snprintf(answer->message, sizeof answer->message, "%s", answer->error ? ferryGetLastError(mine.comm) : "");
+}
+
+/* As the application may that has its buffer back. */
+static void guard(int milliseconds, struct rank_answer *answer)
+{
+	const struct place *place = &mine.place;
+	size_t bytes = (size_t)place->nranks * place->count * sizeof(uint32_t); /* of an AllGather */
+	unsigned char *output = fake_cuda_reach(place->output);
+	CU(cuStreamSynchronize(place->stream)); /* of one that has aborted, too */
+	memset(output, 0, bytes);
+	doze(milliseconds);
+	for (size_t i = 0; i < bytes; i++)
+		answer->wrong += __atomic_load_n(&output[i], __ATOMIC_RELAXED) != 0;
 }
 
 static void count_threads(struct rank_answer *answer)
@@ -120,6 +140,8 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return join(order);
 	case RANK_ROUNDS:
 		return rounds(order->number);
+	case RANK_GATHER:
+		return gather();
 	case RANK_HOLD:
 		atomic_store(&mine.held, 1);
 		CU(fake_cuda_launch(mine.place.stream, hold, &mine.held));
@@ -141,6 +163,9 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return ferrySuccess;
 	case RANK_THREADS:
 		count_threads(answer);
+		return ferrySuccess;
+	case RANK_GUARD:
+		guard(order->number, answer);
 		return ferrySuccess;
 	case RANK_DESTROY:
 		return ferryCommDestroy(mine.comm);

@@ -15,6 +15,7 @@
 enum rank_order {
 	RANK_JOIN,     /* communicator and place */
 	RANK_ROUNDS,   /* so many into the stream */
+	RANK_GATHER,   /* one of the inputs to rank 0, without kernels around it */
 	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
 	RANK_LET_GO,
 	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
@@ -22,6 +23,7 @@ enum rank_order {
 	RANK_REPLAY,   /* so many times into the stream */
 	RANK_FORGET,   /* destroys the graph */
 	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
+	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
 	RANK_LEAVE     /* the place, and whether all was used as the driver wants it: `number`, misuses */

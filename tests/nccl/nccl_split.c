@@ -26,7 +26,7 @@ struct player {
 	void *send, *receive;     /* as calls take them */
 };
 
-static void player_open(struct player *player)
+static void buffers_open(struct player *player)
 {
 	CUcontext context;
 	EQUAL(cuDevicePrimaryCtxRetain(&context, player->rank.rank), 0);
@@ -38,6 +38,11 @@ static void player_open(struct player *player)
 	player->out = fake_cuda_reach(player->memory[1]);
 	player->send = pointer_of(player->memory[0]);
 	player->receive = pointer_of(player->memory[1]);
+}
+
+static void player_open(struct player *player)
+{
+	buffers_open(player);
 	NCCL(ncclCommInitRank(&player->rank.comm, RANKS, player->rank.id, player->rank.rank));
 }
 
@@ -291,6 +296,44 @@ static void shares_are_found(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+/* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
+static void one_thread_drives_several_gpus(void **state)
+{
+	struct player players[RANKS] = {{.rank = {.rank = 0}}};
+	ncclComm_t comms[RANKS];
+	int devices[RANKS];
+	uint64_t parts = 0;
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.05", 1);
+	domains_open(1);
+	for (int i = 0; i < RANKS; i++) {
+		devices[i] = players[i].rank.rank = i;
+		buffers_open(&players[i]);
+	}
+	NCCL(ncclCommInitAll(comms, RANKS, devices));
+	for (int i = 0; i < RANKS; i++)
+		players[i].rank.comm = comms[i];
+	for (int round = 0; round < MOST && parts < 5; round++) {
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < RANKS; i++) {
+			fill(&players[i], LARGE, round);
+			NCCL(ncclAllReduce(players[i].send, players[i].receive, LARGE, ncclFloat32, ncclSum, comms[i],
+			                   (cudaStream_t)players[i].stream));
+		}
+		NCCL(ncclGroupEnd());
+		for (int i = 0; i < RANKS; i++) {
+			settle(&players[i]);
+			check_sum(&players[i], LARGE, round);
+		}
+		parts = parts_of(&players[0]);
+	}
+	assert_true(parts >= 5);
+	for (int i = 0; i < RANKS; i++)
+		player_close(&players[i]);
+	domains_close();
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
 static pthread_barrier_t together;
 
 static void orphaned(struct rank *rank)
@@ -344,6 +387,7 @@ int main(void)
 	        cmocka_unit_test_teardown(messages_of_a_group_go_by_ferry, no_misuse),
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
+	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
