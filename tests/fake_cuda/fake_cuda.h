@@ -8,6 +8,7 @@
  * - device memory cannot be touched by the host: the process sees it at another address, see fake_cuda_reach;
  * - a copy across the link needs its host side registered or pinned, and its device side on the stream's device, or
  * mapped from another process in the stream's own context, or reserved memory that the device may use (cuMemSetAccess);
+ * - memory of another process that was opened in one context is used in that one alone;
  * - memory of this process on another device is used by contexts that were given access to it alone
  * (cuCtxEnablePeerAccess): real copies then go by way of the host;
  * - both sides of a copy, and a word that is written or waited for, must be whole inside one allocation, when the call

@@ -172,16 +172,19 @@ void fake_mark_drop(struct fake_mark *mark)
 
 /* ---- checks ---- */
 
-/* The device of the context may use this: by its own mapping if the copy crosses the link, by peer access otherwise. */
+/*
+ * The device of the context may use this: another process's by its own mapping alone, as copies by another context's
+ * really go by way of the host; this process's by peer access, unless the copy crosses the link.
+ */
 static bool reaches(CUcontext context, const struct fake_region *region, bool crosses)
 {
+	if (region->kind == FAKE_IMPORTED)
+		return region->context == context;
 	if (region->kind == FAKE_MAPPED)
 		return region->access >> context->ordinal & 1;
 	if (region->kind == FAKE_DEVICE && !crosses && region->ordinal != context->ordinal)
 		return atomic_load_explicit(&context->peers, memory_order_relaxed) >> region->ordinal & 1;
-	if (!crosses || !fake_on_device(region))
-		return true;
-	return region->kind == FAKE_IMPORTED ? region->context == context : region->ordinal == context->ordinal;
+	return !crosses || !fake_on_device(region) || region->ordinal == context->ordinal;
 }
 
 /* One side of a copy: known, whole, host or device memory as asked, and in reach. */

@@ -240,10 +240,12 @@ static void an_ipc_handle_names_a_whole_allocation_to_other_processes(void **sta
 	assert_int_equal(can, 1);
 	CU(cuDeviceCanAccessPeer(&can, 1, 1));
 	assert_int_equal(can, 0);
-	CU(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 1, 0));
-	assert_int_equal(can, 0);
-	CU(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 1, 2));
+	CU(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 1, 0));
 	assert_int_equal(can, 1);
+	CU(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 1, 0)); /* the machine's 1 and 2 */
+	assert_int_equal(can, 1);
+	CU(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED, 1, 0));
+	assert_int_equal(can, 0);
 	assert_int_equal(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, 1, 1),
 	                 CUDA_ERROR_INVALID_DEVICE);
 	CU(cuMemFreeAsync(pooled, NULL));
