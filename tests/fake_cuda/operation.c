@@ -29,7 +29,8 @@ static bool is_others(const struct fake_region *region)
 }
 
 /* From device to device, in a process that owns neither side: half of it at once, and the rest after a while. */
-static void move(CUcontext context, const struct fake_region *to, const struct fake_region *from, const struct fake_operation *copy)
+static void move(CUcontext context, const struct fake_region *to, const struct fake_region *from,
+                 const struct fake_operation *copy)
 {
 	char *there = to ? fake_at(to, copy->to) : (char *)copy->to;
 	const char *here = from ? fake_at(from, copy->from) : (const char *)copy->from;
