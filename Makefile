@@ -55,7 +55,7 @@ tsan: setup ## the tests of ipc, engine and lanes under ThreadSanitizer, in buil
 	@cmake --build --preset tsan -j $(JOBS)
 	start=$$(scripts/tsan-prefix) && $$start ctest --preset tsan -j $(TEST_JOBS)
 
-fuzz: ## libFuzzer over programs, plans, messages and submissions, FUZZ_SECONDS (60) each, in build-fuzz/
+fuzz: ## libFuzzer over programs, plans, messages, submissions and names, FUZZ_SECONDS (60) each, in build-fuzz/
 	@scripts/setup fuzz
 	@cmake --preset fuzz --log-level=NOTICE
 	@cmake --build --preset fuzz -j $(JOBS) --target fuzzers

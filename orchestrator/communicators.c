@@ -49,6 +49,8 @@ void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm)
 struct ferry_nccl_comm *ferry_nccl_comm_take(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = atomic_load_explicit(chain_of(handle), memory_order_acquire);
+	if (!handle) /* those that have ended have it */
+		return NULL;
 	for (; comm; comm = atomic_load_explicit(&comm->next, memory_order_acquire)) {
 		unsigned users = atomic_load_explicit(&comm->users, memory_order_relaxed);
 		if (atomic_load_explicit(&comm->handle, memory_order_acquire) != handle)

@@ -46,6 +46,20 @@ static ferryResult_t read_fabrics(struct ferry_fabrics *fabrics)
 	return ferrySuccess;
 }
 
+/* A share of a fabric that calls are not to take. */
+static ferryResult_t check_wanted(const struct ferry_fabrics *fabrics, const double *shares, uint32_t named)
+{
+	static const enum ferry_carrier carriers[FERRY_NUM_FABRICS] = {FERRY_CARRIER_HOST, FERRY_CARRIER_PEER};
+	for (int fabric = 0; fabrics->named && fabric < FERRY_NUM_FABRICS; fabric++) {
+		double share = named >> carriers[fabric] & 1 ? shares[carriers[fabric]] : 0;
+		if (share > 0 && !fabrics->wanted[fabric])
+			return ferry_fail(ferryInvalidArgument,
+			                  "FERRY_FABRICS=%s leaves %s out, FERRY_SHARES=%s gives it %g of each call",
+			                  ferry_env("FERRY_FABRICS"), names[fabric], ferry_env("FERRY_SHARES"), share);
+	}
+	return ferrySuccess;
+}
+
 /* Of what NCCL does not carry, if that is named, the host has this part, and the peers the rest. */
 static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 {
@@ -56,6 +70,8 @@ static ferryResult_t read_shares(struct ferry_fabrics *fabrics)
 	if (!text)
 		return ferrySuccess;
 	ferryResult_t result = ferry_shares_read(text, shares, &named);
+	if (!result)
+		result = check_wanted(fabrics, shares, named);
 	if (result)
 		return result;
 	double host = shares[FERRY_CARRIER_HOST], peer = shares[FERRY_CARRIER_PEER], sum = host + peer;
@@ -229,13 +245,28 @@ ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
 	return ask_peers(fabrics, puts);
 }
 
+/* FERRY_FABRICS=peer, and yet: one line of a communicator. */
+static void say_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
+{
+	if (fabrics->said || !fabrics->named || fabrics->wanted[FERRY_FABRIC_HOST] || fabrics->rank->nranks == 1)
+		return;
+	fabrics->said = true;
+	if (fabrics->rank->self)
+		return;
+	bool sums = ferry_collective_reduces(collective);
+	ferry_log(FERRY_LOG_INFO, "FERRY_FABRICS=peer: %s goes through the host all the same, as %s",
+	          ferry_collective_name(collective), sums ? "all that has sums does" : "its lengths are its ranks'");
+}
+
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host)
 {
 	bool can;
 	*host = count;
-	if (!peers_take(collective))
+	if (!peers_take(collective)) {
+		say_host(fabrics, collective);
 		return ferrySuccess;
+	}
 	ferryResult_t result = ask_peers(fabrics, &can);
 	if (result || !can)
 		return result;

@@ -20,13 +20,17 @@ struct ferry_fabrics {
 	const struct ferry_costs *costs;
 	bool named, wanted[FERRY_NUM_FABRICS]; /* FERRY_FABRICS; named: it is set */
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
+	bool said; /* that the host carries what FERRY_FABRICS does not name it for */
 	/* once settled */
 	bool settled, able, peers; /* able: there are links; peers: calls take them */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	struct ferry_links links;
 };
 
-/** Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected. */
+/**
+ * Reads FERRY_FABRICS and FERRY_SHARES. Errors: ferryInvalidArgument, with what was expected, also where the one gives
+ * a share to what the other leaves out.
+ */
 ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 
 /** Tells the other ranks who moves this one's data. */

@@ -153,7 +153,8 @@ static void a_trace_sees_changes_and_no_outliers(void **state)
 	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 4) < 0.01);
 	assert_true(ferry_trace_add(&trace, &pace, 1000, 1010, true)); /* as before */
 	assert_true(ferry_trace_add(&trace, &pace, 1000, 4100, true)); /* and again */
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 8000, false)); /* learning: believed, not told */
+	assert_true(ferry_trace_add(&trace, &pace, 1000, 1000, false));  /* also while learning */
+	assert_false(ferry_trace_add(&trace, &pace, 1000, 8000, false)); /* which is else believed, not told */
 	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 8) < 0.01);
 }
 
@@ -175,6 +176,72 @@ static void a_change_holds_for_all_sets(void **state)
 		program_call(&program, 0);
 	ferry_balancer_paces(&program.balancer, line, &paces);
 	assert_true(fabs(before / paces.in[1 << NCCL][NCCL].rate - 2) < 0.3);
+}
+
+/* The host alone was never tried; once it is slower beside NCCL, it is expected to be slower alone. */
+static void a_change_holds_for_sets_that_were_not_tried(void **state)
+{
+	(void)state;
+	struct program program;
+	struct ferry_paces before, after;
+	program_start(&program, &pcie, TWO, 64 * MIB);
+	program_know(&program, 1, 1);
+	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
+	for (int n = 0; n < 20; n++)
+		program_call(&program, 0);
+	ferry_balancer_paces(&program.balancer, line, &before);
+	program.carriers.paces[HOST].rate /= 4;
+	for (int n = 0; n < 3; n++)
+		program_call(&program, 0);
+	assert_int_equal(line->traces[HOST][0].count, 0);
+	ferry_balancer_paces(&program.balancer, line, &after);
+	assert_true(before.in[1 << HOST][HOST].rate / after.in[1 << HOST][HOST].rate > 2.5);
+}
+
+/*
+ * NCCL is as it has been in a burst, which is believed at once; so is then that the host, in the same call, has
+ * changed.
+ */
+static void a_sample_is_believed_as_a_whole(void **state)
+{
+	(void)state;
+	struct program program;
+	program_start(&program, &pcie, TWO, 64 * MIB);
+	program_know(&program, 1, 1);
+	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
+	for (int n = 0; n < 240; n++) {
+		program.carriers.paces[NCCL].rate = n / 80 == 1 ? 10 * GB_S : 21 * GB_S;
+		program_call(&program, 0);
+	}
+	assert_int_equal(line->why, FERRY_BALANCE_SETTLED);
+	program.carriers.paces[NCCL].rate = 10 * GB_S;
+	program.carriers.paces[HOST].rate = 3 * GB_S;
+	program_call(&program, 0);
+	assert_int_equal(line->why, FERRY_BALANCE_CHANGED);
+	assert_true(ferry_shares_unpack(line->word).part[HOST] < FERRY_SHARES_WHOLE / 3);
+}
+
+/* What one size has seen twice another believes at once. */
+static void other_sizes_believe_the_first_sample_of_a_change(void **state)
+{
+	(void)state;
+	struct program program;
+	static const double sizes[] = {256 * MIB, 64 * MIB}; /* every call is measured */
+	program_start(&program, &pcie, TWO, sizes[0]);
+	program_know(&program, 1, 1);
+	for (int n = 0; n < 400; n++) {
+		program.call.bytes = (uint64_t)sizes[n / 200];
+		program_call(&program, 0);
+	}
+	program.carriers.paces[HOST].rate /= 4;
+	for (int which = 0; which < 2; which++) {
+		int calls = 0;
+		program.call.bytes = (uint64_t)sizes[which];
+		const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
+		for (; line->why != FERRY_BALANCE_CHANGED && calls < 10; calls++)
+			program_call(&program, 0);
+		assert_int_equal(calls, which ? 1 : 2);
+	}
 }
 
 /* ---- from a cold start ---- */
@@ -515,6 +582,9 @@ int main(void)
 	        cmocka_unit_test(divisions_are_the_best_that_there_are),
 	        cmocka_unit_test(a_trace_sees_changes_and_no_outliers),
 	        cmocka_unit_test(a_change_holds_for_all_sets),
+	        cmocka_unit_test(a_change_holds_for_sets_that_were_not_tried),
+	        cmocka_unit_test(a_sample_is_believed_as_a_whole),
+	        cmocka_unit_test(other_sizes_believe_the_first_sample_of_a_change),
 	        cmocka_unit_test(five_calls_are_enough),
 	        cmocka_unit_test(without_rates_it_gets_there_too),
 	        cmocka_unit_test(a_new_size_starts_from_what_others_have_seen),

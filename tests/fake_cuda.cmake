@@ -48,11 +48,14 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile puts puts_failures landings)
+  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
-  set_tests_properties(hostile PROPERTIES ENVIRONMENT
+  foreach(suite hostile hostile_puts)
+    target_sources(${suite} PRIVATE fake_cuda/liar.c)
+  endforeach()
+  set_tests_properties(hostile hostile_puts PROPERTIES ENVIRONMENT
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
 
   target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Writes seeds for the fuzz targets into DIRECTORY/program, /plan, /attach and /submission: synthesized programs, the
- * plans they compile to, one valid message of each kind, and rings with records. Made when they are needed, so they
- * never lag behind the formats.
+ * Writes seeds for the fuzz targets into DIRECTORY/program, /plan, /attach, /submission and /landing: synthesized
+ * programs, the plans they compile to, one valid message of each kind, rings with records, and names of exports. Made
+ * when they are needed, so they never lag behind the formats.
  */
 #include "ipc/attach.h"
 #include "ipc/error.h"
@@ -166,6 +166,28 @@ static int write_ring(const char *directory, uint16_t line)
 	return write_file(directory, "submission", name, bytes, 6 + written);
 }
 
+/* As fuzz_landing.c reads it: exports of every kind, and names at their bounds. */
+static int write_landings(const char *directory, uint8_t shut)
+{
+	static const uint64_t lengths[][2] = {{0, 4096}, {1, 4095},       {4096, 0},
+	                                      {4096, 1}, {UINT64_MAX, 2}, {1, UINT64_MAX}};
+	uint8_t bytes[2048] = {(uint8_t)(shut << 7 | 4)};
+	size_t size = 1;
+	char name[16];
+	for (uint8_t index = 0; index < 4; index++, size += 7)
+		memcpy(bytes + size, (const uint8_t[]){index, 1, index, 0, 16, 0, 0}, 7); /* of 4096 bytes */
+	for (uint32_t i = 0; i < 6 * 4; i++, size += 29) {
+		uint32_t index = i % 5;
+		uint64_t generation = 1 + (i == 7);
+		memcpy(bytes + size, &index, 4);
+		memcpy(bytes + size + 4, &generation, 8);
+		memcpy(bytes + size + 12, lengths[i / 4], 16);
+		bytes[size + 28] = (uint8_t)(i % 4);
+	}
+	snprintf(name, sizeof name, "landings-%u", shut);
+	return write_file(directory, "landing", name, bytes, size);
+}
+
 int main(int argc, char **argv)
 {
 	int failed = 0;
@@ -183,6 +205,7 @@ int main(int argc, char **argv)
 	for (uint32_t kind = FERRY_ATTACH_RANK; kind < FERRY_ATTACH_KINDS; kind++)
 		failed |= write_message(argv[1], kind);
 	failed |= write_ring(argv[1], 0) | write_ring(argv[1], 990) | write_ring(argv[1], 1020);
+	failed |= write_landings(argv[1], 0) | write_landings(argv[1], 1);
 	failed |= write_export(argv[1], FERRY_EXPORTED_IPC) | write_export(argv[1], FERRY_EXPORTED_VMM);
 	return failed;
 }

@@ -2,307 +2,22 @@
 /*
  * Ranks on GPUs that lie to the router that moves their data, over the double of the driver: whatever they write into
  * their ring, their words and their cells, their job ends with a message, the router lives, and another job of it
- * notices nothing. The liars are played by hand: they attach, map the arena and write.
+ * notices nothing. What they write into what pushes go by: hostile_puts.c.
  */
-#include "tests/fake_cuda/places.h"
-#include "tests/fake_cuda/routers.h"
+#include "tests/fake_cuda/liar.h"
 
 #include "ipc/attach.h"
-#include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "ipc/publish.h"
-#include "ipc/words.h"
-#include "rank-lib/program/program.h"
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define COUNT       4000 /* elements of a call */
-#define RANKS       2
-#define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
-#define PART_AT     sizeof(struct ferry_submission)
-
-static const int devices[] = {0, 1};
-
-/* ---- who plays by the rules ---- */
-
-static struct gang healthy;
-static struct place places[MOST_PLACES];
-static uint32_t rounds;
-static pid_t router;
-
-static int start_healthy(void **state)
-{
-	(void)state;
-	gang_open(&healthy, RANKS, devices, 1);
-	places_open(places, &healthy, COUNT);
-	rounds = 0;
-	router = routers_pid(0);
-	return 0;
-}
-
-static void others_run_on(void)
-{
-	assert_int_equal(kill(router, 0), 0);
-	places_round(places, &healthy);
-	places_settle(places, &healthy, ++rounds);
-}
-
-static int stop_healthy(void **state)
-{
-	gang_close(&healthy);
-	places_close(places, &healthy);
-	return no_misuse(state);
-}
-
-/* ---- who does not ---- */
-
-struct liar {
-	int sockets[RANKS];
-	struct ferry_job_arenas shared;
-	struct ferry_word *words; /* of both ranks: a process's */
-	struct ferry_plan *plan;
-	CUdeviceptr memory[RANKS];
-	uint64_t written[RANKS];  /* submissions */
-};
-
-static int make_words(size_t bytes, int seals)
-{
-	int descriptor = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	assert_true(descriptor >= 0);
-	assert_int_equal(ftruncate(descriptor, (off_t)bytes), 0);
-	if (seals)
-		assert_int_equal(fcntl(descriptor, F_ADD_SEALS, seals), 0);
-	return descriptor;
-}
-
-static void socket_path(char *path, size_t bytes)
-{
-	snprintf(path, bytes, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
-}
-
-static void attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
-{
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
-	                                       .rank = rank,
-	                                       .nranks = RANKS,
-	                                       .ndomains = 1,
-	                                       .flags = FERRY_ATTACH_MAPPED,
-	                                       .descriptors = 1,
-	                                       .staging = 1 << 20};
-	struct ferry_attach_reply reply;
-	char path[200];
-	CUuuid uuid;
-	int descriptor;
-	memcpy(message.key, &name, sizeof name);
-	message.key[15] = 0x77;
-	CU(cuDeviceGetUuid(&uuid, devices[rank]));
-	memcpy(message.gpu, &uuid, sizeof message.gpu);
-	socket_path(path, sizeof path);
-	assert_int_equal(ferry_endpoint_connect(path, &liar->sockets[rank]), ferrySuccess);
-	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, NULL),
-	                 ferrySuccess);
-	assert_int_equal(reply.flags, FERRY_ATTACH_MAPPED);
-	if (rank)
-		close(descriptor);
-	else
-		assert_int_equal(ferry_arena_map(descriptor, &liar->shared.arenas[0]), ferrySuccess);
-}
-
-static ferryResult_t make_ready(struct liar *liar, uint32_t rank)
-{
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
-	return ferry_attach_call(liar->sockets[rank], &message, NULL, NULL);
-}
-
-/* A buffer of each rank, under index 1 and generation 1. */
-static void export_buffer(struct liar *liar, uint32_t rank)
-{
-	struct ferry_exported exported = {
-	        .index = 1, .kind = FERRY_EXPORTED_IPC, .generation = 1, .bytes = 2 * COUNT * 4};
-	CUipcMemHandle handle;
-	CUuuid uuid;
-	place_enter(&places[rank]);
-	CU(cuMemAlloc(&liar->memory[rank], exported.bytes));
-	CU(cuIpcGetMemHandle(&handle, liar->memory[rank]));
-	CU(cuDeviceGetUuid(&uuid, devices[rank]));
-	memcpy(exported.handle, &handle, sizeof exported.handle);
-	memcpy(exported.gpu, &uuid, sizeof exported.gpu);
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT, .payload = ferry_exported_size(&exported)};
-	/* The last test's memory was there, and its router may still be about to unmap it. */
-	ferryResult_t result;
-	uint64_t until = ferry_now_ns() + 5000000000u;
-	while ((result = ferry_attach_call(liar->sockets[rank], &message, &exported, NULL)) == ferryRefused &&
-	       ferry_now_ns() < until)
-		sched_yield();
-	if (result)
-		fail_msg("EXPORT: %s", ferry_last_message());
-}
-
-static void give_plan(struct liar *liar, enum ferry_collective collective)
-{
-	struct ferry_topology topology = {.nranks = RANKS, .ndomains = 1};
-	struct ferry_compile_options options = {.count = collective == FERRY_ALLTOALLV ? 0 : COUNT,
-	                                        .type = ferryUint32,
-	                                        .redop = ferrySum,
-	                                        .slice = 1024,
-	                                        .window = 2};
-	struct ferry_program *program;
-	options.staging[0] = liar->shared.arenas[0].staging_bytes;
-	assert_int_equal(ferry_program_synthesize(collective, &topology, 0, &program), ferrySuccess);
-	assert_int_equal(ferry_program_compile(program, &options, &liar->plan), ferrySuccess);
-	ferry_program_free(program);
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = liar->plan->bytes};
-	for (int rank = 0; rank < RANKS; rank++)
-		assert_int_equal(ferry_attach_call(liar->sockets[rank], &message, liar->plan, NULL), ferrySuccess);
-}
-
-static void liar_open(struct liar *liar, enum ferry_collective collective)
-{
-	static uint32_t names;
-	memset(liar, 0, sizeof *liar);
-	liar->shared.nranks = RANKS;
-	liar->shared.ndomains = 1;
-	int words = make_words(WORDS_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-	liar->words = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, words, 0);
-	assert_ptr_not_equal(liar->words, MAP_FAILED);
-	names++;
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		attach(liar, rank, words, names);
-	close(words);
-	assert_int_equal(make_ready(liar, 0), ferrySuccess);
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		export_buffer(liar, rank);
-	give_plan(liar, collective);
-}
-
-static void liar_close(struct liar *liar)
-{
-	for (int rank = 0; rank < RANKS; rank++)
-		close(liar->sockets[rank]);
-	for (int rank = 0; rank < RANKS; rank++)
-		if (liar->memory[rank]) {
-			place_enter(&places[rank]);
-			CU(cuMemFree(liar->memory[rank]));
-		}
-	ferry_arena_unmap(&liar->shared.arenas[0]);
-	munmap(liar->words, WORDS_BYTES);
-	free(liar->plan);
-}
-
-/* What a rank that does not lie would submit. */
-struct record {
-	struct ferry_submission head;
-	union {
-		struct ferry_submitted_part parts[FERRY_MAX_RANKS];
-		struct ferry_submitted_message messages[FERRY_SUBMISSION_MESSAGES];
-		char bytes[FERRY_SUBMISSION_MOST - sizeof(struct ferry_submission)];
-	};
-	size_t more;
-};
-
-static void honest_call(const struct liar *liar, uint32_t rank, struct record *record)
-{
-	memset(record, 0, sizeof *record);
-	record->head = (struct ferry_submission){
-	        .kind = FERRY_SUBMIT_COLLECTIVE,
-	        .word = rank,
-	        .seq = 1,
-	        .fixed = 1,
-	        .plan_hash = liar->plan->hash,
-	        .count = liar->plan->count,
-	        .shape = (uint32_t)liar->plan->collective | ferryUint32 << 8 | ferrySum << 16,
-	        .send = {.index = 1, .generation = 1},
-	        .receive = {.index = 1, .generation = 1, .offset = COUNT * 4}};
-	if (liar->plan->collective != FERRY_ALLTOALLV)
-		return;
-	record->head.nparts = RANKS;
-	for (uint32_t peer = 0; peer < RANKS; peer++)
-		record->parts[peer] = (struct ferry_submitted_part){2000, 2000 * peer, 2000, 2000 * peer};
-	record->more = RANKS * sizeof record->parts[0];
-}
-
-static void honest_messages(uint32_t rank, struct record *record)
-{
-	memset(record, 0, sizeof *record);
-	record->head = (struct ferry_submission){.kind = FERRY_SUBMIT_MESSAGES, .word = rank, .nparts = 2};
-	for (uint8_t direction = 0; direction < 2; direction++)
-		record->messages[direction] = (struct ferry_submitted_message){
-		        .buffer = {.index = 1, .generation = 1, .offset = direction ? COUNT * 4 : 0},
-		        .bytes = COUNT * 4,
-		        .message = 1,
-		        .peer = 1 - rank,
-		        .type = ferryUint32,
-		        .direction = direction};
-	record->more = 2 * sizeof record->messages[0];
-}
-
-static void ring_router(struct liar *liar, uint32_t rank)
-{
-	struct ferry_rank_line *line = ferry_rank_line(&liar->shared, rank);
-	ferry_doorbell_ring(&line->d2h);
-	ferry_doorbell_ring(&line->h2d);
-	ferry_doorbell_ring(&liar->shared.arenas[0].header->router);
-}
-
-static void submit(struct liar *liar, uint32_t rank, struct record *record)
-{
-	if (!record->head.number)
-		record->head.number = ++liar->written[rank];
-	ferry_ring_write(&liar->shared.arenas[0].rings[rank], &record->head, record->bytes, record->more);
-	ring_router(liar, rank);
-}
-
-/* As the streams would. */
-static void reach(struct liar *liar)
-{
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		atomic_store(&liar->words[rank].word, 1);
-	for (uint32_t rank = 0; rank < RANKS; rank++)
-		ring_router(liar, rank);
-}
-
-static bool has_failed(const struct liar *liar)
-{
-	return atomic_load(&liar->shared.arenas[0].header->failure.state);
-}
-
-static bool fails_within(const struct liar *liar, int milliseconds)
-{
-	for (int waited = 0; !has_failed(liar) && waited < milliseconds; waited++)
-		doze(1);
-	return has_failed(liar);
-}
-
-static void must_fail(const struct liar *liar, const char *words, const char *what)
-{
-	const struct ferry_failure *failure = &liar->shared.arenas[0].header->failure;
-	if (!fails_within(liar, 20000))
-		fail_msg("%s: the job lives", what);
-	if (failure->code != ferryInvalidUsage || !strstr(failure->message, words))
-		fail_msg("%s: %u, \"%s\"; expected \"%s\"", what, failure->code, failure->message, words);
-}
-
-static bool is_over(const struct liar *liar)
-{
-	return !atomic_load(&liar->words[0].word) && !atomic_load(&liar->words[1].word);
-}
-
-static void must_end(const struct liar *liar)
-{
-	for (int waited = 0; !is_over(liar) && !has_failed(liar) && waited < 20000; waited++)
-		doze(1);
-	if (has_failed(liar))
-		fail_msg("honest, and yet: \"%s\"", liar->shared.arenas[0].header->failure.message);
-	assert_true(is_over(liar));
-}
+#define PART_AT sizeof(struct ferry_submission)
 
 /* ---- what the others compare with ---- */
 
@@ -313,13 +28,13 @@ static void a_rank_that_does_not_lie_is_served(void **state)
 	for (int which = 0; which < 3; which++) {
 		struct liar liar;
 		struct record record;
-		liar_open(&liar, collectives[which % 2]);
+		liar_open(&liar, collectives[which % 2], false);
 		for (uint32_t rank = 0; rank < RANKS; rank++) {
 			uint32_t *memory = fake_cuda_reach(liar.memory[rank]);
 			for (uint32_t i = 0; i < COUNT; i++)
 				memory[i] = 1000 * (rank + 1) + i;
 			if (which == 2)
-				honest_messages(rank, &record);
+				honest_messages(rank, false, &record);
 			else
 				honest_call(&liar, rank, &record);
 			submit(&liar, rank, &record);
@@ -352,10 +67,10 @@ static void tell_lies(const struct lie *lies, size_t count, enum ferry_collectiv
 	for (size_t i = 0; i < count; i++) {
 		struct liar liar;
 		struct record records[RANKS];
-		liar_open(&liar, collective);
+		liar_open(&liar, collective, false);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			if (messages)
-				honest_messages(rank, &records[rank]);
+				honest_messages(rank, false, &records[rank]);
 			else
 				honest_call(&liar, rank, &records[rank]);
 		uint32_t who = i % RANKS;
@@ -451,7 +166,7 @@ static void a_ring_whose_positions_cannot_be_ends_the_job(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
 		struct liar liar;
-		liar_open(&liar, FERRY_ALLREDUCE);
+		liar_open(&liar, FERRY_ALLREDUCE, false);
 		atomic_store(&liar.shared.arenas[0].rings[1].written, positions[i]);
 		ring_router(&liar, 1);
 		must_fail(&liar, "submission", "positions");
@@ -490,7 +205,7 @@ static void nothing_is_moved_for_a_rank_that_was_answered_when_it_left(void **st
 	struct liar liar;
 	struct record record;
 	(void)state;
-	liar_open(&liar, FERRY_ALLREDUCE);
+	liar_open(&liar, FERRY_ALLREDUCE, false);
 	honest_call(&liar, 0, &record);
 	submit(&liar, 0, &record);
 	atomic_store(&liar.words[0].word, 1);
@@ -517,7 +232,7 @@ static void heads_that_change_while_they_are_taken_harm_nobody(void **state)
 		struct liar liar;
 		struct record record;
 		pthread_t thread;
-		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE);
+		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE, false);
 		atomic_store(&changing, 1);
 		assert_int_equal(pthread_create(&thread, NULL, change_heads, &liar), 0);
 		for (uint64_t seq = 1; seq <= 8 && !has_failed(&liar); seq++) {
@@ -554,10 +269,10 @@ static void words_that_are_short_or_may_shrink_are_refused(void **state)
 		memset(&liar, 0, sizeof liar);
 		liar.shared.nranks = RANKS;
 		liar.shared.ndomains = 1;
-		int words = make_words(bad[i].bytes, bad[i].seals);
+		int words = liar_make_words(bad[i].bytes, bad[i].seals);
 		for (uint32_t rank = 0; rank < RANKS; rank++)
-			attach(&liar, rank, words, 100000 + (uint32_t)i);
-		ferryResult_t result = make_ready(&liar, 0);
+			liar_attach(&liar, rank, words, 100000 + (uint32_t)i);
+		ferryResult_t result = liar_make_ready(&liar, 0);
 		assert_int_equal(result, ferryRefused);
 		assert_non_null(strstr(ferry_last_message(), "words"));
 		for (int rank = 0; rank < RANKS; rank++)
@@ -602,7 +317,7 @@ static void submit_anything(struct liar *liar, uint64_t *random)
 	for (uint32_t i = 0; i < 12; i++) {
 		uint32_t rank = next_random(random) % RANKS;
 		if (next_random(random) % 3 == 0)
-			honest_messages(rank, &record);
+			honest_messages(rank, false, &record);
 		else
 			honest_call(liar, rank, &record);
 		if (record.head.kind == FERRY_SUBMIT_COLLECTIVE) {
@@ -631,7 +346,7 @@ static void anything_at_all_harms_nobody_else(void **state)
 	(void)state;
 	for (int round = 0; round < 150; round++) {
 		struct liar liar;
-		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE);
+		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE, false);
 		for (int step = 0; step < 6 && !has_failed(&liar); step++) {
 			submit_anything(&liar, &random);
 			for (uint32_t word = 0; word < 3; word++) {
@@ -650,7 +365,7 @@ static void anything_at_all_harms_nobody_else(void **state)
 	others_run_on();
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start_healthy, stop_healthy)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, others_start, others_stop)
 
 int main(void)
 {

@@ -106,6 +106,26 @@ static void one_rank_has_lanes_of_its_own_and_the_other_is_mapped(void **state)
 	domains_close();
 }
 
+/* What one kind would push the other cannot reach: the host carries all. */
+static void two_mapped_ranks_and_two_with_lanes_of_their_own_meet_in_one_job(void **state)
+{
+	(void)state;
+	struct rank_process ranks[4];
+	domains_open(1);
+	for (int rank = 0; rank < 4; rank++)
+		ranks[rank] = rank_start(rank % 2 ? "FERRY_LANES=rank" : NULL);
+	for (int round = 0; round < 2; round++) { /* all on their own devices, then in pairs */
+		static const int paired[] = {0, 1, 1, 0};
+		ranks_join(ranks, 4, round ? paired : devices, COUNT);
+		ranks_round(ranks, 4, 5, 5);
+		for (int rank = 0; rank < 4; rank++)
+			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, !(rank % 2));
+		ranks_tell(ranks, 4, ORDER(.order = RANK_DESTROY), NULL);
+	}
+	finish_all(ranks, 4);
+	domains_close();
+}
+
 static void a_router_that_can_map_nothing_leaves_the_data_to_the_ranks(void **state)
 {
 	(void)state;
@@ -403,6 +423,7 @@ int main(int argc, char **argv)
 	        TEST(ranks_of_two_processes_may_share_a_device),
 	        TEST(ranks_that_want_it_have_lanes_of_their_own),
 	        TEST(one_rank_has_lanes_of_its_own_and_the_other_is_mapped),
+	        TEST(two_mapped_ranks_and_two_with_lanes_of_their_own_meet_in_one_job),
 	        TEST(a_router_that_can_map_nothing_leaves_the_data_to_the_ranks),
 	        TEST(a_device_that_one_process_may_use_is_left_to_its_rank),
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_that_they_wait_for),

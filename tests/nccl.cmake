@@ -36,6 +36,8 @@ foreach(suite groups communicators)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
+ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
+
 # The double by itself, in streams of that of the driver.
 if(TARGET cuda-fake)
   ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
@@ -76,7 +78,7 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES cuda_places_inside ferry_names fake_nccl_now
-    Threads::Threads LABELS lanes TIMEOUT 200)
+  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
 endif()

@@ -607,6 +607,24 @@ static void nonsense_is_refused_with_what_was_expected(void **state)
 	refused_at_start("FERRY_SHARES", "nccl:0.9,host:0.2", "they sum to 1.1");
 }
 
+static void contradictions_are_refused_with_both_sides(void **state)
+{
+	static const char *const both[][3] = {
+	        {"peer", "host=1", "FERRY_FABRICS=peer leaves host out, FERRY_SHARES=host=1 gives it 1 of each call"},
+	        {"peer", "host=0.25", "gives it 0.25"},
+	        {"host", "peer=0.5", "FERRY_FABRICS=host leaves peer out"},
+	        {"host", "host=0.7,peer=0.3", "gives it 0.3"}};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		setenv("FERRY_SHARES", both[i][1], 1);
+		refused_at_start("FERRY_FABRICS", both[i][0], both[i][2]);
+		unsetenv("FERRY_SHARES");
+	}
+	assert_int_equal(through_the_host("peer", "host=0", ALLGATHER), 0);
+	assert_int_equal(through_the_host("host", "host=1", ALLGATHER), 400000);
+	assert_int_equal(through_the_host("host", "host=0.5", ALLGATHER), 400000); /* the rest might be NCCL's */
+}
+
 /* Every call says so, not the first alone: none of them takes the host in secret. */
 static void peers_that_there_are_not_are_missed_at_every_call(void **state)
 {
@@ -729,6 +747,7 @@ int main(void)
 	        TEST(captured_calls_push_in_each_replay),
 	        TEST(what_the_fabrics_carry_is_what_was_asked_for),
 	        TEST(nonsense_is_refused_with_what_was_expected),
+	        TEST(contradictions_are_refused_with_both_sides),
 	        TEST(peers_that_there_are_not_are_missed_at_every_call),
 	        TEST(ends_that_disagree_on_whether_a_message_is_pushed_find_out),
 	        TEST(who_has_its_message_leaves_though_the_sender_waits_for_another),

@@ -6,9 +6,11 @@
 
 #define LEAST_GAIN   0.02  /* of a carrier that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
+#define SET_GAIN     0.04  /* nor is another set of carriers taken for less, of which other samples tell */
 #define LARGE_STEP   0.10  /* one learns behind it */
 #define SETTLING     3     /* samples without a step */
-#define TRIAL        16    /* a carrier of which nothing is known begins with one such part */
+#define TRIAL        16    /* a carrier of which nothing is known begins with one such part, or two floors */
+#define PROBE_SOON   4u
 #define PROBE_EVERY  64u
 #define BACKOFFS     8     /* doublings */
 #define PROBE_COST   0.01  /* of the time of all calls, */
@@ -16,8 +18,6 @@
 #define DEAR         4.0   /* of that of one call, for a set without NCCL */
 #define COST         0.001 /* of the time of a settled size, for measuring */
 #define INTERVAL     64u   /* at most */
-#define FIT_SAMPLES  8     /* a fit learns from all of its first ones, */
-#define FIT_BAND     0.3   /* then from those that are like it: not from bursts */
 
 #define BIT(c) (1u << (c))
 
@@ -115,7 +115,8 @@ static struct ferry_pace seen_pace(const struct ferry_balancer_course *course, c
                                    int carrier, int slot)
 {
 	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
-	double factor = ferry_trace_factor(&line->traces[carrier][slot], fit);
+	const struct ferry_trace *trace = &line->traces[carrier][slot];
+	double factor = trace->count ? ferry_trace_factor(trace, fit) : (double)line->slower[carrier];
 	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
 }
 
@@ -155,14 +156,15 @@ static uint32_t carriers_of(uint32_t word)
 	return ferry_division_set(&shares);
 }
 
-/* With carriers of which nothing is known: a small part of each. */
-static struct ferry_shares trial_of(uint32_t usable)
+/* A small part for each carrier of which nothing is known. */
+static struct ferry_shares trial_of(uint32_t unknown, double floors)
 {
 	struct ferry_shares shares = ferry_shares_unpack(FERRY_SHARES_NONE);
+	uint16_t part = (uint16_t)(FERRY_SHARES_WHOLE * fmin(fmax(1.0 / TRIAL, 2 * floors), 0.25));
 	for (int c = 0; c < FERRY_CARRIER_NCCL; c++)
-		if (usable & BIT(c)) {
-			shares.part[c] = FERRY_SHARES_WHOLE / TRIAL;
-			shares.part[FERRY_CARRIER_NCCL] -= FERRY_SHARES_WHOLE / TRIAL;
+		if (unknown & BIT(c)) {
+			shares.part[c] = part;
+			shares.part[FERRY_CARRIER_NCCL] -= part;
 		}
 	return shares;
 }
@@ -173,26 +175,31 @@ static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_p
 {
 	struct ferry_shares shares;
 	struct ferry_division_rules rules = {balancer->rules.usable, kept, balancer->rules.floor_bytes, LEAST_GAIN};
-	bool unknown = false;
+	uint32_t unknown = 0;
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		unknown |= rules.usable & BIT(c) && !(paces->in[BIT(c)][c].rate > 0);
-	if (unknown) {
-		*us = 0;
-		shares = trial_of(rules.usable);
-	} else {
+		if (rules.usable & BIT(c) && !(paces->in[BIT(c)][c].rate > 0))
+			unknown |= BIT(c);
+	*us = 0;
+	if (unknown & BIT(FERRY_CARRIER_NCCL))
+		return FERRY_SHARES_NONE; /* what there is without Ferry comes first */
+	if (unknown)
+		shares = trial_of(unknown, rules.floor_bytes / bytes);
+	else
 		*us = ferry_divide(paces, bytes, &rules, &shares);
-	}
 	return ferry_shares_pack(&shares);
 }
 
-/* The next set that may be tried now and then in place of the line's. */
+/* The next set that may be tried now and then in place of the line's; less often once all have been. */
 static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
+	uint8_t tried = line->probe_set;
 	for (int i = 0; i < FERRY_CARRIER_SETS; i++) {
 		line->probe_set = (uint8_t)((line->probe_set + FERRY_CARRIER_SETS - 1) % FERRY_CARRIER_SETS);
 		bool usable = line->probe_set && !(line->probe_set & ~balancer->rules.usable);
-		if (usable && line->probe_set != carriers_of(line->word))
-			return;
+		if (!usable || line->probe_set == carriers_of(line->word))
+			continue;
+		line->backoff += line->probe_set >= tried && line->backoff < BACKOFFS;
+		return;
 	}
 	line->probe_set = 0;
 }
@@ -202,8 +209,10 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	struct ferry_paces paces;
 	struct ferry_shares now = ferry_shares_unpack(line->word), other;
 	double bytes = (double)line->bytes;
-	if (!line->probe_set || line->probe_set == carriers_of(line->word))
+	if (!line->probe_set || line->probe_set == carriers_of(line->word)) {
+		line->eager = 0;
 		turn_probe(balancer, line);
+	}
 	struct ferry_division_rules rules = {line->probe_set, line->probe_set, balancer->rules.floor_bytes, 0};
 	ferry_balancer_paces(balancer, line, &paces);
 	double us = line->probe_set ? ferry_divide_among(&paces, bytes, line->probe_set, &rules, &other) : INFINITY;
@@ -220,7 +229,7 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	double allowed = PROBE_COST * (line->probe_set & ~carriers_of(line->word) ? 1 : PROBE_LESS);
 	double every = fmin(fmax(PROBE_EVERY << line->backoff, cost / allowed), most);
 	line->probe = ferry_shares_pack(&other);
-	line->probe_every = (uint32_t)every;
+	line->probe_every = line->eager ? PROBE_SOON : (uint32_t)every;
 }
 
 struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
@@ -242,6 +251,7 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 	                                     .size_class = size_class,
 	                                     .why = FERRY_BALANCE_COLD,
 	                                     .settling = SETTLING,
+	                                     .slower = {1, 1, 1},
 	                                     .bytes = call->bytes};
 	ferry_balancer_paces(balancer, line, &paces);
 	line->word = best(balancer, &paces, (double)line->bytes, 0, &us);
@@ -283,26 +293,35 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 
 /* ---- what it learns ---- */
 
-static void fit_add(struct ferry_rate_fit *fit, double bytes, double us)
+/* A carrier has changed at one size: the next sample of each other one that says so is believed. */
+static void warn_others(struct ferry_balancer *balancer, const struct ferry_balancer_line *changed, int carrier,
+                        bool slower)
 {
-	if (fit->samples < FIT_SAMPLES || fabs(log(us / ferry_pace_us(&fit->pace, bytes))) < FIT_BAND)
-		ferry_rate_fit_add(fit, bytes, us);
+	for (uint32_t i = 0; i < balancer->nlines; i++)
+		for (int slot = 0; slot < FERRY_SHARE_BESIDE && &balancer->lines[i] != changed; slot++)
+			balancer->lines[i].traces[carrier][slot].strikes = slower ? 1 : -1;
 }
 
 /* A part of a call, beside those others. True: the carrier has changed, in all sets. */
-static bool learn(struct ferry_balancer_course *course, struct ferry_balancer_line *line, int carrier, int slot,
-                  double bytes, double us)
+static bool learn(struct ferry_balancer *balancer, struct ferry_balancer_course *course,
+                  struct ferry_balancer_line *line, int carrier, int slot, double bytes, double us)
 {
 	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
 	struct ferry_trace *trace = &line->traces[carrier][slot];
-	fit_add(fit, bytes, us);
+	if (!(fit->pace.rate > 0))
+		ferry_rate_fit_add(fit, bytes, us);
 	double before = ferry_trace_factor(trace, &fit->pace);
-	if (!ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling))
+	bool changed = ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling);
+	double times = ferry_trace_factor(trace, &fit->pace) / before;
+	if (ferry_trace_typical(trace))
+		ferry_rate_fit_add(fit, bytes, us);
+	if (!changed)
 		return false;
 	for (int other = 0; other < FERRY_SHARE_BESIDE; other++)
 		if (other != slot)
-			ferry_trace_scale(&line->traces[carrier][other],
-			                  ferry_trace_factor(trace, &fit->pace) / before);
+			ferry_trace_scale(&line->traces[carrier][other], times);
+	line->slower[carrier] = (float)fmin(fmax(line->slower[carrier] * times, 1e-3), 1e3);
+	warn_others(balancer, line, carrier, times > 1);
 	return true;
 }
 
@@ -314,10 +333,11 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 	double us, bytes = (double)line->bytes;
 	ferry_balancer_paces(balancer, line, &paces);
 	uint32_t word = best(balancer, &paces, bytes, carriers_of(line->word), &us);
-	double gain = ferry_division_us(&paces, bytes, &now) / us - 1;
-	if (word == line->word || !(gain > STEP_GAIN))
+	double gain = us > 0 ? ferry_division_us(&paces, bytes, &now) / us - 1 : INFINITY; /* a trial is to be made */
+	bool other_set = carriers_of(word) != carriers_of(line->word);
+	if (word == line->word || !(gain > (other_set ? SET_GAIN : STEP_GAIN)))
 		return false;
-	if (line->settling || gain > LARGE_STEP || carriers_of(word) != carriers_of(line->word))
+	if (line->settling || gain > LARGE_STEP || other_set)
 		line->settling = SETTLING;
 	if (line->settling && line->why != FERRY_BALANCE_CHANGED)
 		line->why = FERRY_BALANCE_LEARNING;
@@ -332,21 +352,29 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	uint32_t set = ferry_division_set(&shares);
 	bool changed = false, probe = line->probe_every && word == line->probe && word != line->word;
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		if (set & BIT(c) && us[c] > 0 && isfinite(us[c]))
-			changed |= learn(course, line, c, beside(c, set & ~BIT(c)),
-			                 (double)line->bytes * shares.part[c] / FERRY_SHARES_WHOLE, us[c]);
+	for (int pass = 0; pass < 1 + changed && pass < 2; pass++)
+		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+			int slot = beside(c, set & ~BIT(c));
+			/* and believed, if others have changed too */
+			bool doubted = line->traces[c][slot].strikes != 0;
+			if (set & BIT(c) && us[c] > 0 && isfinite(us[c]) && (!pass || doubted))
+				changed |= learn(balancer, course, line, c, slot,
+				                 (double)line->bytes * shares.part[c] / FERRY_SHARES_WHOLE, us[c]);
+		}
 	if (changed) {
 		line->why = FERRY_BALANCE_CHANGED;
 		line->settling = SETTLING;
 		line->backoff = 0;
+		line->probe_set = (uint8_t)balancer->rules.usable; /* all of them together first */
+		line->eager = 1;
 	}
 	bool stepped = step(balancer, line);
+	if (probe)
+		line->eager = 0;
 	if (!stepped && word == line->word && line->settling && !--line->settling)
 		line->why = FERRY_BALANCE_SETTLED;
 	if (!probe || stepped)
 		return;
-	line->backoff += line->backoff < BACKOFFS;
 	turn_probe(balancer, line);
 }
 

@@ -8,17 +8,22 @@
  * less. But it steps to where they would end together, as it knows each carrier's pace, and looks at every set of
  * carriers, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
  *
- * - At first paces are what has been measured elsewhere (ferry_balancer_know), then what calls have shown, for each
- *   carrier in each set. A line through all sizes of a collective and type (rate_fit) says it for a size that has not
- *   been seen; what a size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean
- *   of what is known of other sets: so it is tried where it looks better.
+ * - At first paces are what has been measured elsewhere (ferry_balancer_know); where that is nothing, one call is
+ *   NCCL's alone, and one has small parts of the others. Then they are what calls have shown, for each carrier in each
+ *   set. A line through all sizes of a collective and type (rate_fit) says it for a size that has not been seen; what a
+ *   size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean of what is known of
+ *   other sets: so it is tried where it looks better.
  * - A size that is not settled believes its last two samples and measures every call. One that is settled takes the
- *   median of five, holds still while a step would gain less than 1.5%, and measures as seldom as costs a thousandth.
+ *   median of five, and measures as seldom as costs a thousandth. A step is made for a gain of 1.5%, to another set of
+ *   carriers for 4%.
  * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
  *   carrier was before its last change: a burst is left, and met again, at once. A change of a carrier holds for all
- *   sets that it is in. Drift stays in the band, and the median follows.
- * - Other sets are tried again by one call in 64, then, as long as that does not help, in twice as many, up to 16384;
- *   and no more often than costs a hundredth.
+ *   sets that it is in, also those that were not tried; other sizes, and other carriers of the same call, are then
+ *   believed at their first sample. What was learned in a burst stays out of the line through all sizes. Drift stays in
+ *   the band, and the median follows.
+ * - Other sets are tried again: soon after a change, else by one call in 64, then, when all have been, by half as many,
+ *   down to one in 16384; and never so many that they cost more than a hundredth, or a four-hundredth where they only
+ *   leave a carrier out.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
 #define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
@@ -46,7 +51,9 @@ struct ferry_balancer_line {
 	uint8_t settling;     /* samples until it is settled */
 	uint8_t backoff;      /* probes in a row that have not helped */
 	uint8_t probe_set;    /* which set is tried */
+	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
+	float slower[FERRY_NUM_CARRIERS]; /* so many times than before all its changes: for sets that were not tried */
 	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
 };
 

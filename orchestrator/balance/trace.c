@@ -50,20 +50,31 @@ bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, d
 		keep(trace, bytes, us, settled ? FERRY_TRACE_SAMPLES : UNSETTLED);
 		return false;
 	}
-	bool back = trace->other > 0 && fabs(off) > LIKE && fabs(log(ratio / trace->other)) < LIKE;
+	double other = trace->other_us > 0 ? trace->other_us / ferry_pace_us(pace, trace->other_bytes) : 0;
+	bool back = other > 0 && fabs(off) > LIKE && fabs(log(ratio / other)) < LIKE;
 	if (settled && !back && trace->strikes != side) {
 		trace->strikes = side;
 		return false;
 	}
-	if (settled)
-		trace->other = (float)factor;
+	/* who learns believes all, but a change is one only if it is settled or undone */
+	bool changed = settled || back;
+	if (changed) {
+		trace->away = !trace->away;
+		trace->other_bytes = (float)bytes;
+		trace->other_us = (float)(factor * ferry_pace_us(pace, bytes));
+	}
 	trace->strikes = 0;
 	keep(trace, bytes, us, 1);
-	return settled;
+	return changed;
 }
 
 void ferry_trace_scale(struct ferry_trace *trace, double times)
 {
 	for (int i = 0; i < trace->count; i++)
 		trace->us[i] *= (float)times;
+}
+
+bool ferry_trace_typical(const struct ferry_trace *trace)
+{
+	return !trace->away && !trace->strikes;
 }

@@ -15,13 +15,17 @@
 struct ferry_trace {
 	float bytes[FERRY_TRACE_SAMPLES], us[FERRY_TRACE_SAMPLES]; /* the last ones, newest first */
 	float noise;    /* mean deviation of samples in the band, relative */
-	float other;    /* time over what the pace says, before the last change; 0: there was none */
+	float other_bytes, other_us; /* what a part took before the last change; 0 us: there was none */
 	int8_t strikes; /* the last sample was out of the band: -1 below, 1 above */
+	bool away;      /* it has changed, and not back */
 	uint8_t count;
 };
 
 /** A sample. settled: one out of the band is not believed, unless it fits what was before. True: it has changed. */
 bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled);
+
+/** The last sample is what the carrier is like: no outlier, nor of a burst. */
+bool ferry_trace_typical(const struct ferry_trace *trace);
 
 /** The carrier is so many times slower than when these were taken. */
 void ferry_trace_scale(struct ferry_trace *trace, double times);

@@ -6,6 +6,7 @@
 #ifndef FERRY_RANK_LIB_PROGRAM_SHARES_H
 #define FERRY_RANK_LIB_PROGRAM_SHARES_H
 
+#include "ipc/shares.h"
 #include "rank-lib/program/limits.h"
 
 #define FERRY_SHARE_ROUND 4096u /* parts end at pages, as far as blocks begin there */
@@ -16,5 +17,12 @@
  * are as fast, or a rate has not been measured.
  */
 uint64_t ferry_share_of_host(const struct ferry_costs *costs, uint64_t bytes, uint32_t blocks);
+
+/**
+ * The same as paces, for bytes of each block, as far as `ferry-perf limits` knows them: where the balancer of calls
+ * beside NCCL begins. Rate 0: it has not been measured. The host's is that of its copies; sums may take longer.
+ */
+struct ferry_pace ferry_share_pace_of_host(const struct ferry_costs *costs, uint32_t blocks);
+struct ferry_pace ferry_share_pace_of_peers(const struct ferry_costs *costs, uint32_t blocks);
 
 #endif

@@ -109,7 +109,8 @@ ncclResult_t fake_nccl_act_CommInitRankConfig(ncclComm_t *comm, int nranks, nccl
 {
 	if (!comm || nranks < 1 || nranks > CLIQUE_RANKS || rank < 0 || rank >= nranks)
 		return ncclInvalidArgument;
-	*comm = new_comm(id.internal, nranks, rank, next_device < 0 ? fake_stream_device() : next_device, blocks(config));
+	int device = next_device < 0 ? fake_stream_device() : next_device;
+	*comm = new_comm(id.internal, nranks, rank, device, blocks(config));
 	return *comm ? join(*comm) : ncclInvalidArgument;
 }
 

@@ -308,58 +308,6 @@ static void communicators_for_copy_engines_are_nccls_alone(void **state)
 	free(ranks_run(policy_zero));
 }
 
-#define THREADS 4
-#define ROUNDS 200
-
-static _Atomic int stop;
-static _Atomic(ncclComm_t) shown[THREADS];
-
-/* Looks up what others make and end all the time: what it gets is whole, or nothing. */
-static void *look_up(void *context)
-{
-	(void)context;
-	while (!atomic_load(&stop))
-		for (int i = 0; i < THREADS; i++) {
-			struct ferry_nccl_comm *comm = ferry_nccl_comm_take(atomic_load(&shown[i]));
-			if (comm && comm->key.words[0] != ~comm->key.words[1])
-				abort();
-			ferry_nccl_comm_release(comm);
-		}
-	return NULL;
-}
-
-/* Handles of its own, used again and again. */
-static void *make_and_end(void *context)
-{
-	size_t thread = (size_t)context;
-	for (uint64_t i = 0; i < ROUNDS * 50; i++) {
-		struct ferry_nccl_birth birth = {.key = {{i, ~i}}, .has_key = true};
-		ncclComm_t handle = (ncclComm_t)(uintptr_t)(0x10000 + 16 * (THREADS * (i % 8) + thread));
-		ferry_nccl_comm_add(handle, &birth);
-		atomic_store(&shown[thread], handle);
-		if (i % 3)
-			ferry_nccl_comm_remove(handle); /* else the next one of the handle takes its place */
-	}
-	return NULL;
-}
-
-static void looking_up_takes_no_lock_and_finds_what_is_whole(void **state)
-{
-	(void)state;
-	pthread_t makers[THREADS], lookers[2];
-	for (int i = 0; i < 2; i++)
-		pthread_create(&lookers[i], NULL, look_up, NULL);
-	for (size_t i = 0; i < THREADS; i++)
-		pthread_create(&makers[i], NULL, make_and_end, (void *)i);
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(makers[i], NULL);
-	atomic_store(&stop, 1);
-	for (int i = 0; i < 2; i++)
-		pthread_join(lookers[i], NULL);
-	for (uintptr_t i = 0; i < (uintptr_t)8 * THREADS; i++)
-		ferry_nccl_comm_remove((ncclComm_t)(0x10000 + 16 * i));
-}
-
 static void held(struct rank *r)
 {
 	ranks_init(r);
@@ -390,7 +338,6 @@ int main(void)
 	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
 	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
-	        cmocka_unit_test(looking_up_takes_no_lock_and_finds_what_is_whole),
 	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

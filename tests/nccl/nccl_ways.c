@@ -46,6 +46,15 @@ static void both_ways_at_once_are_one(void **state)
 	expect(0, "1\n", "LD_PRELOAD=$L LD_LIBRARY_PATH=" NOW " $O $F/libnccl.so.2 2>&1 | grep -c 'info: NCCL [0-9]'");
 }
 
+/* What this library's names lead to is not taken for NCCL where they are another build's. */
+static void another_build_of_it_is_not_nccl(void **state)
+{
+	(void)state;
+	expect(0, "fake_nccl_now/libnccl.so.2\n1\n",
+	       "cd $FERRY_SOCKET_DIR; cp $L other.so; LD_PRELOAD=$L:./other.so $P 2>&1 | grep 'info: NCCL 2' | "
+	       "tee said; wc -l <said; rm *");
+}
+
 static void the_chosen_one_goes_before_all_others(void **state)
 {
 	(void)state;
@@ -106,6 +115,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_setup_teardown(a_program_that_opens_nccl_by_name_gets_it_from_the_folder,
 	                                        make_directory, remove_directory),
 	        cmocka_unit_test_setup_teardown(both_ways_at_once_are_one, make_directory, remove_directory),
+	        cmocka_unit_test_setup_teardown(another_build_of_it_is_not_nccl, make_directory, remove_directory),
 	        cmocka_unit_test_setup_teardown(the_chosen_one_goes_before_all_others, make_directory,
 	                                        remove_directory),
 	        cmocka_unit_test_setup_teardown(what_is_loaded_goes_before_what_lies_on_the_path, make_directory,

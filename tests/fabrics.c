@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Host devices that push: many ranks, communicators out of others, programs of the user's where links are missing, and
+ * what is said where the host carries what it was not named for. Ranks are threads of this process.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ferry.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MOST_RANKS 64
+#define BYTES      (70u << 10) /* a message of that length is pushed */
+
+#define OK(call)                                                                                                       \
+	do {                                                                                                           \
+		ferryResult_t result_ = (call);                                                                        \
+		if (result_)                                                                                           \
+			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
+	} while (0)
+
+struct rank {
+	ferryComm_t comm;
+	int rank, nranks;
+	char *send, *receive; /* a block; one of each rank */
+	ferryStream_t stream;
+};
+
+static struct rank ranks[MOST_RANKS];
+
+static void ranks_open(int nranks)
+{
+	ferryComm_t comms[MOST_RANKS];
+	OK(ferryCommInitAll(comms, nranks, NULL));
+	for (int i = 0; i < nranks; i++) {
+		ranks[i] = (struct rank){.comm = comms[i], .rank = i, .nranks = nranks};
+		ranks[i].send = malloc(BYTES);
+		ranks[i].receive = calloc((size_t)nranks, BYTES);
+		assert_true(ranks[i].send && ranks[i].receive);
+		memset(ranks[i].send, i + 1, BYTES);
+		OK(ferryStreamCreate(&ranks[i].stream, i));
+	}
+}
+
+static void ranks_close(int nranks)
+{
+	for (int i = 0; i < nranks; i++) {
+		OK(ferryStreamDestroy(ranks[i].stream));
+		OK(ferryCommDestroy(ranks[i].comm));
+		free(ranks[i].send);
+		free(ranks[i].receive);
+	}
+}
+
+static void must_be(const char *block, int value)
+{
+	for (size_t i = 0; i < BYTES; i++)
+		if (block[i] != value)
+			fail_msg("byte %zu is %d, not %d", i, block[i], value);
+}
+
+static void settle(int nranks)
+{
+	for (int i = 0; i < nranks; i++)
+		OK(ferryStreamSynchronize(ranks[i].stream));
+}
+
+/* Of ranks that have `step` between them in the numbers of all, from `first` on. */
+static void gather(int nranks, int first, int step)
+{
+	for (int i = first; i < nranks; i += step)
+		OK(ferryAllGather(ranks[i].send, ranks[i].receive, BYTES, ferryUint8, ranks[i].comm, ranks[i].stream));
+}
+
+static void must_have_gathered(int nranks, int first, int step)
+{
+	for (int i = first; i < nranks; i += step)
+		for (int from = first, block = 0; from < nranks; from += step, block++)
+			must_be(ranks[i].receive + (size_t)block * BYTES, from + 1);
+}
+
+/* ---- many ranks ---- */
+
+static void sixty_four_ranks_push_into_each_other(void **state)
+{
+	(void)state;
+	setenv("FERRY_FABRICS", "peer", 1);
+	ranks_open(MOST_RANKS);
+	for (int round = 0; round < 2; round++)
+		gather(MOST_RANKS, 0, 1);
+	settle(MOST_RANKS);
+	must_have_gathered(MOST_RANKS, 0, 1);
+	OK(ferryGroupStart());
+	for (int i = 0; i < MOST_RANKS; i++) {
+		int next = (i + 1) % MOST_RANKS, last = (i + MOST_RANKS - 1) % MOST_RANKS;
+		OK(ferrySend(ranks[i].send, BYTES, ferryUint8, next, ranks[i].comm, ranks[i].stream));
+		OK(ferryRecv(ranks[i].receive, BYTES, ferryUint8, last, ranks[i].comm, ranks[i].stream));
+	}
+	OK(ferryGroupEnd());
+	settle(MOST_RANKS);
+	for (int i = 0; i < MOST_RANKS; i++)
+		must_be(ranks[i].receive, (i + MOST_RANKS - 1) % MOST_RANKS + 1);
+	ranks_close(MOST_RANKS);
+	unsetenv("FERRY_FABRICS");
+}
+
+/* ---- out of others ---- */
+
+static void *split(void *argument)
+{
+	struct rank *mine = argument;
+	ferryComm_t made;
+	if (ferryCommSplit(mine->comm, mine->rank % 2, 0, &made, NULL))
+		return argument;
+	ferryResult_t result = ferryCommDestroy(mine->comm);
+	mine->comm = made;
+	return result ? argument : NULL;
+}
+
+/* The odd ranks, and the even ones, on their own; the communicator that they come from ends. */
+static void communicators_out_of_others_push(void **state)
+{
+	pthread_t threads[8];
+	void *failed;
+	(void)state;
+	setenv("FERRY_FABRICS", "peer", 1);
+	ranks_open(8);
+	gather(8, 0, 1);
+	settle(8);
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, split, &ranks[i]), 0);
+	for (int i = 0; i < 8; i++) {
+		assert_int_equal(pthread_join(threads[i], &failed), 0);
+		assert_null(failed);
+	}
+	for (int i = 0; i < 8; i++)
+		memset(ranks[i].receive, 0, 8 * BYTES);
+	for (int round = 0; round < 3; round++)
+		for (int half = 0; half < 2; half++)
+			gather(8, half, 2);
+	settle(8);
+	for (int half = 0; half < 2; half++)
+		must_have_gathered(8, half, 2);
+	ranks_close(8);
+	unsetenv("FERRY_FABRICS");
+}
+
+/* ---- what is said ---- */
+
+/* What this process writes to its standard error meanwhile. */
+static int listen_from(int *before)
+{
+	char path[] = "/tmp/ferry-fabrics-XXXXXX";
+	int file = mkstemp(path);
+	*before = dup(STDERR_FILENO);
+	assert_true(file >= 0 && *before >= 0);
+	unlink(path);
+	dup2(file, STDERR_FILENO);
+	return file;
+}
+
+static void listen_to(int file, int before, char *said, size_t room)
+{
+	dup2(before, STDERR_FILENO);
+	close(before);
+	ssize_t length = pread(file, said, room - 1, 0);
+	close(file);
+	assert_true(length >= 0);
+	said[length] = '\0';
+}
+
+static int count_of(const char *said, const char *words)
+{
+	int count = 0;
+	for (; (said = strstr(said, words)); said++)
+		count++;
+	return count;
+}
+
+static void a_sum_goes_through_the_host_and_that_is_said_once(void **state)
+{
+	static float in[4][1000], out[4][1000];
+	char said[8192];
+	int before;
+	(void)state;
+	setenv("FERRY_FABRICS", "peer", 1);
+	setenv("FERRY_LOG", "info", 1);
+	int file = listen_from(&before);
+	ranks_open(4);
+	for (size_t call = 0; call < 3; call++)
+		for (int i = 0; i < 4; i++) {
+			in[i][0] = 1;
+			OK(ferryAllReduce(in[i], out[i], 1000 - call, ferryFloat32, ferrySum, ranks[i].comm,
+			                  ranks[i].stream));
+		}
+	settle(4);
+	ranks_close(4);
+	listen_to(file, before, said, sizeof said);
+	unsetenv("FERRY_LOG");
+	unsetenv("FERRY_FABRICS");
+	for (int i = 0; i < 4; i++)
+		assert_true(out[i][0] == 4);
+	if (count_of(said, "FERRY_FABRICS=peer: allreduce goes through the host all the same") != 1)
+		fail_msg("not said once: \"%s\"", said);
+}
+
+/* ---- programs of the user's ---- */
+
+static const char ring[] = "program allgather  ranks 3  domains 1  chunks 1\n"
+                           "rank 0\n  PUT gpu[0] -> gpu@1[0]\n  PUT gpu[2] -> gpu@1[2]  deps: gpu[2]>=1\n"
+                           "rank 1\n  PUT gpu[0] -> gpu@2[1]\n  PUT gpu[0] -> gpu@2[0]  deps: gpu[0]>=1\n"
+                           "rank 2\n  PUT gpu[0] -> gpu@0[2]\n  PUT gpu[1] -> gpu@0[1]  deps: gpu[1]>=1\n";
+
+/* Without the link from rank 2 to rank 0: Ferry's own program is used, with a warning, and what asks for this one is
+ * refused. With all links it runs. */
+static void programs_that_push_where_no_link_is_are_passed_over(void **state)
+{
+	char path[] = "/tmp/ferry-ring-XXXXXX", said[8192];
+	int before, program = mkstemp(path);
+	(void)state;
+	assert_int_equal(write(program, ring, sizeof ring - 1), sizeof ring - 1);
+	close(program);
+	setenv("FERRY_PROGRAM_PATH", path, 1);
+	for (int linked = 0; linked < 2; linked++) {
+		setenv("FERRY_HOST_LINK", linked ? "peer=100" : "peer=100,peer@0-2=0", 1);
+		int file = listen_from(&before);
+		ranks_open(3);
+		for (int round = 0; round < 2; round++)
+			gather(3, 0, 1);
+		settle(3);
+		listen_to(file, before, said, sizeof said);
+		must_have_gathered(3, 0, 1);
+		int told = count_of(said, "is not used for allgather, Ferry's own program is: ");
+		if (told != !linked || count_of(said, "whose devices do not reach each other") != told)
+			fail_msg("%s: \"%s\"", linked ? "linked" : "not linked", said);
+		for (int i = 0; i < 3; i++)
+			memset(ranks[i].receive, 0, 3 * BYTES);
+		for (int i = 0; i < 3; i++) {
+			ferryResult_t result = ferryRunProgram(ring, ranks[i].send, ranks[i].receive, BYTES, ferryUint8,
+			                                       ferrySum, ranks[i].comm, ranks[i].stream);
+			assert_int_equal(result, linked ? ferrySuccess : ferryProgramError);
+			assert_true(linked || strstr(ferryGetLastError(NULL), "PUT from rank 2 to rank 0"));
+		}
+		settle(3);
+		if (linked)
+			must_have_gathered(3, 0, 1);
+		ranks_close(3);
+	}
+	unsetenv("FERRY_HOST_LINK");
+	unsetenv("FERRY_PROGRAM_PATH");
+	unlink(path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(sixty_four_ranks_push_into_each_other),
+	        cmocka_unit_test(communicators_out_of_others_push),
+	        cmocka_unit_test(a_sum_goes_through_the_host_and_that_is_said_once),
+	        cmocka_unit_test(programs_that_push_where_no_link_is_are_passed_over),
+	};
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

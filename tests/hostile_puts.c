@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks on GPUs that lie about where others may put, over the double of the driver: whatever they write into their
+ * descriptors, their posts and the rest of the arena, their job ends with a message, the router lives, and another job
+ * of it, which pushes too, notices nothing.
+ */
+#include "tests/fake_cuda/liar.h"
+
+#include "router/copy/copy.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LANDING_BYTES (COUNT * 4)
+
+static void fill_inputs(const struct liar *liar)
+{
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		uint32_t *memory = fake_cuda_reach(liar->memory[rank]);
+		for (uint32_t i = 0; i < 2 * COUNT; i++)
+			memory[i] = i < COUNT ? 1000 * (rank + 1) + i : 0;
+	}
+}
+
+/* What the other rank has put into this one's receive buffer, from that element on. */
+static const uint32_t *received(const struct liar *liar, uint32_t rank, uint32_t from)
+{
+	return (const uint32_t *)fake_cuda_reach(liar->memory[rank]) + COUNT + from;
+}
+
+static void a_rank_that_does_not_lie_is_pushed_to(void **state)
+{
+	(void)state;
+	for (int messages = 0; messages < 2; messages++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, FERRY_BROADCAST, true);
+		fill_inputs(&liar);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			if (messages)
+				honest_messages(rank, true, &record);
+			else
+				honest_call(&liar, rank, &record);
+			submit(&liar, rank, &record);
+		}
+		reach(&liar);
+		must_end(&liar);
+		for (uint32_t i = 0; i < COUNT; i++)
+			assert_int_equal(received(&liar, 1, i)[0], 1000 + i);
+		assert_int_equal(received(&liar, 0, 7)[0], messages ? 2007 : 0);
+		liar_close(&liar);
+	}
+	others_run_on();
+}
+
+/* ---- landings ---- */
+
+/* A field of what says where a rank's buffer is, behind the router's back. */
+struct scribble {
+	const char *what;
+	uint64_t index, generation, offset;
+	const char *words;
+};
+
+static const struct scribble scribbles[] = {
+        {"an index beyond all", FERRY_MOST_EXPORTS, 1, LANDING_BYTES, "export 1024"},
+        {"an index that would be a good one", FERRY_MOST_EXPORTS + 1, 1, LANDING_BYTES, "export 1025"},
+        {"an index far away", UINT32_MAX - 1, 1, LANDING_BYTES, "export 4294967294"},
+        {"an address", FERRY_LANDING_DIRECT, 1, LANDING_BYTES, "whose data no router moves"},
+        {"an index of nothing", 2, 1, LANDING_BYTES, "export 2 of rank 1, which has 0"},
+        {"no generation", 1, 0, LANDING_BYTES, "generation 0 of export 1"},
+        {"a generation to come", 1, 2, LANDING_BYTES, "generation 2 of export 1"},
+        {"one byte too far", 1, 1, LANDING_BYTES + 1, "16000 bytes at 16001"},
+        {"behind the end", 1, 1, 2 * LANDING_BYTES + 1, "at 32001"},
+        {"an offset that overflows", 1, 1, UINT64_MAX, "at 18446744073709551615"},
+        {"an offset whose end overflows", 1, 1, UINT64_MAX - LANDING_BYTES + 1, "16000 bytes at 1844674407370953561"},
+};
+
+#define SCRIBBLES (sizeof scribbles / sizeof *scribbles)
+
+static struct ferry_descriptor *descriptor_of(const struct liar *liar, uint32_t rank)
+{
+	return &ferry_rank_line(&liar->shared, rank)->ring[1]; /* of call 1 */
+}
+
+static void await(const _Atomic uint64_t *word, uint64_t value, const char *what)
+{
+	for (int waited = 0; atomic_load(word) != value && waited < 20000; waited++)
+		doze(1);
+	if (atomic_load(word) != value)
+		fail_msg("%s: %llu", what, (unsigned long long)atomic_load(word));
+}
+
+static void scribble_descriptor(const struct liar *liar, uint32_t rank, const struct scribble *scribble)
+{
+	struct ferry_descriptor *descriptor = descriptor_of(liar, rank);
+	atomic_store(&descriptor->landing_index, (uint32_t)scribble->index);
+	atomic_store(&descriptor->landing_generation, scribble->generation);
+	atomic_store(&descriptor->landing_offset, scribble->offset);
+}
+
+/* Rank 1's is changed when its router has written it, and before rank 0's lane looks. */
+static void landings_out_of_range_end_the_job_with_their_values(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < SCRIBBLES; i++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, FERRY_BROADCAST, true);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			honest_call(&liar, rank, &record);
+			submit(&liar, rank, &record);
+		}
+		reach_by(&liar, 1);
+		await(&descriptor_of(&liar, 1)->seq, 1, "rank 1's descriptor");
+		scribble_descriptor(&liar, 1, &scribbles[i]);
+		reach_by(&liar, 0);
+		must_fail(&liar, scribbles[i].words, scribbles[i].what);
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+/* Its router has mapped it for its own GPU alone, and another one's lane would copy to where that knows of nothing. */
+static void nothing_is_put_into_what_was_not_exported_for_that(void **state)
+{
+	(void)state;
+	for (int messages = 0; messages < 2; messages++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, FERRY_BROADCAST, true);
+		liar_export(&liar, 1, 5, false);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			if (messages)
+				honest_messages(rank, true, &record);
+			else
+				honest_call(&liar, rank, &record);
+			if (rank == 1 && messages)
+				record.messages[FERRY_UP].buffer.index = record.messages[FERRY_DOWN].buffer.index = 5;
+			else if (rank == 1)
+				record.head.receive.index = 5;
+			submit(&liar, rank, &record);
+		}
+		reach(&liar);
+		must_fail(&liar, "of export 5 of rank 1, which has 32000: nothing that another GPU could put into",
+		          messages ? "a message" : "a call");
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+/* ---- posts ---- */
+
+static struct ferry_pair_post *post_of(const struct liar *liar, uint32_t from, uint32_t to)
+{
+	return &liar->shared.arenas[0].pair_lines[from * RANKS + to].post;
+}
+
+/* Rank 1 receives from rank 0, and has posted where. */
+static void post_a_message(struct liar *liar)
+{
+	struct record record;
+	liar_open(liar, FERRY_BROADCAST, true);
+	honest_messages(1, true, &record);
+	submit(liar, 1, &record);
+	reach_by(liar, 1);
+	await(&post_of(liar, 0, 1)->message, 1, "rank 1's post");
+}
+
+static void send_the_message(struct liar *liar, const char *words, const char *what)
+{
+	struct record record;
+	honest_messages(0, true, &record);
+	submit(liar, 0, &record);
+	reach_by(liar, 0);
+	must_fail(liar, words, what);
+	others_run_on();
+	liar_close(liar);
+}
+
+static void posts_out_of_range_end_the_job_with_their_values(void **state)
+{
+	struct liar liar;
+	(void)state;
+	for (size_t i = 0; i < SCRIBBLES; i++) {
+		post_a_message(&liar);
+		struct ferry_pair_post *post = post_of(&liar, 0, 1);
+		atomic_store(&post->index, (uint32_t)scribbles[i].index);
+		atomic_store(&post->generation, scribbles[i].generation);
+		atomic_store(&post->offset, scribbles[i].offset);
+		send_the_message(&liar, scribbles[i].words, scribbles[i].what);
+	}
+	post_a_message(&liar);
+	atomic_store(&post_of(&liar, 0, 1)->bytes, UINT64_MAX);
+	send_the_message(&liar, "received as 18446744073709551615 bytes", "a length");
+	post_a_message(&liar);
+	atomic_store(&post_of(&liar, 0, 1)->type, 4711);
+	send_the_message(&liar, "an unknown type", "a type");
+}
+
+/* ---- submissions of what is pushed ---- */
+
+static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
+{
+	static const struct {
+		const char *what;
+		size_t at;
+		uint64_t value, bytes;
+		const char *words;
+	} lies[] = {
+	        {"neither pushed nor not", offsetof(struct ferry_submitted_message, puts), 2, 1,
+	         "a message of 16000 bytes"},
+	        {"longer than what is mapped", offsetof(struct ferry_submitted_message, bytes), LANDING_BYTES + 4, 8,
+	         ""},
+	        {"petabytes", offsetof(struct ferry_submitted_message, bytes), 1ull << 55, 8, ""},
+	        {"beyond all", offsetof(struct ferry_submitted_message, bytes), UINT64_MAX, 8, "18446744073709551615"},
+	        {"from nowhere", offsetof(struct ferry_submitted_message, buffer.offset), UINT64_MAX, 8, ""},
+	        {"from a rank that there is not", offsetof(struct ferry_submitted_message, peer), RANKS, 4,
+	         "rank 2 of 2"},
+	};
+	(void)state;
+	for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+		struct liar liar;
+		struct record records[RANKS];
+		liar_open(&liar, FERRY_BROADCAST, true);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			honest_messages(rank, true, &records[rank]);
+		memcpy((char *)&records[i % RANKS].messages[FERRY_DOWN] + lies[i].at, &lies[i].value, lies[i].bytes);
+		for (uint32_t rank = 0; rank < RANKS; rank++)
+			submit(&liar, rank, &records[rank]);
+		reach(&liar);
+		must_fail(&liar, lies[i].words, lies[i].what);
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+/* ---- many lies at once ---- */
+
+static _Atomic int changing;
+static uint64_t seed; /* of the round */
+
+static uint64_t next_random(uint64_t *state)
+{
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+static uint64_t some_value(uint64_t *random)
+{
+	static const uint64_t values[] = {0, 1, 2, 3, LANDING_BYTES, FERRY_MOST_EXPORTS, UINT32_MAX, UINT64_MAX};
+	return next_random(random) % 4 ? values[next_random(random) % (sizeof values / sizeof *values)]
+	                               : next_random(random);
+}
+
+/* What says where to put, over and over: a race on purpose. */
+static void *change_landings(void *argument)
+{
+	struct liar *liar = argument;
+	uint64_t random = ++seed * 88172645463325252ull;
+	while (atomic_load(&changing)) {
+		uint32_t rank = next_random(&random) % RANKS;
+		struct ferry_descriptor *descriptor =
+		        &ferry_rank_line(&liar->shared, rank)->ring[next_random(&random) % FERRY_BANKS];
+		struct ferry_pair_post *post = post_of(liar, 1 - rank, rank);
+		_Atomic uint64_t *words[] = {&descriptor->landing_generation, &descriptor->landing_offset,
+		                             &post->generation, &post->offset, &post->bytes};
+		_Atomic uint64_t *word = words[next_random(&random) % 5];
+		uint64_t before = atomic_load(word);
+		atomic_store(word, some_value(&random));
+		if (next_random(&random) % 8)
+			atomic_store(word, before);
+		atomic_store(next_random(&random) % 2 ? &descriptor->landing_index : &post->index,
+		             next_random(&random) % 16 ? 1 : (uint32_t)some_value(&random));
+	}
+	return NULL;
+}
+
+/* Anywhere in the arena but in windows: lines, cells, rings, posts and counters, and the header. */
+static void *change_anything(void *argument)
+{
+	struct liar *liar = argument;
+	const struct ferry_arena *arena = &liar->shared.arenas[0];
+	uint64_t random = ++seed * 88172645463325252ull;
+	_Atomic uint64_t *words = (_Atomic uint64_t *)(void *)arena->header;
+	size_t lines = (size_t)(arena->staging[0] - (char *)arena->header) / sizeof *words;
+	while (atomic_load(&changing)) {
+		_Atomic uint64_t *word = &words[next_random(&random) % lines];
+		if (next_random(&random) % 8 == 0)
+			word = (_Atomic uint64_t *)(void *)&arena->counters[next_random(&random) % FERRY_BANKS]
+			                                                   [next_random(&random) % 16];
+		atomic_store(word, some_value(&random));
+		if (next_random(&random) % 64 == 0)
+			doze(1);
+	}
+	return NULL;
+}
+
+/* How many of the jobs fail. */
+static int call_beside(void *(*change)(void *), int most)
+{
+	int failed = 0;
+	for (int round = 0; round < most; round++) {
+		struct liar liar;
+		struct record record;
+		pthread_t thread;
+		liar_open(&liar, round % 3 ? FERRY_ALLTOALL : FERRY_BROADCAST, true);
+		atomic_store(&changing, 1);
+		assert_int_equal(pthread_create(&thread, NULL, change, &liar), 0);
+		for (uint64_t seq = 1, number = 0; seq <= 8 && !has_failed(&liar); seq++) {
+			number += seq % 2;
+			for (uint32_t rank = 0; rank < RANKS; rank++) {
+				if (seq % 2)
+					honest_call(&liar, rank, &record);
+				else
+					honest_messages(rank, true, &record);
+				record.head.seq = seq % 2 ? number : 0;
+				record.messages[0].message = record.messages[1].message = seq % 2 ? 1 : seq / 2;
+				if (seq % 2)
+					memset(record.bytes, 0, sizeof record.bytes);
+				record.head.turn = (uint32_t)seq - 1;
+				submit(&liar, rank, &record);
+			}
+			reach(&liar);
+			for (int waited = 0; !is_over(&liar) && !has_failed(&liar) && waited < 20; waited++)
+				doze(1);
+		}
+		atomic_store(&changing, 0);
+		pthread_join(thread, NULL);
+		failed += has_failed(&liar);
+		if (round % 5 == 4)
+			others_run_on();
+		liar_close(&liar);
+	}
+	others_run_on();
+	return failed;
+}
+
+static void landings_that_change_while_they_are_read_harm_nobody(void **state)
+{
+	(void)state;
+	assert_true(call_beside(change_landings, 100) > 50); /* else it lies too little */
+}
+
+static void anything_anywhere_in_the_arena_harms_nobody_else(void **state)
+{
+	(void)state;
+	assert_true(call_beside(change_anything, 100) > 40);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, others_start, others_stop)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(a_rank_that_does_not_lie_is_pushed_to),
+	        TEST(landings_out_of_range_end_the_job_with_their_values),
+	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
+	        TEST(posts_out_of_range_end_the_job_with_their_values),
+	        TEST(messages_to_be_pushed_that_cannot_be_end_the_job),
+	        TEST(landings_that_change_while_they_are_read_harm_nobody),
+	        TEST(anything_anywhere_in_the_arena_harms_nobody_else),
+	};
+	setenv("FERRY_LOG", "error", 1); /* a line for each job that fails otherwise */
+	setenv("FERRY_TEST_PUSHES", "1", 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
