@@ -79,11 +79,15 @@ void ferry_landings_stop(struct ferry_member *member)
 	ferry_wake(member->shared, 0, ferry_rankset_all(member->shared->nranks), 0);
 }
 
+/* As it was made: the D2H lane may be about to ready it for a run. */
 static bool is_landed_in(const struct ferry_call *call)
 {
 	const struct ferry_half *half = &call->halves[FERRY_DOWN];
-	for (uint32_t i = 0; half->transfers && i < half->ntransfers; i++) {
-		const struct ferry_transfer *transfer = &half->transfers[i];
+	uint32_t bank = 0;
+	while (bank + 1 < FERRY_BANKS && !half->prepared[bank])
+		bank++;
+	for (uint32_t i = 0; half->prepared[bank] && i < half->ntransfers; i++) {
+		const struct ferry_transfer *transfer = &half->prepared[bank][i];
 		if (transfer->step ? transfer->step->instr->opcode == FERRY_LAND : transfer->puts)
 			return true;
 	}

@@ -611,6 +611,25 @@ static void what_no_GPU_of_a_router_reaches_is_not_exported_to_it(void **state)
 	tell((struct order){.kind = FREE, .at = answer.at});
 }
 
+static void pieces_of_a_guest_are_mapped_for_who_puts_into_them(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer answer = tell((struct order){.kind = CREATE, .npieces = 3});
+	answer.exported.index = 4;
+	answer.exported.generation = 1;
+	answer.exported.landing = 1;
+	ferry_imports_follow(imports, &over);
+	assert_int_equal(map(&answer), ferrySuccess);
+	drop_descriptors(&answer);
+	assert_int_equal(land(1, 3 * PIECE, PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(byte_at(address), 4);
+	ferry_imports_let_go(held);
+	assert_int_equal(land(1, 0, answer.exported.bytes + 1, putting, &address, &held), ferryInvalidUsage);
+	tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 3});
+}
+
 static void what_a_guest_names_stays_until_its_call_is_over(void **state)
 {
 	struct ferry_import *held;
@@ -653,6 +672,7 @@ int main(void)
 	        cmocka_unit_test(one_context_serves_all_ranks_of_a_GPU_and_is_given_up_when_nobody_holds_it),
 	        GUEST(a_guest_exports_what_others_put_into_once_the_job_is_ready),
 	        GUEST(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
+	        GUEST(pieces_of_a_guest_are_mapped_for_who_puts_into_them),
 	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
 	};
 	char machine[32];
