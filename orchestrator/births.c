@@ -15,6 +15,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct expected *expected;    /* under the lock */
 static _Atomic unsigned outstanding; /* its length; read without the lock by who looks for work */
 
+/* Communicators that this thread has had made in its open group; of more than that Ferry's begin with their calls. */
+#define MOST_GROUPED 64
+static _Thread_local ncclComm_t born[MOST_GROUPED];
+static _Thread_local int nborn;
+
 /* A thread's is at an address of its own. */
 static _Thread_local char this_thread;
 
@@ -63,8 +68,27 @@ static void adopt(struct expected *one)
 	}
 }
 
-void ferry_nccl_births_group_ended(bool done)
+void ferry_nccl_births_made(const ncclComm_t *comms, int count)
 {
+	for (int i = 0; i < count; i++)
+		ferry_nccl_comm_made(comms[i]);
+	for (int i = 0; i < count; i++)
+		ferry_nccl_comm_await(comms[i]);
+}
+
+void ferry_nccl_birth_grouped(ncclComm_t comm)
+{
+	if (nborn < MOST_GROUPED)
+		born[nborn++] = comm;
+}
+
+void ferry_nccl_births_group_ended(ncclResult_t result)
+{
+	bool done = result != ncclInProgress;
+	int count = nborn;
+	nborn = 0;
+	if (!result)
+		ferry_nccl_births_made(born, count);
 	if (!atomic_load_explicit(&outstanding, memory_order_relaxed)) /* this thread's own are counted */
 		return;
 	if (done) {

@@ -17,10 +17,16 @@
  */
 void ferry_nccl_birth_expect(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth, bool grouped);
 
-/** The thread's outermost group is over; `done`: and what was in it is ready. */
-void ferry_nccl_births_group_ended(bool done);
+/** The thread's outermost group is over, with this result. */
+void ferry_nccl_births_group_ended(ncclResult_t result);
 
 /** `parent` is not in progress any more, so the communicators that are made out of it are there, or never will be. */
 void ferry_nccl_births_ready(ncclComm_t parent);
+
+/** NCCL has made these: Ferry's begin, and are waited for where that is wanted (communicators.h). */
+void ferry_nccl_births_made(const ncclComm_t *comms, int count);
+
+/** The same at the end of the thread's open group, if that is fine. */
+void ferry_nccl_birth_grouped(ncclComm_t comm);
 
 #endif

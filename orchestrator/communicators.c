@@ -197,28 +197,37 @@ struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
 	return none;
 }
 
-void ferry_nccl_comm_made(ncclComm_t handle)
+/* FERRY_SPLIT_WAIT, in seconds; 0 where it is not set, or cannot be. */
+static uint64_t seconds_to_wait(void)
+{
+	long seconds;
+	return ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, 0, &seconds) ? 0 : (uint64_t)seconds;
+}
+
+static bool is_first(const struct ferry_nccl_comm *comm)
 {
 	static _Atomic uint64_t first;
 	uint64_t none = 0;
+	return atomic_compare_exchange_strong_explicit(&first, &none, comm->key.words[0], memory_order_relaxed,
+	                                               memory_order_relaxed) ||
+	       none == comm->key.words[0];
+}
+
+void ferry_nccl_comm_made(ncclComm_t handle)
+{
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
-	if (comm && comm->has_key &&
-	    (atomic_compare_exchange_strong_explicit(&first, &none, comm->key.words[0], memory_order_relaxed,
-	                                             memory_order_relaxed) ||
-	     none == comm->key.words[0]) &&
-	    !comm->copies && ferry_nccl_comm_learn(comm) && comm->nranks > 1)
+	if (comm && comm->has_key && !comm->copies && (is_first(comm) || seconds_to_wait()) &&
+	    ferry_nccl_comm_learn(comm) && comm->nranks > 1)
 		ferry_nccl_comm_partner(comm);
 	ferry_nccl_comm_release(comm);
 }
 
 void ferry_nccl_comm_await(ncclComm_t handle)
 {
-	long seconds;
-	if (ferry_env_integer("FERRY_SPLIT_WAIT", 0, 3600, 0, &seconds) || !seconds)
-		return;
-	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	uint64_t seconds = seconds_to_wait();
+	struct ferry_nccl_comm *comm = seconds ? ferry_nccl_comm_take(handle) : NULL;
 	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
 	if (partner)
-		ferry_partner_await(partner, ferry_now_ns() + (uint64_t)seconds * 1000000000u);
+		ferry_partner_await(partner, ferry_now_ns() + seconds * 1000000000u);
 	ferry_nccl_comm_release(comm);
 }

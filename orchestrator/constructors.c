@@ -29,13 +29,13 @@ static struct ferry_nccl_birth born_of(const void *ids, size_t bytes, const nccl
 /* In a group, or without blocking, NCCL has not made them yet. */
 static void note_made(const ncclComm_t *comms, int count, const struct ferry_nccl_birth *birth, ncclResult_t result)
 {
-	bool made = !result && !ferry_nccl_group_is_open();
-	for (int i = 0; i < count; i++)
+	for (int i = 0; i < count; i++) {
 		ferry_nccl_comm_add(comms[i], birth);
-	for (int i = 0; made && i < count; i++)
-		ferry_nccl_comm_made(comms[i]);
-	for (int i = 0; made && i < count; i++)
-		ferry_nccl_comm_await(comms[i]);
+		if (ferry_nccl_group_is_open())
+			ferry_nccl_birth_grouped(comms[i]);
+	}
+	if (!result && !ferry_nccl_group_is_open())
+		ferry_nccl_births_made(comms, count);
 }
 
 ncclResult_t ferry_nccl_CommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)

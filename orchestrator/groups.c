@@ -116,7 +116,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	ncclResult_t result = ferry_nccl_real_GroupEnd();
 	if (!group.depth || --group.depth)
 		return result;
-	ferry_nccl_births_group_ended(result != ncclInProgress);
+	ferry_nccl_births_group_ended(result);
 	if (!group.ncalls)
 		return result;
 	if (fine(result)) {
@@ -133,6 +133,6 @@ ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 	ncclResult_t given = group.depth == 1 ? ferry_nccl_group_give_back() : ncclSuccess;
 	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
 	if (group.depth && !--group.depth)
-		ferry_nccl_births_group_ended(true);
+		ferry_nccl_births_group_ended(ncclInvalidUsage); /* nothing was made */
 	return fine(given) ? result : given;
 }

@@ -297,22 +297,42 @@ static void shares_are_found(void **state)
 }
 
 /* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
-static void one_thread_drives_several_gpus(void **state)
+static void drive_several_gpus(bool grouped)
 {
 	struct player players[RANKS] = {{.rank = {.rank = 0}}};
 	ncclComm_t comms[RANKS];
 	int devices[RANKS];
 	uint64_t parts = 0;
-	(void)state;
+	CUcontext context;
 	setenv("FAKE_NCCL_GBPS", "0.05", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	domains_open(1);
 	for (int i = 0; i < RANKS; i++) {
 		devices[i] = players[i].rank.rank = i;
 		buffers_open(&players[i]);
 	}
-	NCCL(ncclCommInitAll(comms, RANKS, devices));
-	for (int i = 0; i < RANKS; i++)
+	if (grouped) {
+		ncclUniqueId id;
+		NCCL(ncclGetUniqueId(&id));
+		NCCL(ncclGroupStart());
+		for (int i = 0; i < RANKS; i++) {
+			EQUAL(cuDevicePrimaryCtxRetain(&context, i), 0);
+			EQUAL(cuCtxSetCurrent(context), 0);
+			NCCL(ncclCommInitRank(&comms[i], RANKS, id, i));
+		}
+		NCCL(ncclGroupEnd());
+		for (int i = 0; i < RANKS; i++)
+			EQUAL(cuDevicePrimaryCtxRelease(i), 0);
+	} else {
+		NCCL(ncclCommInitAll(comms, RANKS, devices));
+	}
+	for (int i = 0; i < RANKS; i++) {
+		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(comms[i]);
 		players[i].rank.comm = comms[i];
+		/* With FERRY_SPLIT_WAIT the calls are shared from the first one on. */
+		assert_true(ferry_partner_is_ready(atomic_load(&comm->partner)));
+		ferry_nccl_comm_release(comm);
+	}
 	for (int round = 0; round < MOST && parts < 5; round++) {
 		NCCL(ncclGroupStart());
 		for (int i = 0; i < RANKS; i++) {
@@ -331,7 +351,20 @@ static void one_thread_drives_several_gpus(void **state)
 	for (int i = 0; i < RANKS; i++)
 		player_close(&players[i]);
 	domains_close();
+	unsetenv("FERRY_SPLIT_WAIT");
 	unsetenv("FAKE_NCCL_GBPS");
+}
+
+static void one_thread_drives_several_gpus(void **state)
+{
+	(void)state;
+	drive_several_gpus(false);
+}
+
+static void communicators_of_a_group_are_waited_for_too(void **state)
+{
+	(void)state;
+	drive_several_gpus(true);
 }
 
 static pthread_barrier_t together;
@@ -388,6 +421,7 @@ int main(void)
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
+	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
