@@ -70,8 +70,8 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPLIT_FLOOR", "256K",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "0",
-	 "Seconds, 0 to 3600: so long what makes the first communicator of an NCCL program waits, at most, until Ferry's is "
-	 "there. 0: it is made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},
+	 "Seconds, 0 to 3600: so long who makes an NCCL program's communicators waits, at most, until Ferry's are there. 0: "
+	 "they are made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
 	 "the domain's last-level cache, two thirds of it for GPUs, less where the router's limit or the memory that "

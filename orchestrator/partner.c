@@ -70,7 +70,8 @@ static void *make(void *argument)
 	                 (uint32_t)partner->rank, partner->peers);
 	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 	if (!partner->rank)
-		ferry_log(FERRY_LOG_INFO, "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
+		ferry_log(FERRY_LOG_INFO,
+		          "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
 		          (uintmax_t)partner->key.words[0], partner->nranks,
 		          partner->peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
 	settle(partner, FERRY_PARTNER_READY);
