@@ -70,7 +70,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPLIT_FLOOR", "256K",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "0",
-	 "Seconds, 0 to 3600: so long who makes an NCCL program's communicators waits, at most, until Ferry's are there. 0: "
+	 "Seconds, 0 to 3600, that who makes an NCCL program's communicators waits at most until Ferry's are there. 0: "
 	 "they are made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},
 	{"FERRY_STAGING", "",
 	 "Bytes of staging per job and domain (K, M, G), 8K to 1024G: so much, or the job is refused. Unset: half of "
