@@ -298,7 +298,7 @@ static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **stat
 	for (int rank = 0; rank < 2; rank++)
 		close(cut.sockets[rank]);
 	ferry_arena_unmap(&cut.shared.arenas[0]);
-	/* The router looks at the arena for as long as it has the job, and cmocka has the signal again behind the test. */
+	/* The router looks at the arena as long as it has the job; cmocka has the signal again behind the test. */
 	stop_router(state);
 	signal(SIGBUS, SIG_DFL);
 	start_posix_router(state);
