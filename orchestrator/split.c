@@ -29,6 +29,15 @@ static uint64_t bytes_of(const struct ferry_nccl_call *call)
 	}
 }
 
+/* Within the other buffer, wherever the collective has it then. */
+static bool is_in_place(const struct ferry_nccl_call *call)
+{
+	uint64_t all = bytes_of(call);
+	return call->send && call->receive &&
+	       ((uintptr_t)call->send - (uintptr_t)call->receive < all ||
+	        (uintptr_t)call->receive - (uintptr_t)call->send < all);
+}
+
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	return call->collective == FERRY_ALLREDUCE || call->collective == FERRY_REDUCE_TO_ROOT ||
@@ -47,7 +56,10 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 {
 	*split = (struct ferry_split){.nccls = call->count};
 	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
-	split->asked = (struct ferry_balancer_call){call->collective, (ferryDataType_t)call->type, bytes_of(call)};
+	split->asked = (struct ferry_balancer_call){.collective = call->collective,
+	                                            .type = (ferryDataType_t)call->type,
+	                                            .bytes = bytes_of(call),
+	                                            .in_place = is_in_place(call)};
 	bool message = call->collective == FERRY_SENDRECV;
 	if (!partner || split->asked.bytes < partner->meter.floor_bytes || (message && call->root == partner->rank))
 		return;

@@ -55,7 +55,7 @@ static void program_start(struct program *program, const struct carriers *carrie
 	program->carriers.seed = 7;
 	rules.usable = usable;
 	ferry_balancer_init(&program->balancer, &rules);
-	program->call = (struct ferry_balancer_call){FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes};
+	program->call = (struct ferry_balancer_call){FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes, false};
 }
 
 /* The balancer knows paces that are `wrong` times too fast. */
@@ -536,7 +536,7 @@ static void pinned_shares_stay_and_small_calls_are_nccls(void **state)
 	(void)state;
 	struct ferry_balancer balancer;
 	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
-	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryInt8, 64 << 20};
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryInt8, 64 << 20, false};
 	rules.pinned = true;
 	rules.pins = (struct ferry_shares){{102, 0, 922}};
 	ferry_balancer_init(&balancer, &rules);
@@ -564,7 +564,7 @@ static void nonsense_does_no_harm(void **state)
 	for (uint64_t n = 0; n < 200000; n++) {
 		struct ferry_balancer_call call = {(enum ferry_collective)(rand_r(&seed) % FERRY_NUM_COLLECTIVES),
 		                                   (ferryDataType_t)(rand_r(&seed) % 12),
-		                                   (uint64_t)rand_r(&seed) << rand_r(&seed) % 24};
+		                                   (uint64_t)rand_r(&seed) << rand_r(&seed) % 24, false};
 		double us[FERRY_NUM_CARRIERS];
 		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
 			us[c] = values[rand_r(&seed) % 8];

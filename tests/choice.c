@@ -26,7 +26,7 @@ struct program {
 
 static void program_start(struct program *program, uint64_t bytes, int late)
 {
-	program->call = (struct ferry_balancer_call){FERRY_ALLGATHER, ferryFloat32, bytes};
+	program->call = (struct ferry_balancer_call){FERRY_ALLGATHER, ferryFloat32, bytes, false};
 	program->late = late;
 	program->calls = program->ferrys = program->fed = 0;
 	program->poisoned = true;
@@ -132,10 +132,29 @@ static void who_becomes_faster_is_found_in_time(void **state)
 	slow.paces[1] = (struct ferry_pace){60, 45e3};
 }
 
+/* AllToAll copies first then: what is faster out of place need not be so in place. */
+static void in_place_is_chosen_for_itself(void **state)
+{
+	(void)state;
+	memset(&fast.choice, 0, sizeof fast.choice);
+	program_start(&fast, 64 * MIB, 0);
+	make(&fast, 100);
+	assert_true(fast.ferrys > 90);
+	program_start(&fast, 64 * MIB, 0);
+	fast.call.in_place = true;
+	fast.paces[1].rate = 300e3;
+	make(&fast, 300);
+	assert_in_range(fast.ferrys, 3, 20);
+	program_start(&fast, 64 * MIB, 0);
+	fast.paces[1].rate = 720e3;
+	make(&fast, 20);
+	assert_int_equal(fast.ferrys, 20);
+}
+
 static void no_call_is_measured_that_has_no_line(void **state)
 {
 	static struct ferry_choice choice;
-	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 1};
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 1, false};
 	bool measure;
 	(void)state;
 	for (int i = 0; i < 200; i++) {
@@ -155,6 +174,7 @@ int main(void)
 	        cmocka_unit_test(a_size_that_has_not_been_seen_goes_by_the_others),
 	        cmocka_unit_test(another_job_begins_with_what_one_has_learned),
 	        cmocka_unit_test(who_becomes_faster_is_found_in_time),
+	        cmocka_unit_test(in_place_is_chosen_for_itself),
 	        cmocka_unit_test(no_call_is_measured_that_has_no_line),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@
 #define BYTES (64u << 20)
 #define SIGNATURE 77
 
-static const struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, BYTES};
+static const struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, BYTES, false};
 static const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
 
 /* Rank 2 has a slower way to the host. */
@@ -290,7 +290,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 			ferry_ledger_open(ledger, arena.shares, RANKS, self, arena.shares->kept_signatures[0], &rules);
 			for (uint64_t n = 0; n < 20; n++) {
 				struct ferry_balancer_call any = {(enum ferry_collective)(n % 4), ferryInt8,
-				                                  (uint64_t)BYTES << n % 5};
+				                                  (uint64_t)BYTES << n % 5, false};
 				const double us[] = {1000, 0, 1000};
 				bool measure;
 				uint32_t word = ferry_ledger_propose(ledger, &any, n, &measure);

@@ -73,6 +73,7 @@ struct ferry_balancer_call {
 	enum ferry_collective collective;
 	ferryDataType_t type;
 	uint64_t bytes;
+	bool in_place; /* a rank's own affair: for the choice alone (choice.h) */
 };
 
 struct ferry_balancer_rules ferry_balancer_default_rules(void);

@@ -11,6 +11,7 @@
 #define TRY_CLOSE   256u  /* one call in so many, */
 #define TRY_FAR     4096u /* where it was slower than that */
 #define LOOK_EVERY  32u   /* measured, of a size that is known */
+#define SURE        0.8   /* of NCCL's time by what other sizes say: Ferry's without a look */
 #define HOPE        2.0   /* times as slow by what other sizes say: worth a look of its own, */
 #define LOOKS       4     /* of so many calls */
 
@@ -33,7 +34,8 @@ static struct ferry_choice_line *line_of(struct ferry_choice *choice, const stru
 	uint8_t size_class = ferry_balancer_size_class(call->bytes);
 	for (uint32_t i = 0; i < choice->nlines; i++) {
 		struct ferry_choice_line *line = &choice->lines[i];
-		if (line->size_class == size_class && line->collective == call->collective && line->type == call->type)
+		if (line->size_class == size_class && line->collective == call->collective &&
+		    line->type == call->type && line->in_place == call->in_place)
 			return line;
 	}
 	if (choice->nlines == FERRY_CHOICE_LINES || !course_of(choice, call->collective, call->type))
@@ -41,7 +43,8 @@ static struct ferry_choice_line *line_of(struct ferry_choice *choice, const stru
 	struct ferry_choice_line *line = &choice->lines[choice->nlines++];
 	*line = (struct ferry_choice_line){.collective = (uint8_t)call->collective,
 	                                   .type = (uint8_t)call->type,
-	                                   .size_class = size_class};
+	                                   .size_class = size_class,
+	                                   .in_place = call->in_place};
 	return line;
 }
 
@@ -88,7 +91,7 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 		return false;
 	bool unseen = believed(line, true) < ENOUGH;
 	if (!(us[1] > 0) || (unseen && us[1] < HOPE * us[0])) {
-		bool ours = line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < us[0]);
+		bool ours = line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < SURE * us[0]);
 		line->tries += ours && line->tries < TRIES;
 		return ours;
 	}

@@ -19,6 +19,7 @@
 
 struct ferry_choice_line {
 	uint8_t collective, type, size_class;
+	bool in_place;
 	bool ours;        /* chosen */
 	uint8_t tries;    /* of Ferry, before it is known */
 	uint32_t seen[2]; /* samples: NCCL's, Ferry's */
