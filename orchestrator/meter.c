@@ -107,6 +107,8 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 		struct ferry_sample *sample = &meter->samples[i];
 		if (sample->taken)
 			continue;
+		if (whole && word != FERRY_SHARES_NONE)
+			ferry_choice_tried(&meter->choice, call);
 		uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
 		*sample = (struct ferry_sample){.taken = true,
 		                                .nccl = shares.part[FERRY_CARRIER_NCCL],

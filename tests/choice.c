@@ -52,6 +52,8 @@ static void make(struct program *program, int calls)
 		program->ours[n] = ferry_choice_ours(&program->choice, &program->call, (uint64_t)n,
 		                                     &program->measured[n]);
 		program->ferrys += program->ours[n];
+		if (program->ours[n])
+			ferry_choice_tried(&program->choice, &program->call);
 		if (program->calls - program->fed > program->late)
 			feed(program);
 	}

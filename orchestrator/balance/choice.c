@@ -90,16 +90,20 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	if (!(us[0] > 0))
 		return false;
 	bool unseen = believed(line, true) < ENOUGH;
-	if (!(us[1] > 0) || (unseen && us[1] < HOPE * us[0])) {
-		bool ours = line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < SURE * us[0]);
-		line->tries += ours && line->tries < TRIES;
-		return ours;
-	}
+	if (!(us[1] > 0) || (unseen && us[1] < HOPE * us[0]))
+		return line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < SURE * us[0]);
 	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
 	bool try_other = ferry_balancer_picks(n, us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR);
 	bool ours = line->ours != try_other;
 	*measure = try_other || line->seen[ours] < FERRY_CHOICE_SAMPLES || ferry_balancer_picks(n, LOOK_EVERY);
 	return ours;
+}
+
+void ferry_choice_tried(struct ferry_choice *choice, const struct ferry_balancer_call *call)
+{
+	struct ferry_choice_line *line = line_of(choice, call);
+	if (line && line->tries < TRIES)
+		line->tries++;
 }
 
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us)

@@ -41,6 +41,9 @@ struct ferry_choice {
 /** Whether Ferry is to have call n, and whether it is to be measured. */
 bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool *measure);
 
+/** A call that is measured is Ferry's, as the ranks have agreed: what this one proposed need not come to be. */
+void ferry_choice_tried(struct ferry_choice *choice, const struct ferry_balancer_call *call);
+
 /** A call that NCCL or Ferry has had took so long. */
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us);
 

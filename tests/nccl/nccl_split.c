@@ -296,6 +296,34 @@ static void shares_are_found(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+/* Tried a few times, and then had by Ferry, as what both take is known. */
+static void gathered(struct rank *rank)
+{
+	enum { BLOCK = LARGE / RANKS, ENOUGH = 20 };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < ENOUGH; round++) {
+		fill(player, BLOCK, round);
+		NCCL(ncclAllGather(player->send, player->receive, BLOCK, ncclFloat32, rank->comm,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		for (int from = 0; from < RANKS; from++)
+			HOLDS(player->out[(size_t)(from + 1) * BLOCK - 1] == value_of(from, BLOCK - 1, round));
+	}
+	HOLDS(round < MOST);
+	player_close(player);
+}
+
+static void whole_calls_are_whose_are_faster(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.05", 1);
+	run(gathered);
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
 /* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
 static void drive_several_gpus(bool grouped)
 {
@@ -420,6 +448,7 @@ int main(void)
 	        cmocka_unit_test_teardown(messages_of_a_group_go_by_ferry, no_misuse),
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
+	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
