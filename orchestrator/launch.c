@@ -159,6 +159,8 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 		const struct ferry_split *split = &launch->splits[i];
 		if (!split->ferrys || split->lost)
 			continue;
+		if (ferry_clock_captures(launch->calls[i].stream))
+			ferry_partner_captured(split->partner);
 		ferry_group_stamp(split->sample ? split->sample->stamp : 0);
 		result = ferry_split_ask(&launch->calls[i], split);
 	}

@@ -247,6 +247,13 @@ bool ferry_partner_works(struct ferry_partner *partner)
 	return works;
 }
 
+void ferry_partner_captured(struct ferry_partner *partner)
+{
+	pthread_mutex_lock(&partner->lock);
+	partner->captured = true;
+	pthread_mutex_unlock(&partner->lock);
+}
+
 bool ferry_partner_lost(struct ferry_partner *partner)
 {
 	pthread_mutex_lock(&partner->lock);

@@ -77,6 +77,9 @@ bool ferry_partner_works(struct ferry_partner *partner);
 /** This rank cannot do its part: no more splits, on any rank. Says why in the log, once. */
 void ferry_partner_withdraw(struct ferry_partner *partner, const char *why);
 
+/** Graphs have calls of its from now on: nobody hears when those are replayed. */
+void ferry_partner_captured(struct ferry_partner *partner);
+
 /** Whether a part that it had may not have arrived. */
 bool ferry_partner_lost(struct ferry_partner *partner);
 

@@ -32,7 +32,7 @@ struct ferry_open_call {
 	struct ferry_stream_call rest;
 };
 
-#define FERRY_OPEN_CALLS 256u /* slots */
+#define FERRY_OPEN_CALLS 4096u /* slots */
 
 /** Takes over from in_stream, a call that is in the stream but for its end, what the second step needs. */
 void ferry_open_call_keep(struct ferry_open_call *open, struct ferry_device *device, struct ferry_rank *rank,

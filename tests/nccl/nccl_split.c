@@ -440,6 +440,55 @@ static void nccl_goes_on_alone_when_the_router_dies(void **state)
 	pthread_barrier_destroy(&together);
 }
 
+/* A replay may have been under way, which nobody hears of. */
+static void replayed(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	CUgraph captured;
+	CUgraphExec graph;
+	player_open(player);
+	reduce_until(player, 5);
+	uint64_t parts = parts_of(player);
+	EQUAL(cuStreamBeginCapture(player->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), 0);
+	for (int i = 0; i < 3; i++)
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+	EQUAL(cuStreamEndCapture(player->stream, &captured), 0);
+	EQUAL(cuGraphInstantiateWithFlags(&graph, captured, 0), 0);
+	EQUAL(cuGraphDestroy(captured), 0);
+	EQUAL(parts_of(player), parts); /* those are counted that run at once */
+	for (int round = 0; round < 5; round++) {
+		fill(player, LARGE, round);
+		EQUAL(cuGraphLaunch(graph, player->stream), 0);
+		settle(player);
+		check_sum(player, LARGE, round);
+	}
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess);
+	pthread_barrier_wait(&together);
+	if (!rank->rank)
+		routers_kill(0);
+	pthread_barrier_wait(&together);
+	do {
+		doze(1);
+		NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	} while (!error);
+	EQUAL(error, ncclRemoteError);
+	EQUAL(cuGraphExecDestroy(graph), 0);
+	player_close(player);
+}
+
+static void what_graphs_have_of_a_router_that_dies_is_lost(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1); /* the double of NCCL cannot be replayed */
+	run(replayed);
+	unsetenv("FERRY_SHARES");
+	pthread_barrier_destroy(&together);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -452,6 +501,7 @@ int main(void)
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
+	        cmocka_unit_test_teardown(what_graphs_have_of_a_router_that_dies_is_lost, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
 	fake_is_the_driver();
