@@ -57,6 +57,8 @@ if(CUDA_INCLUDE_DIR)
   endforeach()
   set_tests_properties(hostile hostile_puts PROPERTIES ENVIRONMENT
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
+  set(suppressed "second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/puts_failures.supp")
+  set_tests_properties(puts_failures PROPERTIES ENVIRONMENT "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=${suppressed}")
 
   target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
   add_dependencies(mapped ferry-stat)
