@@ -141,7 +141,8 @@ static struct call draw_call(int nranks)
 	static const enum ferry_collective kinds[] = {FERRY_ALLGATHER, FERRY_REDUCESCATTER, FERRY_ALLTOALL,
 	                                              FERRY_GATHER, FERRY_SCATTER};
 	static const ferryDataType_t types[] = {ferryUint8, ferryUint32, ferryUint64};
-	struct call c = {.collective = kinds[draw(5)], .type = types[draw(3)], .nranks = nranks, .salt = draw(1u << 30)};
+	struct call c = {.collective = kinds[draw(5)], .type = types[draw(3)], .nranks = nranks};
+	c.salt = draw(1u << 30);
 	c.element = ferry_type_size(c.type);
 	c.count = draw(4) ? 1 + draw(MOST_COUNT) : draw(9);
 	c.left_out.count = draw(8) ? draw(c.count + 1) : c.count;
@@ -155,11 +156,11 @@ static void compare(const struct call *c, int rank)
 {
 	for (size_t i = 0; i < ROOM; i++)
 		if (out[rank][i] != wanted[rank][i])
-			fail_msg("rank %d of %d: %s of %zu elements of %zu bytes, %llu left out%s, root %d%s: byte %zu is "
-			         "%02x, not %02x",
+			fail_msg("rank %d of %d: %s of %zu elements of %zu bytes, %llu left out%s, root %d%s: byte %zu "
+			         "is %02x, not %02x",
 			         rank, c->nranks, ferry_collective_name(c->collective), c->count, c->element,
-			         (unsigned long long)c->left_out.count, c->left_out.mirrored ? ", mirrored" : "", c->root,
-			         c->in_place ? ", in place" : "", i, out[rank][i], wanted[rank][i]);
+			         (unsigned long long)c->left_out.count, c->left_out.mirrored ? ", mirrored" : "",
+			         c->root, c->in_place ? ", in place" : "", i, out[rank][i], wanted[rank][i]);
 }
 
 static void play(int nranks, int domains)
@@ -249,7 +250,8 @@ static void ranks_that_leave_out_different_parts_all_learn_it(void **state)
 	(void)state;
 	static const struct ferry_left_out of_rank_1[] = {{0, false}, {101, false}, {100, true}};
 	for (size_t i = 0; i < sizeof of_rank_1 / sizeof *of_rank_1; i++) {
-		struct call c = {.collective = FERRY_ALLGATHER, .type = ferryInt, .count = 1000, .nranks = 2, .element = 4};
+		struct call c = {
+		        .collective = FERRY_ALLGATHER, .type = ferryInt, .count = 1000, .nranks = 2, .element = 4};
 		struct ranks ranks;
 		open_ranks(&ranks, 2, 1);
 		OK(ferryGroupStart());
@@ -263,8 +265,9 @@ static void ranks_that_leave_out_different_parts_all_learn_it(void **state)
 			ferryResult_t error;
 			OK(ferryCommGetAsyncError(ranks.comms[rank], &error));
 			assert_int_equal(error, ferryInvalidUsage);
-			if (!strstr(ferryGetLastError(ranks.comms[rank]), "their parts, programs or FERRY_ settings differ"))
-				fail_msg("\"%s\"", ferryGetLastError(ranks.comms[rank]));
+			const char *said = ferryGetLastError(ranks.comms[rank]);
+			if (!strstr(said, "their parts, programs or FERRY_ settings differ"))
+				fail_msg("\"%s\"", said);
 			assert_int_equal(ferryCommDestroy(ranks.comms[rank]), ferryInvalidUsage);
 		}
 	}
