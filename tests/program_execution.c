@@ -300,7 +300,7 @@ static bool expected(const struct execution *x, uint32_t rank, uint32_t block, u
 	}
 }
 
-/* Of a receive buffer of blocks every second one may begin with what is left out; one of a single block is the rank's. */
+/* Of a receive buffer every second block may begin with what is left out; a single one is the rank's. */
 static bool is_left_out(const struct execution *x, uint32_t rank, uint32_t block, uint64_t within)
 {
 	enum ferry_collective collective = x->plan->collective;

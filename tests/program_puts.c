@@ -419,8 +419,9 @@ static void run_in_parts(bool whole, uint64_t *seed)
 		fail_msg("%s\n%s", ferry_last_message(), text);
 	for (uint32_t order = 0; order < 4; order++)
 		if (!execute_plan_in_part(plan, &options.left_out, draw_below(seed, 2), draw(seed), reason))
-			fail_msg("%s, %llu of %llu left out%s\n%s", reason, (unsigned long long)options.left_out.count,
-			         (unsigned long long)options.count, options.left_out.mirrored ? ", mirrored" : "", text);
+			fail_msg("%s, %llu of %llu left out%s\n%s", reason,
+			         (unsigned long long)options.left_out.count, (unsigned long long)options.count,
+			         options.left_out.mirrored ? ", mirrored" : "", text);
 	free(plan);
 	for (uint32_t p = 0; p < nparts; p++)
 		ferry_program_free((struct ferry_program *)parts[p].program);

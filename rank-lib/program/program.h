@@ -123,8 +123,8 @@ ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct 
 
 /**
  * What a call leaves alone of every block of the user's buffers, for who else moves that: its last elements. Mirrored,
- * of every second rank's block its first ones, so that what is left out of two blocks lies in one piece; where blocks are
- * a rank's each (allgather, reducescatter, gather, scatter). Zeros: nothing.
+ * of every second rank's block its first ones, so that what is left out of two blocks lies in one piece; where blocks
+ * are a rank's each (allgather, reducescatter, gather, scatter). Zeros: nothing.
  */
 struct ferry_left_out {
 	uint64_t count;
@@ -168,9 +168,9 @@ struct ferry_program_part {
 /**
  * Compiles parts to one plan: one slice size, windows one behind another, every chunk at its exact offset in the user's
  * buffers. The programs are of one collective, for the same ranks, domains and root; every element that is not left out
- * is in one part; alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard too; with PUTs
- * alone slices are as long as it pays. One part of all elements gives the plan that ferry_program_compile gives.
- * Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
+ * is in one part; alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard
+ * too; with PUTs alone slices are as long as it pays. One part of all elements gives the plan that
+ * ferry_program_compile gives. Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
  */
 ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts, uint32_t nparts,
                                           const struct ferry_compile_options *options, struct ferry_plan **plan);

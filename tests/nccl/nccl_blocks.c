@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promise: AllGather, ReduceScatter, AllToAll, Gather and Scatter are divided at exact offsets, by pinned shares. Random
- * calls of all types, alone and in groups with messages, in place and out, of 2 to 8 ranks: threads of this process on
- * the double of the CUDA driver, beside the double of NCCL. All that buffers have is compared, also what no call may
- * touch.
+ * Promise: AllGather, ReduceScatter, AllToAll, Gather and Scatter are divided at exact offsets, by pinned shares.
+ * Random calls of all types, alone and in groups with messages, in place and out, of 2 to 8 ranks: threads of this
+ * process on the double of the CUDA driver, beside the double of NCCL. All that buffers have is compared, also what no
+ * call may touch.
  *
  * FERRY_TEST_ROUNDS (40) says how many rounds for each number of ranks and share, FERRY_TEST_SEED (1) where they begin.
  */
