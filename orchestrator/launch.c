@@ -207,7 +207,6 @@ static void measure(struct launch *launch)
 		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
 			continue;
 		pthread_mutex_lock(&partner->lock);
-		ferry_meter_look(&partner->meter, partner->comm);
 		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 		pthread_mutex_unlock(&partner->lock);
 	}

@@ -22,7 +22,7 @@ struct ferry_sample {
 	bool nccl, ferry;        /* which parts are not known yet */
 	struct ferry_clock clock;
 	struct ferry_balancer_call call;
-	bool whole;
+	bool whole, tries; /* tries: a divided one has other shares than are settled for its size */
 	uint64_t n;
 	uint32_t word, stamp, age;
 	double us[FERRY_NUM_CARRIERS];
@@ -35,6 +35,7 @@ struct ferry_meter {
 	bool peers;
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
 	uint32_t stamps;
+	uint32_t oldest, nsamples;       /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
 
@@ -48,11 +49,12 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 void ferry_meter_free(struct ferry_meter *meter);
 
 /**
- * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
- * whole: one of the two has all of it.
+ * Feeds the balancer with what has ended. The word to propose for call n, and whether that is to be measured. carrier:
+ * what Ferry would carry its part by. whole: one of the two has all of it.
  */
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure);
+                             enum ferry_carrier carrier, bool whole, uint64_t n, ferryComm_t comm,
+                             bool *measure);
 
 /**
  * A sample for a call of this word, if there is room; else NULL. */

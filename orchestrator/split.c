@@ -12,7 +12,7 @@ static uint32_t propose(void *argument, uint64_t n)
 {
 	struct ferry_split *split = argument;
 	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, split->whole, n,
-	                           &split->measure);
+	                           split->partner->comm, &split->measure);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */

@@ -70,22 +70,39 @@ static void adopt_learned(struct ferry_ledger *ledger)
 		}
 }
 
+static bool does_learn(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
+	return !rules->pinned && (double)call->bytes >= rules->least_bytes;
+}
+
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
-                              bool *measure)
+                              uint32_t trying, bool *measure)
 {
 	struct ferry_balancer *balancer = &ledger->balancer;
 	struct ferry_share_line line;
-	bool learns = !balancer->rules.pinned && (double)call->bytes >= balancer->rules.least_bytes;
+	bool learns = does_learn(ledger, call);
 	if (learns && ledger->self && find_line(ledger, call, &line)) {
-		bool probe = ferry_balancer_picks(n, line.probe_every);
+		bool probe = ferry_balancer_probes(line.probe_every, n, trying);
 		*measure = probe || ferry_balancer_picks(n, line.interval);
 		return probe ? line.probe : line.word;
 	}
 	if (learns && ledger->self)
 		adopt_learned(ledger);
-	uint32_t word = ferry_balancer_propose(balancer, call, n);
+	uint32_t word = ferry_balancer_propose(balancer, call, n, trying);
 	*measure = ferry_balancer_measures(balancer, call, n);
 	return word;
+}
+
+bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	if (!does_learn(ledger, call))
+		return false;
+	if (ledger->self && find_line(ledger, call, &line))
+		return word != line.word;
+	const struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
+	return own && word != own->word;
 }
 
 /* ---- what is learned ---- */
@@ -174,8 +191,7 @@ static void feed_pending(struct ferry_ledger *ledger)
 void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
                        const double us[FERRY_NUM_CARRIERS])
 {
-	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
-	if (rules->pinned || (double)call->bytes < rules->least_bytes)
+	if (!does_learn(ledger, call))
 		return;
 	ferry_share_times_write(ledger->table, ledger->self, n, us);
 	if (ledger->self)
