@@ -81,4 +81,9 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
+
+  # And memory that programs free by a double of CUDA's runtime.
+  ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
 endif()
