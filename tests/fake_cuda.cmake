@@ -9,7 +9,7 @@ if(CUDA_INCLUDE_DIR)
   set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
 
   add_library(cudart-fake SHARED fake_cuda/runtime.c)
-  target_link_libraries(cudart-fake PRIVATE ferry_flags cuda-fake Threads::Threads)
+  target_link_libraries(cudart-fake PRIVATE ferry_flags cuda-fake Threads::Threads ${CMAKE_DL_LIBS})
   set_target_properties(cudart-fake PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME cudart SOVERSION 13
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda)
   target_link_options(cudart-fake PRIVATE

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A little of the CUDA runtime over the double of the driver: libcudart.so.13, whose symbols have a version as the real
- * one's. What a thread does is on the device that it has set.
+ * one's, and which takes the driver's functions out of the driver, whoever else has their names. What a thread does is
+ * on the device that it has set.
  */
 #include "tests/fake_cuda/runtime.h"
 
 #include <cuda.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +16,16 @@
 #define DEVICES 8
 
 static CUcontext contexts[DEVICES];
+static CUresult (*mem_free)(CUdeviceptr address);
+static CUresult (*mem_free_async)(CUdeviceptr address, CUstream stream);
+
+__attribute__((constructor)) static void find_driver(void)
+{
+	void *driver = dlopen("libcuda-fake.so", RTLD_LAZY | RTLD_NOLOAD);
+	*(void **)&mem_free = dlsym(driver, "cuMemFree_v2");
+	*(void **)&mem_free_async = dlsym(driver, "cuMemFreeAsync");
+}
+
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void begin(void)
@@ -44,12 +56,12 @@ int cudaMalloc(void **memory, size_t bytes)
 
 int cudaFree(void *memory)
 {
-	return (int)cuMemFree((CUdeviceptr)(uintptr_t)memory);
+	return (int)mem_free((CUdeviceptr)(uintptr_t)memory);
 }
 
 int cudaFreeAsync(void *memory, cudaStream_t stream)
 {
-	return (int)cuMemFreeAsync((CUdeviceptr)(uintptr_t)memory, stream);
+	return (int)mem_free_async((CUdeviceptr)(uintptr_t)memory, stream);
 }
 
 int cudaMemGetInfo(size_t *left, size_t *total)
