@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What makes, changes and ends communicators and reductions, and ends memory of NCCL's. NCCL does it; Ferry notes what comes of it. A handle is
- * there when the call returns, though the communicator may not be ready, but for ncclCommSplit's and ncclCommShrink's
- * (births.h).
+ * What makes, changes and ends communicators and reductions, and ends memory of NCCL's. NCCL does it; Ferry notes what
+ * comes of it. A handle is there when the call returns, though the communicator may not be ready, but for
+ * ncclCommSplit's and ncclCommShrink's (births.h).
  */
 #include "orchestrator/births.h"
 #include "orchestrator/communicators.h"

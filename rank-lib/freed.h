@@ -4,9 +4,9 @@
  * that it comes back at once; elsewhere a router forgets it a second after its last call. Any thread, for all
  * communicators of the process.
  *
- * In two steps, around the freeing. What no call under way names is forgotten before, as CUDA wants it: an allocation is
- * unmapped in other processes first. What one names waits for that call; who frees waits for it, too, in cudaFree, which
- * waits for the device, and holds nothing of Ferry's meanwhile. Then it is forgotten behind.
+ * In two steps, around the freeing. What no call under way names is forgotten before, as CUDA wants it: an allocation
+ * is unmapped in other processes first. What one names waits for that call; who frees waits for it, too, in cudaFree,
+ * which waits for the device, and holds nothing of Ferry's meanwhile. Then it is forgotten behind.
  *
  * A communicator's lock is waited for at most a second, and a router as long as in any call: who finds either busy for
  * longer leaves the memory to idleness. Nobody who has that lock waits for a thread that frees memory.
@@ -25,7 +25,8 @@ bool ferry_freed_before(const void *memory, size_t bytes);
 
 /**
  * Behind that, where some was left, and the memory is gone and the device has come to the end of all its calls. What is
- * there still, as it could not be freed, stays as it was. A graph that has a call with it must not be replayed any more.
+ * there still, as it could not be freed, stays as it was. A graph that has a call with it must not be replayed any
+ * more.
  */
 void ferry_freed_behind(const void *memory, size_t bytes);
 

@@ -96,7 +96,8 @@ if(CUDA_INCLUDE_DIR)
 
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c ${device}/open.c ${device}/host.c ${device}/host_stream.c
+  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c
+    ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
