@@ -94,7 +94,8 @@ static void without_gpus_nothing_is_run_and_nothing_made(void **state)
 	(void)state;
 	expect("mkdir -p bin none && printf '#!/bin/sh\\nexit 9\\n' >none/nvidia-smi && "
 	       "printf '#!/bin/sh\\necho \"skipped: no GPU here (why)\"; exit 77\\n' >bin/gpu_streams && chmod +x "
-	       "none/* bin/* && cp $S/gpu-check $S/gpu-report $S/nccl-report . && mkdir lib && touch lib/libferry-nccl.so",
+	       "none/* bin/* && cp $S/gpu-check $S/gpu-report $S/nccl-report . && mkdir lib && "
+	       "touch lib/libferry-nccl.so",
 	       0, "");
 	char text[4096];
 	assert_int_equal(run("PATH=$PWD/none:$PATH ./gpu-check", text, sizeof text), 77);
