@@ -5,6 +5,7 @@
 #include "rank-lib/group.h"
 
 #define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
+#define BLOCKS_FROM (4u << 20) /* bytes of a call with blocks that is divided: shorter ones gain nothing by it */
 
 /* ---- what is agreed ---- */
 
@@ -47,10 +48,17 @@ static bool has_blocks(const struct ferry_nccl_call *call)
 	       call->collective == FERRY_SCATTER;
 }
 
+/*
+ * What NCCL does alone and what it does of a call with blocks beside Ferry are two paces to the balancer, as all that
+ * works beside others has one of its own: where NCCL has to move blocks one by one and is slower by that, it finds out
+ * by one call. Pushes and NCCL have the same links: one of the two has all.
+ */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
+	if (has_blocks(call) && split->partner->meter.rules.pinned)
+		return true;
 	if (has_blocks(call))
-		return split->partner->meter.rules.pinned;
+		return split->carrier == FERRY_CARRIER_HOST && split->asked.bytes >= BLOCKS_FROM;
 	return call->collective == FERRY_ALLREDUCE || call->collective == FERRY_REDUCE_TO_ROOT ||
 	       (call->collective == FERRY_BROADCAST && split->carrier == FERRY_CARRIER_HOST);
 }

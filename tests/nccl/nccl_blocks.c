@@ -23,6 +23,7 @@
 #define UNTOUCHED  0xa5
 
 static int nranks;
+static bool pooled; /* memory that no router can map */
 static struct ferry_shares pins;
 
 struct player {
@@ -313,7 +314,8 @@ static void play(struct rank *rank)
 	EQUAL(cuCtxSetCurrent(context), 0);
 	EQUAL(cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING), 0);
 	for (int i = 0; i < 2; i++)
-		EQUAL(cuMemAlloc(&p->memory[i], BYTES), 0);
+		EQUAL(pooled ? cuMemAllocAsync(&p->memory[i], BYTES, p->stream) : cuMemAlloc(&p->memory[i], BYTES), 0);
+	EQUAL(cuStreamSynchronize(p->stream), 0);
 	p->in = fake_cuda_reach(p->memory[0]);
 	p->out = fake_cuda_reach(p->memory[1]);
 	p->in_was = malloc(BYTES);
@@ -329,7 +331,7 @@ static void play(struct rank *rank)
 	HOLDS(!pins.part[FERRY_CARRIER_HOST] == (p->parts == first));
 	NCCL(ncclCommDestroy(rank->comm));
 	for (int i = 0; i < 2; i++)
-		EQUAL(cuMemFree(p->memory[i]), 0);
+		EQUAL(pooled ? cuMemFreeAsync(p->memory[i], p->stream) : cuMemFree(p->memory[i]), 0);
 	EQUAL(cuStreamDestroy(p->stream), 0);
 	EQUAL(cuDevicePrimaryCtxRelease(rank->rank), 0);
 	free(p->in_was);
@@ -378,6 +380,16 @@ static void more_ranks_leave_nccl_blocks_with_gaps(void **state)
 	run(8, "nccl:0.3,host:0.7");
 }
 
+/* Ferry's part goes through windows then, and the stream copies no byte that is NCCL's. */
+static void memory_of_pools_is_divided_too(void **state)
+{
+	(void)state;
+	pooled = true;
+	run(2, "nccl:0.5,host:0.5");
+	run(3, "nccl:0.5,host:0.5");
+	pooled = false;
+}
+
 static void shares_of_one_alone_are_whole_calls(void **state)
 {
 	(void)state;
@@ -392,6 +404,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(two_ranks_leave_nccl_its_own_call, no_misuse),
 	        cmocka_unit_test_teardown(more_ranks_leave_nccl_blocks_with_gaps, no_misuse),
+	        cmocka_unit_test_teardown(memory_of_pools_is_divided_too, no_misuse),
 	        cmocka_unit_test_teardown(shares_of_one_alone_are_whole_calls, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
