@@ -12,7 +12,7 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 {
 	const struct ferry_user_call call = {.collective = key->collective,
 	                                     .root = key->root,
-	                                     .bytes = key->count * ferry_type_size(key->type),
+	                                     .bytes = (key->count - key->left_out.count) * ferry_type_size(key->type),
 	                                     .premulsum = key->redop == ferryNumOps};
 	for (;;) {
 		key->program =
@@ -29,6 +29,7 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_key key = {.collective = request->collective,
 	                             .type = request->type,
+	                             .left_out = request->left_out,
 	                             .root = (uint32_t)request->root};
 	if (request->program) {
 		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/request.h"
 
-#include "rank-lib/program/program.h"
-
 void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
                            uint64_t *receives)
 {
@@ -50,6 +48,10 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
 	size_t element = ferry_type_size(request->type);
+	bool blocks = request->collective != FERRY_SENDRECV && request->collective != FERRY_ALLTOALLV;
+	if (request->left_out.count > (blocks ? request->count : 0))
+		return ferry_fail(ferryInvalidArgument, "%s: %llu elements of blocks of %llu are left out", name,
+		                  (unsigned long long)request->left_out.count, (unsigned long long)request->count);
 	if (request->count > (1ull << 46) / (uint64_t)rank->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
 		                  (unsigned long long)request->count,

@@ -8,6 +8,7 @@
 
 #include "rank-lib/exports.h"
 #include "rank-lib/open_call.h"
+#include "rank-lib/program/program.h"
 #include "rank-lib/rank.h"
 #include "rank-lib/redop.h"
 #include "router/call.h"
@@ -28,6 +29,7 @@ struct ferry_request {
 	enum ferry_direction direction; /* SENDRECV: FERRY_UP sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	uint32_t stamp;                 /* of an open call (open_call.h) */
+	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;

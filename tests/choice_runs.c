@@ -183,7 +183,7 @@ static void check_regret(const struct run *run, const char *when)
 {
 	double regret = regret_of(run);
 	if (regret > 0.5 * REGRET)
-			print_message("%s, %s: %llu KiB: %d of Ferry's, %.1f%% of NCCL's time\n", run->curve->name, when,
+		print_message("%s, %s: %llu KiB: %d of Ferry's, %.1f%% of NCCL's time\n", run->curve->name, when,
 		              (unsigned long long)(run->call.bytes >> 10), run->ferrys, 100 * (1 + regret));
 	if (regret > REGRET)
 		fail_msg("%s, %s: calls of %llu bytes take %.1f%% longer", run->curve->name, when,

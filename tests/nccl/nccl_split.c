@@ -33,7 +33,7 @@ static void buffers_open(struct player *player)
 	EQUAL(cuCtxSetCurrent(context), 0);
 	EQUAL(cuStreamCreate(&player->stream, CU_STREAM_NON_BLOCKING), 0);
 	for (int i = 0; i < 2; i++)
-		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float)), 0);
+		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float) * 2), 0);
 	player->in = fake_cuda_reach(player->memory[0]);
 	player->out = fake_cuda_reach(player->memory[1]);
 	player->send = pointer_of(player->memory[0]);
@@ -434,6 +434,40 @@ static void buffers_come_and_go_while_they_are_shown(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+/* Divided by what both take, too, where it is long. */
+static void scattered(struct rank *rank)
+{
+	enum { BLOCK = 2 * LARGE, ENOUGH = 12 };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < ENOUGH; round++) {
+		fill(player, RANKS * BLOCK, round);
+		NCCL(ncclReduceScatter(player->send, player->receive, BLOCK, ncclFloat32, ncclSum, rank->comm,
+		                       (cudaStream_t)player->stream));
+		settle(player);
+		for (size_t i = 0; i < BLOCK; i++) {
+			float sum = 0;
+			for (int from = 0; from < RANKS; from++)
+				sum += value_of(from, (size_t)rank->rank * BLOCK + i, round);
+			HOLDS(player->out[i] == sum);
+		}
+	}
+	HOLDS(round < MOST);
+	player_close(player);
+}
+
+static void long_calls_with_blocks_are_divided(void **state)
+{
+	(void)state;
+	unsigned long blocks = fake_nccl_count("Reduce");
+	setenv("FAKE_NCCL_GBPS", "0.1", 1);
+	run(scattered);
+	unsetenv("FAKE_NCCL_GBPS");
+	assert_true(fake_nccl_count("Reduce") - blocks >= RANKS * RANKS);
+}
+
 /* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
 static void drive_several_gpus(bool grouped)
 {
@@ -608,6 +642,7 @@ int main(void)
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
+	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
