@@ -207,7 +207,6 @@ static void measure(struct launch *launch)
 		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
 			continue;
 		pthread_mutex_lock(&partner->lock);
-		ferry_meter_look(&partner->meter, partner->comm);
 		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 		pthread_mutex_unlock(&partner->lock);
 	}
@@ -257,7 +256,7 @@ static ncclResult_t issue_rests(struct launch *launch)
 		bool timed = sample->timed && !result && !split->lost &&
 		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
 		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_arm(sample, timed);
+		ferry_meter_arm(&split->partner->meter, sample, timed);
 		pthread_mutex_unlock(&split->partner->lock);
 	}
 	return result;

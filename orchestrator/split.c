@@ -9,11 +9,51 @@
 
 /* ---- what is agreed ---- */
 
+/* A call that is being agreed on. */
+struct asking {
+	const struct ferry_nccl_call *call;
+	struct ferry_split *split;
+};
+
+/* The same for such a call on all its ranks. */
+static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
+	uint64_t self = (uint64_t)call->comm->rank, peer = (uint64_t)call->root;
+	if (call->collective == FERRY_SENDRECV)
+		kind |= (call->sends ? self << 8 | peer : peer << 8 | self) << 16;
+	return kind;
+}
+
+/* Ferry is not proposed before all ranks' buffers are known to its routers. Pins hold from the first call on. */
 static uint32_t propose(void *argument, uint64_t n)
 {
-	struct ferry_split *split = argument;
-	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, split->whole, n,
-	                           &split->measure);
+	const struct asking *asking = argument;
+	const struct ferry_nccl_call *call = asking->call;
+	struct ferry_split *split = asking->split;
+	struct ferry_partner *partner = split->partner;
+	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, n,
+	                                    &split->measure);
+	struct ferry_request request = {.collective = call->collective,
+	                                .send = call->send,
+	                                .receive = call->receive,
+	                                .count = call->count,
+	                                .type = (ferryDataType_t)call->type,
+	                                .root = call->root,
+	                                .comm = partner->comm,
+	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	if (partner->meter.rules.pinned ||
+	    ferry_partner_can_begin(partner, &request, kind_of(call, split), word != FERRY_SHARES_NONE,
+	                            split->carrier == FERRY_CARRIER_PEER))
+		return word;
+	return FERRY_SHARES_NONE;
+}
+
+static void agreed(void *argument, uint64_t n, uint32_t word)
+{
+	struct ferry_split *split = ((const struct asking *)argument)->split;
+	if (split->whole)
+		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, &split->measure);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -87,11 +127,12 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	split->partner = partner;
 	bool works = ferry_partner_works(partner);
 	/* constant once it works */
-	split->carrier = works && partner->peers && !ferry_collective_reduces(call->collective) ? FERRY_CARRIER_PEER
-	                                                                                          : FERRY_CARRIER_HOST;
+	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split);
-	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, propose, split)
-	                      : ferry_partner_take(partner, propose, split, &split->n);
+	struct asking asking = {call, split};
+	struct ferry_partner_caller caller = {propose, agreed, &asking};
+	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
+	                      : ferry_partner_take(partner, &caller, &split->n);
 	divide(call, split);
 	split->lost = split->ferrys && !works;
 }

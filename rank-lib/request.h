@@ -57,6 +57,10 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
                                   struct ferry_device *device, struct ferry_exports *exports,
                                   struct ferry_redops *redops);
 
+/** Bytes that the rank reads from its send buffer and writes to its receive buffer. */
+void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
+                           uint64_t *receives);
+
 /** The created reduction that the request names; unused for the built-in ones. */
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops);
 
