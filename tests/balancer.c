@@ -556,6 +556,31 @@ static void what_fell_to_zero_is_tried_again(void **state)
 	assert_true(n < 2000);
 }
 
+/* As while its buffers are not known to the routers: then a call is NCCL's, whatever a rank proposes. */
+static void a_probe_is_proposed_until_it_is_made(void **state)
+{
+	(void)state;
+	struct program program;
+	program_start(&program, &nvlink, TWO, 64 * MIB);
+	program_know(&program, 1, 1);
+	for (int n = 0; n < 300; n++)
+		program_call(&program, 0);
+	struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
+	uint64_t n = program.n;
+	assert_true(line->probe_every > 1 && line->probe != line->word);
+	while (ferry_balancer_propose(&program.balancer, &program.call, n, 0) == line->word)
+		assert_true(n++ < 1000000);
+	for (int i = 0; i < 10; i++) {
+		assert_int_equal(ferry_balancer_propose(&program.balancer, &program.call, ++n, 0), line->probe);
+		assert_true(ferry_balancer_measures(&program.balancer, &program.call, n));
+	}
+	assert_int_equal(ferry_balancer_propose(&program.balancer, &program.call, ++n, 1), line->word);
+	ferry_balancer_probed(line);
+	while (ferry_balancer_picks(++n, line->probe_every))
+		;
+	assert_int_equal(ferry_balancer_propose(&program.balancer, &program.call, n, 0), line->word);
+}
+
 static void measuring_costs_a_thousandth_when_settled(void **state)
 {
 	(void)state;
@@ -643,6 +668,7 @@ int main(void)
 	        cmocka_unit_test(it_is_never_slower_than_nccl_alone),
 	        cmocka_unit_test(nccl_with_gaps_has_a_pace_of_its_own),
 	        cmocka_unit_test(what_fell_to_zero_is_tried_again),
+	        cmocka_unit_test(a_probe_is_proposed_until_it_is_made),
 	        cmocka_unit_test(measuring_costs_a_thousandth_when_settled),
 	        cmocka_unit_test(pinned_shares_stay_and_small_calls_are_nccls),
 	        cmocka_unit_test(nonsense_does_no_harm),

@@ -427,9 +427,15 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 	return line;
 }
 
-bool ferry_balancer_probes(uint32_t every, uint64_t n, uint32_t trying)
+bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying)
 {
-	return every == TRY_EVERY ? !trying : ferry_balancer_picks(n, every);
+	line->due = every && (line->due || ferry_balancer_picks(n, every));
+	return line->due && !trying;
+}
+
+void ferry_balancer_probed(struct ferry_balancer_line *line)
+{
+	line->due = false;
 }
 
 uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
@@ -439,10 +445,10 @@ uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct fe
 		return FERRY_SHARES_NONE;
 	if (balancer->rules.pinned)
 		return ferry_shares_pack(&balancer->rules.pins);
-	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
+	struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
 	if (!line)
 		return FERRY_SHARES_NONE;
-	return ferry_balancer_probes(line->probe_every, n, trying) ? line->probe : line->word;
+	return ferry_balancer_probes(line, line->probe_every, n, trying) ? line->probe : line->word;
 }
 
 uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
@@ -462,7 +468,7 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
 		return false;
 	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
-	return line && (ferry_balancer_picks(n, line->probe_every) ||
+	return line && (line->due || ferry_balancer_picks(n, line->probe_every) ||
 	                ferry_balancer_picks(n, ferry_balancer_interval(balancer, line)));
 }
 
@@ -578,8 +584,10 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 		line->eager = 1;
 	}
 	bool stepped = step(balancer, line);
-	if (probe)
+	if (probe) {
+		line->due = false;
 		line->eager = struck; /* it may have become faster: soon again */
+	}
 	if (!stepped && word == line->word && line->settling && !--line->settling)
 		line->why = FERRY_BALANCE_SETTLED;
 	if (!probe || stepped || struck)

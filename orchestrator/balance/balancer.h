@@ -59,6 +59,7 @@ struct ferry_balancer_line {
 	uint8_t probe_set;    /* which set is tried */
 	uint8_t trial;        /* which set is tried now, as it has not been tried enough; 0: none */
 	uint8_t tries[FERRY_CARRIER_SETS]; /* calls of each set that have told what they took */
+	bool due;             /* this rank's: a probe is to be made, and has not been */
 	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
 	float slower[FERRY_NUM_CARRIERS]; /* so many times than before all its changes: for sets that were not tried */
@@ -106,8 +107,13 @@ uint8_t ferry_balancer_size_class(uint64_t bytes);
 uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
                                 uint32_t trying);
 
-/** Whether call n has a line's `probe`. */
-bool ferry_balancer_probes(uint32_t every, uint64_t n, uint32_t trying);
+/**
+ * Whether this rank proposes a line's `probe` for call n, where one in `every` has it. Once that is due it is proposed
+ * until it is made (ferry_balancer_probed): other reasons, as buffers that have not been shown, may be against a call.
+ */
+bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying);
+
+void ferry_balancer_probed(struct ferry_balancer_line *line);
 
 /** Whether call n is to be measured. */
 bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);

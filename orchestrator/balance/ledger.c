@@ -82,9 +82,10 @@ uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_ba
 	struct ferry_balancer *balancer = &ledger->balancer;
 	struct ferry_share_line line;
 	bool learns = does_learn(ledger, call);
-	if (learns && ledger->self && find_line(ledger, call, &line)) {
-		bool probe = ferry_balancer_probes(line.probe_every, n, trying);
-		*measure = probe || ferry_balancer_picks(n, line.interval);
+	struct ferry_balancer_line *own;
+	if (learns && ledger->self && find_line(ledger, call, &line) && (own = ferry_balancer_line(balancer, call))) {
+		bool probe = ferry_balancer_probes(own, line.probe_every, n, trying);
+		*measure = own->due || ferry_balancer_picks(n, line.interval);
 		return probe ? line.probe : line.word;
 	}
 	if (learns && ledger->self)
@@ -99,10 +100,14 @@ bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer
 	struct ferry_share_line line;
 	if (!does_learn(ledger, call))
 		return false;
-	if (ledger->self && find_line(ledger, call, &line))
-		return word != line.word;
-	const struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
-	return own && word != own->word;
+	struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
+	if (!own)
+		return false;
+	bool told = ledger->self && find_line(ledger, call, &line);
+	bool tries = told ? word == line.probe && word != line.word : word == own->probe && word != own->word;
+	if (tries)
+		ferry_balancer_probed(own);
+	return tries;
 }
 
 /* ---- what is learned ---- */
