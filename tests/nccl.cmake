@@ -114,3 +114,13 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
   add_dependencies(nccl_preload ferryrun ferry-router ferry-nccl nccl_frees_linked nccl_frees_opened
     nccl_frees_opener)
 endif()
+
+# The command that measures shares.
+if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+  add_executable(nccl_shares nccl/nccl_shares.c)
+  target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
+    $<TARGET_FILE:fake_nccl_now>)
+  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api)
+  add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
+endif()

@@ -15,7 +15,8 @@ struct cold_plan {
 	const size_t *sizes;
 	int nsizes;
 	int calls;            /* from a cold start, */
-	int before;           /* behind so many of another collective: until routers know the buffers calls are NCCL's */
+	/* behind so many of another collective: until routers know the buffers calls are NCCL's */
+	int before;
 	const char *log;      /* FERRY_SHARES_LOG of those; NULL: none */
 };
 

@@ -35,7 +35,9 @@ void crew_close(struct crew *crew);
 const char *crew_run(struct crew *crew,
                      const char *(*work)(struct crew *crew, int rank, ncclComm_t comm, void *argument), void *argument);
 
-/** Enqueues a call that moves so many bytes at most on any rank, between the rank's buffers. NULL, or what NCCL says. */
+/**
+ * Enqueues a call that moves so many bytes at most on any rank, between the rank's buffers. NULL, or what NCCL says.
+ */
 const char *crew_call(struct crew *crew, int rank, ncclComm_t comm, enum crew_collective collective, size_t bytes);
 
 /** Until the stream is done. */

@@ -175,7 +175,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < options.nsizes; i++)
 		most = options.sizes[i] > most ? options.sizes[i] : most;
 	setenv("FERRY_SPLIT_WAIT", "60", 0); /* calls are shared from the first one on */
-	const char *wrong = crew_open(&crew, options.library ? options.library : find_library(path), options.gpus, most);
+	const char *library = options.library ? options.library : find_library(path);
+	const char *wrong = crew_open(&crew, library, options.gpus, most);
 	if (!wrong)
 		wrong = measure(&crew, &options, &late);
 	if (wrong)

@@ -95,6 +95,17 @@ uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_ba
 	return word;
 }
 
+bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	struct ferry_share_line line;
+	if (!does_learn(ledger, call))
+		return false;
+	if (ledger->self)
+		return !find_line(ledger, call, &line) || line.why != FERRY_BALANCE_SETTLED;
+	const struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
+	return own && own->why != FERRY_BALANCE_SETTLED;
+}
+
 bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
 {
 	struct ferry_share_line line;

@@ -45,6 +45,9 @@ void ferry_ledger_close(struct ferry_ledger *ledger);
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
                               uint32_t trying, bool *measure);
 
+/** Whether shares of this size may change with the next calls. */
+bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call);
+
 /** Whether a call of these shares only tries them. */
 bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);
 
