@@ -16,6 +16,7 @@
 struct ferry_ledger {
 	struct ferry_share_table *table;
 	uint32_t self, nranks;
+	uint8_t places[FERRY_BALANCER_PLACES]; /* where lines of the table are: a guess */
 	struct ferry_balancer balancer; /* of ranks but 0: for sizes that the table has not got */
 	uint32_t adopted;               /* bit i: the balancer has course i from there */
 	/* rank 0's: what it has measured itself, oldest first */
