@@ -87,6 +87,13 @@ if(CUDA_INCLUDE_DIR)
   add_test(NAME nccl_blocks_by_host COMMAND nccl_blocks)
   set_tests_properties(nccl_blocks_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
 
+  # What is measured in CPU time, sanitizers make longer.
+  if(NOT FERRY_SANITIZE)
+    ferry_test(nccl_cost FOLDER nccl SOURCES ../orchestrator/names.c
+      LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api TIMEOUT 200)
+    set_target_properties(nccl_cost PROPERTIES ENABLE_EXPORTS ON)
+  endif()
+
   # And memory that programs free by a double of CUDA's runtime.
   ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
