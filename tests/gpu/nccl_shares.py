@@ -5,7 +5,8 @@
     nccl_shares.py cold [MIB...]   from a cold start: default 4 16 64 256 1024, of three collectives
     nccl_shares.py bursts [MIB]    AllReduce, default 256, beside a second of copies both ways, a second without
 
-With libferry-nccl.so preloaded, FERRY_SPLIT_WAIT=5, and a router that has learned nothing yet. One process has all GPUs.
+With libferry-nccl.so preloaded, FERRY_SPLIT_WAIT=5, and a router that has learned nothing yet. One process has all
+GPUs.
 """
 import mmap
 import os
