@@ -10,16 +10,19 @@
 #define FERRY_RANK_LIB_EXPORTS_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/holders.h"
 
 struct ferry_exports;
 
 /**
  * For a rank that its router has taken as mapped. connection: the router's socket, where it is found each time (a child
  * that the rank forks has none); failed: the rank's, nobody waits for the router once it is not 0; cells: the rank's,
- * in that router's arena. ferryInvalidUsage: this kind of device exports nothing.
+ * in that router's arena; holders: of the communicator (ranges.h). ferryInvalidUsage: this kind of device exports
+ * nothing.
  */
 ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
-                                 struct ferry_export_cell *cells, struct ferry_exports **exports);
+                                 struct ferry_export_cell *cells, struct ferry_holders *holders,
+                                 struct ferry_exports **exports);
 
 /** From now on what others put into is exported to this router of another domain, too. Arguments as above. */
 void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells);
@@ -31,6 +34,12 @@ void ferry_exports_begin(struct ferry_exports *exports);
 
 /** Whether the bytes are memory of the device that has been exported, and is still there: all that a call may ask. */
 bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint64_t bytes);
+
+/**
+ * Whether the routers have them mapped, also for what others put into them (landing): so naming them costs next to
+ * nothing, if it is done before they have been idle for a second. Asks nobody but the driver, 0.1 us per piece.
+ */
+bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing);
 
 /**
  * Names bytes for submission number `submission` (from 1, growing; 0: for none). pin: the router keeps what it names
@@ -58,5 +67,13 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
  * router's; none where the rank has failed, with which the router lets go of it.
  */
 ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name);
+
+/**
+ * Has the routers unmap what has bytes in this range of addresses, and waits until they have: memory that is about to
+ * be freed, as far as it is not pinned and submissions up to `over` name it alone. gone: memory that has been freed;
+ * what is there still stays, and pins hold nothing that is not. True: some is left that is pinned, or that later
+ * submissions name. Where a router does not answer it is left to idleness.
+ */
+bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, uint64_t end, uint64_t over, bool gone);
 
 #endif
