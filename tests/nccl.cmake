@@ -58,12 +58,16 @@ if(NOT FERRY_SANITIZE)
   target_link_libraries(nccl_linker PRIVATE ferry_flags fake_nccl_now Threads::Threads)
   add_executable(nccl_opener nccl/program.c)
   target_link_libraries(nccl_opener PRIVATE ferry_flags Threads::Threads ${CMAKE_DL_LIBS})
+  add_executable(nccl_rpath_opener nccl/program.c) # as JAX's plugin: its own folder goes before LD_LIBRARY_PATH
+  target_link_libraries(nccl_rpath_opener PRIVATE ferry_flags Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(nccl_rpath_opener PRIVATE -Wl,--disable-new-dtags,-rpath,$<TARGET_FILE_DIR:fake_nccl_now>)
   add_executable(nccl_ways nccl/nccl_ways.c)
   target_compile_definitions(nccl_ways PRIVATE NOW="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_now"
     OLD="${CMAKE_CURRENT_BINARY_DIR}/fake_nccl_old")
   target_link_libraries(nccl_ways PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_ways COMMAND nccl_ways ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
-    ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>)
+    ${CMAKE_LIBRARY_OUTPUT_DIRECTORY}/ferry/nccl $<TARGET_FILE:nccl_linker> $<TARGET_FILE:nccl_opener>
+    $<TARGET_FILE:nccl_rpath_opener>)
   set_tests_properties(nccl_ways PROPERTIES TIMEOUT 60 LABELS api)
 endif()
 
