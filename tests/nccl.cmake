@@ -82,6 +82,10 @@ if(CUDA_INCLUDE_DIR)
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
 
+  ferry_test(nccl_failures FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_failures PROPERTIES ENABLE_EXPORTS ON)
+
   # And memory that programs free by a double of CUDA's runtime.
   ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random programs over NCCL's API, many of them, with kills: two ranks on two GPUs, each in a process of its own or both
- * as threads of one, make communicators, groups, calls of all kinds, types and sizes in several streams, captures and
- * replays; what comes out is compared with what arithmetic says. In a tenth of the runs the router is killed at some
- * time, or a rank is, in turns: then calls may end with an error of NCCL's, and only with one: nothing hangs, and
+ * Random programs over NCCL's API, many of them, with kills: two ranks on two GPUs, each in a process of its own or
+ * both as threads of one, make communicators, groups, calls of all kinds, types and sizes in several streams, captures
+ * and replays; what comes out is compared with what arithmetic says. In a tenth of the runs the router is killed at
+ * some time, or a rank is, in turns: then calls may end with an error of NCCL's, and only with one: nothing hangs, and
  * nothing is wrong that is not said to have failed. Runs with kills make communicators anew.
  *
  *     FERRY_SPLIT_WAIT=5 FERRY_SPLIT_FLOOR=4K FERRY_SHARES=nccl:0.5,host:0.5 LD_PRELOAD=lib/libferry-nccl.so \
@@ -415,7 +415,8 @@ static void run(struct player *p, unsigned long long seed)
 		atomic_store(&shared->run, seed);
 	}
 	meet();
-	bool later = is_killer(p) && !(options.idle_kills && p->kill == RANK), going = p->kill == RANK ? begin(p) : true;
+	bool later = is_killer(p) && !(options.idle_kills && p->kill == RANK),
+	     going = p->kill == RANK ? begin(p) : true;
 	if (later && pthread_create(&killer, NULL, kill_later, p))
 		wrong(p, "no thread");
 	going = going && begin(p) && play(p);
@@ -597,10 +598,11 @@ int main(int argc, char **argv)
 	run_all(&bad);
 	unsigned long long runs = atomic_load(&shared->run) - options.seed + 1, killed = atomic_load(&shared->routers);
 	end_routers(folder, SIGTERM);
-	printf("%s: %llu runs from seed %llu on in %.0f s%s: %u hung or wrong; %llu routers and %llu ranks were killed, "
+	printf("%s: %llu runs from seed %llu on in %.0f s%s: %u hung or wrong; %llu routers and %llu ranks were "
+	       "killed, "
 	       "%llu runs ended with an error\n",
 	       bad ? "not ok" : "ok", runs > options.runs ? options.runs : runs, options.seed, now() - started,
-	       options.one ? ", in one process" : "", bad, killed,
-	       (unsigned long long)atomic_load(&shared->ranks), (unsigned long long)atomic_load(&shared->ended));
+	       options.one ? ", in one process" : "", bad, killed, (unsigned long long)atomic_load(&shared->ranks),
+	       (unsigned long long)atomic_load(&shared->ended));
 	return bad ? 1 : 0;
 }
