@@ -61,5 +61,6 @@ void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,
 	         ferry_redop_name(calls->shape >> 16 & 0xff), calls->root,
 	         other_rank, ferry_collective_name(other_calls->shape & 0xff), (unsigned long long)other_calls->count,
 	         ferry_type_name(other_calls->shape >> 8 & 0xff), ferry_redop_name(other_calls->shape >> 16 & 0xff),
-	         other_calls->root, same_call(calls, other_calls) ? "; their programs or FERRY_ settings differ" : "");
+	         other_calls->root,
+	         same_call(calls, other_calls) ? "; their parts, programs or FERRY_ settings differ" : "");
 }

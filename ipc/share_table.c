@@ -11,6 +11,8 @@
 #define MOST_RATE 1e8 /* bytes per microsecond */
 #define WORD ((1ull << FERRY_SHARES_BITS) - 1)
 #define EVERY_AT (2 * FERRY_SHARES_BITS)
+#define WHOLE 1ull /* flags of a line */
+#define IN_PLACE 2ull
 
 static const char *const names[FERRY_NUM_BALANCES] = {"cold", "learning", "settled", "changed"};
 
@@ -80,6 +82,7 @@ void ferry_share_line_write(struct ferry_share_line_words *words, const struct f
 		store(&words->paces[c], pace_word(&line->paces[c]));
 	store(&words->expected, two_floats(line->us, line->interval));
 	store(&words->bytes, line->bytes);
+	store(&words->flags, (line->whole ? WHOLE : 0) | (line->in_place ? IN_PLACE : 0));
 	store(&words->shares, line->word | (uint64_t)line->probe << FERRY_SHARES_BITS |
 	                              (uint64_t)line->probe_every << EVERY_AT);
 	store(&words->key, USED | line->collective | (uint64_t)line->type << 8 | (uint64_t)line->size_class << 16 |
@@ -88,7 +91,7 @@ void ferry_share_line_write(struct ferry_share_line_words *words, const struct f
 
 bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line)
 {
-	uint64_t key = load(&words->key), shares = load(&words->shares);
+	uint64_t key = load(&words->key), shares = load(&words->shares), flags = load(&words->flags);
 	double interval;
 	if (!names_something(key))
 		return false;
@@ -100,7 +103,9 @@ bool ferry_share_line_read(const struct ferry_share_line_words *words, struct fe
 	                                  .word = shares & WORD,
 	                                  .probe = shares >> FERRY_SHARES_BITS & WORD,
 	                                  .probe_every = (uint32_t)(shares >> EVERY_AT),
-	                                  .bytes = load(&words->bytes)};
+	                                  .bytes = load(&words->bytes),
+	                                  .whole = flags & WHOLE,
+	                                  .in_place = flags & IN_PLACE};
 	read_floats(load(&words->expected), &line->us, &interval);
 	line->interval = interval >= 1 && interval < 1e6 ? (uint32_t)interval : 1;
 	line->us = line->us >= 0 && line->us <= MOST_US ? line->us : 0;
@@ -127,6 +132,49 @@ bool ferry_share_course_read(const struct ferry_share_course_words *words, struc
 		course->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
 		        read_pace(load(&words->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE]));
 	return true;
+}
+
+/* ---- readiness ---- */
+
+static uint64_t place_of(uint64_t kind, uint32_t *word)
+{
+	uint32_t bit = (uint32_t)(kind * UINT64_C(0x9e3779b97f4a7c15) >> 56);
+	*word = bit / 64;
+	return 1ull << bit % 64;
+}
+
+/* Its writer's alone, and seldom another value. */
+static void put(_Atomic uint64_t *word, uint64_t bit, bool on)
+{
+	uint64_t before = load(word), value = on ? before | bit : before & ~bit;
+	if (value != before)
+		store(word, value);
+}
+
+void ferry_share_say_ready(struct ferry_share_table *table, uint32_t rank, uint64_t kind, bool wanted, bool shown)
+{
+	uint32_t word;
+	uint64_t bit = place_of(kind, &word);
+	put(&table->ready[rank].wanted[word], bit, wanted);
+	put(&table->ready[rank].shown[word], bit, shown);
+}
+
+bool ferry_share_is_wanted(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind)
+{
+	uint32_t word;
+	uint64_t bit = place_of(kind, &word), all = 0;
+	for (uint32_t rank = first; rank < first + nranks; rank++)
+		all |= load(&table->ready[rank].wanted[word]);
+	return all & bit;
+}
+
+bool ferry_share_is_shown(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind)
+{
+	uint32_t word;
+	uint64_t bit = place_of(kind, &word), all = bit;
+	for (uint32_t rank = first; rank < first + nranks; rank++)
+		all &= load(&table->ready[rank].shown[word]);
+	return all;
 }
 
 /* ---- times ---- */

@@ -4,8 +4,11 @@
  * (ipc/seal.h) and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0.
  *
  * Words that are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is
- * read is checked. Rank 0 writes lines, courses and the signature; each rank its own times; the router `kept`, before
- * it hands the arena out.
+ * read is checked. Rank 0 writes lines, courses and the signature; each rank its own times, and whether it is ready;
+ * the router what was kept, before it hands the arena out.
+ *
+ * `lines` are of calls that are divided, `wholes` of those that one carrier has whole: their paces have no start, and
+ * are known of all carriers that have been seen.
  */
 #ifndef FERRY_IPC_SHARE_TABLE_H
 #define FERRY_IPC_SHARE_TABLE_H
@@ -15,7 +18,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#define FERRY_SHARE_LINES   96 /* (collective, type, size class) */
+#define FERRY_SHARE_LINES   96 /* (collective, type, size class), of whole calls also in place or not */
 #define FERRY_SHARE_COURSES 24 /* (collective, type) */
 #define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
 #define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
@@ -40,6 +43,7 @@ struct ferry_share_line {
 	uint32_t interval;                 /* one call in so many is measured */
 	uint64_t bytes;                    /* of the last call */
 	double us;                         /* what it is expected to take */
+	bool whole, in_place;              /* in place: of a whole one alone */
 	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* as believed, with these shares */
 };
 
@@ -51,7 +55,7 @@ struct ferry_share_course {
 /* ---- as it lies in memory ---- */
 
 struct ferry_share_line_words {
-	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_CARRIERS], reserved;
+	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_CARRIERS], flags;
 };
 
 struct ferry_share_course_words {
@@ -63,14 +67,24 @@ struct ferry_share_times_words {
 	_Atomic uint64_t us[FERRY_NUM_CARRIERS];
 };
 
+/*
+ * Before Ferry carries a call its buffers are shown to the routers, which takes a rank time; so no rank proposes Ferry
+ * before all have done that. A bit for each kind of call, by a hash: who is told too much finds that some rank is late.
+ */
+struct ferry_share_readiness {
+	_Atomic uint64_t wanted[4], shown[4]; /* the rank would propose Ferry; its buffers are known */
+};
+
 struct ferry_share_table {
 	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
 	char pad[120];
-	struct ferry_share_line_words lines[FERRY_SHARE_LINES];
+	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
 	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
 	_Atomic uint64_t kept_signatures[FERRY_SHARE_KEPT]; /* 0: none */
 	char pad1[96];
 	struct ferry_share_course_words kept[FERRY_SHARE_KEPT][FERRY_SHARE_COURSES];
+	struct ferry_share_line_words kept_wholes[FERRY_SHARE_KEPT][FERRY_SHARE_LINES];
+	struct ferry_share_readiness ready[FERRY_MAX_RANKS];
 	struct ferry_share_times_words times[][FERRY_SHARE_TIMES]; /* by rank, number mod FERRY_SHARE_TIMES */
 };
 
@@ -93,6 +107,13 @@ void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uin
 /** False where the rank has not told of call n, or no more. */
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
                             double us[FERRY_NUM_CARRIERS]);
+
+/** This rank would propose Ferry for such calls; has shown their buffers. */
+void ferry_share_say_ready(struct ferry_share_table *table, uint32_t rank, uint64_t kind, bool wanted, bool shown);
+
+/** Whether any of the ranks would; whether all have, of `nranks` from `first` on. */
+bool ferry_share_is_wanted(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind);
+bool ferry_share_is_shown(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind);
 
 /** "settled", "changed", ... */
 const char *ferry_balance_name(enum ferry_balance why);

@@ -55,7 +55,8 @@ static void print_carrier(const char *line, const char *carrier, FILE *out)
 {
 	char name[24];
 	double share = number_of(line, carrier);
-	if (!(share > 0)) {
+	snprintf(name, sizeof name, "%s_gbps", carrier);
+	if (!(share > 0) && !(number_of(line, name) > 0)) { /* who may have a whole call is shown, too */
 		fprintf(out, "  %19s", "-");
 		return;
 	}
@@ -74,8 +75,9 @@ static void print_row(const char *line, FILE *out)
 	print_size(number_of(line, "bytes"), out);
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
 		print_carrier(line, ferry_carrier_name((enum ferry_carrier)c), out);
-	fprintf(out, " %9.1f %8.0f  %s\n", number_of(line, "us"), number_of(line, "samples"),
-	        value_of(line, "why", why, sizeof why));
+	fprintf(out, " %9.1f %8.0f  %s%s%s\n", number_of(line, "us"), number_of(line, "samples"),
+	        value_of(line, "why", why, sizeof why), number_of(line, "whole") > 0 ? ", whole" : "",
+	        number_of(line, "in_place") > 0 ? ", in place" : "");
 }
 
 /* All that the line says, numbers as such, and the time. */

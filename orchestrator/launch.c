@@ -71,9 +71,82 @@ static ncclResult_t issue_configured(const struct ferry_nccl_call *c)
 	}
 }
 
-ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
+static ncclResult_t issue_one(const struct ferry_nccl_call *call)
 {
 	return call->config ? issue_configured(call) : issue_plain(call);
+}
+
+/* ---- blocks with gaps between them ---- */
+
+/* A call for block `block` of one of those, or for one end of it. There are no settings for messages. */
+static ncclResult_t issue_as(const struct ferry_nccl_call *call, enum ferry_collective collective, const void *send,
+                             void *receive, int root)
+{
+	struct ferry_nccl_call one = *call;
+	one.collective = collective;
+	one.send = send;
+	one.receive = receive;
+	one.root = root;
+	one.sends = collective == FERRY_SENDRECV && send;
+	one.config = collective == FERRY_SENDRECV ? NULL : call->config;
+	return issue_one(&one);
+}
+
+/* What NCCL itself makes of the call, as to who sends and who receives. In place there is nothing to send oneself. */
+static ncclResult_t issue_messages(const struct ferry_nccl_call *call, const char *sent, char *received, int peer)
+{
+	int me = call->comm->rank;
+	bool sends = call->collective == FERRY_ALLTOALL ||
+	             (call->collective == FERRY_GATHER ? peer == call->root : me == call->root);
+	bool receives = call->collective == FERRY_ALLTOALL ||
+	                (call->collective == FERRY_GATHER ? me == call->root : peer == call->root);
+	ncclResult_t result = ncclSuccess;
+	if (peer == me && sent == received)
+		return ncclSuccess;
+	if (sends)
+		result = issue_as(call, FERRY_SENDRECV, sent, NULL, peer);
+	if (receives && (!result || result == ncclInProgress))
+		result = issue_as(call, FERRY_SENDRECV, NULL, received, peer);
+	return result;
+}
+
+static ncclResult_t issue_block(const struct ferry_nccl_call *call, int block)
+{
+	size_t offset = (size_t)block * call->stride * ferry_type_size((ferryDataType_t)call->type);
+	const char *send = call->send, *sent = send ? send + offset : NULL;
+	char *receive = call->receive, *received = receive ? receive + offset : NULL;
+	switch (call->collective) {
+	case FERRY_ALLGATHER:
+		return issue_as(call, FERRY_BROADCAST, send, received, block);
+	case FERRY_REDUCESCATTER:
+		return issue_as(call, FERRY_REDUCE_TO_ROOT, sent, receive, block);
+	case FERRY_GATHER:
+		return issue_messages(call, send, received, block);
+	case FERRY_SCATTER:
+		return issue_messages(call, sent, receive, block);
+	default: /* alltoall */
+		return issue_messages(call, sent, received, block);
+	}
+}
+
+/*
+ * An AllGather is Broadcasts and a ReduceScatter Reduces, not messages: so they stay in the order of collectives, in
+ * which messages of the same group have no place, and NCCL needs no buffers for each peer.
+ */
+static ncclResult_t issue_blocks(const struct ferry_nccl_call *call)
+{
+	ncclResult_t result = ferry_nccl_real_GroupStart();
+	if (result)
+		return result;
+	for (int block = 0; block < call->comm->nranks && (!result || result == ncclInProgress); block++)
+		result = issue_block(call, block);
+	ncclResult_t ended = ferry_nccl_real_GroupEnd();
+	return result && result != ncclInProgress ? result : ended;
+}
+
+ncclResult_t ferry_nccl_issue(const struct ferry_nccl_call *call)
+{
+	return call->stride ? issue_blocks(call) : issue_one(call);
 }
 
 /* ---- NCCL alone ---- */
@@ -134,7 +207,6 @@ static void measure(struct launch *launch)
 		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
 			continue;
 		pthread_mutex_lock(&partner->lock);
-		ferry_meter_look(&partner->meter, partner->comm);
 		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 		pthread_mutex_unlock(&partner->lock);
 	}
@@ -184,7 +256,7 @@ static ncclResult_t issue_rests(struct launch *launch)
 		bool timed = sample->timed && !result && !split->lost &&
 		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
 		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_arm(sample, timed);
+		ferry_meter_arm(&split->partner->meter, sample, timed);
 		pthread_mutex_unlock(&split->partner->lock);
 	}
 	return result;

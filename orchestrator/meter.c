@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define OLD         4096 /* looks after which a sample is given up */
+#define OLD 4096 /* looks after which a sample is given up */
 
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
@@ -45,27 +45,23 @@ static uint64_t settings(uint32_t nranks)
 	return all ? all : 1;
 }
 
-/* What an earlier job with the same settings has learned. */
+/* What an earlier job with the same settings has learned of whole calls. */
 static void adopt(struct ferry_meter *meter, const struct ferry_share_table *table, uint64_t signature)
 {
-	struct ferry_share_course course;
+	struct ferry_share_line line;
 	for (int i = 0; i < FERRY_SHARE_KEPT; i++)
-		for (int j = 0; j < FERRY_SHARE_COURSES; j++) {
-			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) != signature ||
-			    !ferry_share_course_read(&table->kept[i][j], &course))
-				continue;
-			bool peers = meter->peers &&
-			             !ferry_collective_reduces((enum ferry_collective)course.collective);
-			ferry_choice_adopt(&meter->choice, &course, peers ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST);
-		}
+		for (int j = 0; j < FERRY_SHARE_LINES; j++)
+			if (atomic_load_explicit(&table->kept_signatures[i], memory_order_relaxed) == signature &&
+			    ferry_share_line_read(&table->kept_wholes[i][j], &line))
+				ferry_choice_adopt(&meter->choice, &line);
 }
 
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers)
+                      bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS])
 {
 	uint64_t signature = settings(nranks);
-	meter->peers = peers;
 	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
+	ferry_choice_init(&meter->choice, peers, nranks, paces);
 	adopt(meter, table, signature);
 }
 
@@ -96,7 +92,14 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 		return pinned_word(meter, carrier, whole);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, measure);
-	return ferry_choice_ours(&meter->choice, call, n, measure) ? all_of(carrier) : FERRY_SHARES_NONE;
+	return ferry_choice_ours(&meter->choice, call, n) ? all_of(carrier) : FERRY_SHARES_NONE;
+}
+
+void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
+                        bool *measure)
+{
+	if (!meter->rules.pinned)
+		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE);
 }
 
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
@@ -107,8 +110,6 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 		struct ferry_sample *sample = &meter->samples[i];
 		if (sample->taken)
 			continue;
-		if (whole && word != FERRY_SHARES_NONE)
-			ferry_choice_tried(&meter->choice, call);
 		uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
 		*sample = (struct ferry_sample){.taken = true,
 		                                .nccl = shares.part[FERRY_CARRIER_NCCL],
@@ -118,16 +119,25 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 		                                .whole = whole,
 		                                .n = n,
 		                                .word = word,
+		                                .order = ++meter->begun,
 		                                .stamp = tag * FERRY_STAMPS + i};
+		meter->ntaken++;
 		return sample;
 	}
 	return NULL;
 }
 
-void ferry_meter_arm(struct ferry_sample *sample, bool timed)
+static void give_back(struct ferry_meter *meter, struct ferry_sample *sample)
+{
+	sample->taken = sample->armed = false;
+	meter->ntaken--;
+}
+
+void ferry_meter_arm(struct ferry_meter *meter, struct ferry_sample *sample, bool timed)
 {
 	sample->armed = timed;
-	sample->taken = timed;
+	if (!timed)
+		give_back(meter, sample);
 }
 
 static enum ferry_carrier ferrys_carrier(uint32_t word)
@@ -136,38 +146,51 @@ static enum ferry_carrier ferrys_carrier(uint32_t word)
 	return shares.part[FERRY_CARRIER_PEER] ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
 }
 
-/* Rank 0 tells the next job what it has learned: behind the ledger's courses, from the end on. */
-static void tell(struct ferry_meter *meter, const struct ferry_balancer_call *call, enum ferry_carrier ours)
+/* A whole call. Rank 0 tells the next job, and who looks, what it has learned of them. */
+static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
-	struct ferry_share_course course;
+	bool ours = sample->word != FERRY_SHARES_NONE;
+	struct ferry_share_line line;
 	uint32_t index;
-	if (!meter->ledger.self && ferry_choice_tell(&meter->choice, call, ours, &index, &course))
-		ferry_share_course_write(&meter->ledger.table->courses[FERRY_SHARE_COURSES - 1 - index], &course);
+	ferry_choice_feed(&meter->choice, &sample->call, ours,
+	                  sample->us[ours ? ferrys_carrier(sample->word) : FERRY_CARRIER_NCCL]);
+	if (meter->ledger.self || !ferry_choice_tell(&meter->choice, &sample->call, &index, &line))
+		return;
+	ferry_share_line_write(&meter->ledger.table->wholes[index], &line);
+	ferry_ledger_log(&meter->ledger, &sample->call, sample->n, sample->word, sample->us,
+	                 ferry_balance_name((enum ferry_balance)line.why));
 }
 
 static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
-	enum ferry_carrier ours = ferrys_carrier(sample->word);
-	if (!sample->whole) {
+	if (sample->whole)
+		learn_whole(meter, sample);
+	else
 		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
-		return;
+}
+
+/* The first one that was made after `order`. */
+static struct ferry_sample *next_sample(struct ferry_meter *meter, uint64_t order)
+{
+	struct ferry_sample *next = NULL;
+	for (int i = 0; i < FERRY_METER_SAMPLES; i++) {
+		struct ferry_sample *sample = &meter->samples[i];
+		if (sample->armed && sample->order > order && (!next || sample->order < next->order))
+			next = sample;
 	}
-	bool nccls = sample->word == FERRY_SHARES_NONE;
-	ferry_choice_feed(&meter->choice, &sample->call, !nccls, sample->us[nccls ? FERRY_CARRIER_NCCL : ours]);
-	tell(meter, &sample->call, meter->peers && !ferry_collective_reduces(sample->call.collective)
-	                                   ? FERRY_CARRIER_PEER
-	                                   : FERRY_CARRIER_HOST);
+	return next;
 }
 
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 {
-	for (int i = 0; i < FERRY_METER_SAMPLES; i++) {
-		struct ferry_sample *sample = &meter->samples[i];
-		uint64_t ns;
-		if (!sample->armed)
-			continue;
-		if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]))
-			sample->nccl = false;
+	struct ferry_sample *sample;
+	bool waits = false; /* for one of NCCL's: those behind it are asked about another time */
+	uint64_t ns;
+	for (uint64_t order = 0; meter->ntaken && (sample = next_sample(meter, order)); order = sample->order) {
+		if (sample->nccl && !waits) {
+			sample->nccl = !ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]);
+			waits = sample->nccl;
+		}
 		if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
 			sample->us[ferrys_carrier(sample->word)] = (double)ns / 1e3;
 			sample->ferry = false;
@@ -175,6 +198,6 @@ void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 		if (!sample->nccl && !sample->ferry)
 			learn(meter, sample);
 		if ((!sample->nccl && !sample->ferry) || ++sample->age == OLD)
-			sample->taken = sample->armed = false;
+			give_back(meter, sample);
 	}
 }

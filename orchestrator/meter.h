@@ -25,6 +25,7 @@ struct ferry_sample {
 	bool whole;
 	uint64_t n;
 	uint32_t word, stamp, age;
+	uint64_t order; /* the greater, the later */
 	double us[FERRY_NUM_CARRIERS];
 };
 
@@ -32,18 +33,21 @@ struct ferry_meter {
 	struct ferry_balancer_rules rules;
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
 	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
-	bool peers;
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
-	uint32_t stamps;
+	uint32_t stamps, ntaken;
+	uint64_t begun; /* samples */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
 
 /** Reads FERRY_SHARES and FERRY_SPLIT_FLOOR. Errors: ferryInvalidArgument. */
 ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 
-/** The ranks have met, have this table, and push what has no sums (peers). Before the first proposal. */
+/**
+ * The ranks have met, have this table, and push what has no sums (peers). paces: as ferry-perf limits has measured
+ * them, of the bytes that the busiest device moves; rate 0: it has not. Before the first proposal.
+ */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
-                      bool peers);
+                      bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS]);
 
 void ferry_meter_free(struct ferry_meter *meter);
 
@@ -55,14 +59,23 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
                              enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure);
 
 /**
- * A sample for a call of this word, if there is room; else NULL. */
+ * What the ranks have agreed on for call n of those that one of the two has whole; *measure: whether it is to be
+ * measured. For each such call, with the proposal that has led to it or without.
+ */
+void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
+                        bool *measure);
+
+/** A sample for a call of this word, if there is room; else NULL. */
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
                                        bool whole, uint64_t n);
 
 /** The call has been made; timed: its parts say what they take. Else the sample is given back. */
-void ferry_meter_arm(struct ferry_sample *sample, bool timed);
+void ferry_meter_arm(struct ferry_meter *meter, struct ferry_sample *sample, bool timed);
 
-/** Feeds the balancer with what has ended. */
+/**
+ * Feeds the balancer with what has ended, in the order in which it was made. For each call: costs next to nothing where
+ * there are no samples, and asks the driver about one that has not ended at most.
+ */
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm);
 
 #endif

@@ -5,6 +5,7 @@
 #include "ipc/wait.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/comm_init.h"
+#include "rank-lib/program/shares.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -16,13 +17,13 @@ _Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator
 /* ---- life ---- */
 
 /* Before the partner is ready: nobody else has the communicator. */
-static ferryResult_t look_around(struct ferry_partner *partner)
+static ferryResult_t look_around(struct ferry_partner *partner, bool *peers)
 {
 	struct ferryComm *comm = partner->comm;
 	ferryResult_t result = ferry_comm_enter(comm);
 	if (result)
 		return result;
-	result = ferry_fabrics_push(&comm->fabrics, &partner->peers);
+	result = ferry_fabrics_push(&comm->fabrics, peers);
 	ferry_comm_exit(comm);
 	if (!result && !ferry_comm_is_mapped(comm))
 		result = ferry_fail(ferryInvalidUsage,
@@ -46,16 +47,29 @@ void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline)
 		ferry_futex_wait(&partner->state, FERRY_PARTNER_MAKING, (uint32_t)((deadline - now) / 1000 + 1), false);
 }
 
+/* All that is to be there for the first call that is shared. */
+static void get_ready(struct ferry_partner *partner, bool peers)
+{
+	struct ferryComm *comm = partner->comm;
+	const struct ferry_costs *costs = comm->fabrics.costs;
+	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {[FERRY_CARRIER_HOST] = ferry_share_pace_of_host(costs, 1),
+	                                               [FERRY_CARRIER_PEER] = ferry_share_pace_of_peers(costs, 1)};
+	ferry_meter_open(&partner->meter, comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
+	                 (uint32_t)partner->rank, peers, paces);
+	ferry_arena_seal(&comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	uint64_t begun = ferry_now_ns();
+	bool peers;
 	config.device = "cuda";
 	config.ordinal = partner->device;
 	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
 	                                       partner->rank, &config, NULL, &partner->abandoned);
-	if (!result && (result = look_around(partner))) {
+	if (!result && (result = look_around(partner, &peers))) {
 		ferryCommAbort(partner->comm);
 		partner->comm = NULL;
 	}
@@ -66,15 +80,14 @@ static void *make(void *argument)
 		settle(partner, FERRY_PARTNER_NONE);
 		return NULL;
 	}
-	ferry_meter_open(&partner->meter, partner->comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
-	                 (uint32_t)partner->rank, partner->peers);
-	ferry_arena_seal(&partner->comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
+	get_ready(partner, peers);
 	if (!partner->rank)
 		ferry_log(FERRY_LOG_INFO,
 		          "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
 		          (uintmax_t)partner->key.words[0], partner->nranks,
-		          partner->peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
+		          peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
 	settle(partner, FERRY_PARTNER_READY);
+	ferry_showing_run(&partner->showing, &partner->abandoned);
 	return NULL;
 }
 
@@ -94,6 +107,7 @@ static void partner_free(struct ferry_partner *partner)
 	if (!partner)
 		return;
 	pthread_mutex_destroy(&partner->lock);
+	ferry_showing_free(&partner->showing);
 	ferry_meter_free(&partner->meter);
 	free(partner->pairs[0]);
 	free(partner->pairs[1]);
@@ -110,6 +124,7 @@ struct ferry_partner *ferry_partner_new(const struct ferry_nccl_key *key, int ra
 	partner->nranks = nranks;
 	partner->device = device;
 	pthread_mutex_init(&partner->lock, NULL);
+	ferry_showing_init(&partner->showing);
 	if (ferry_meter_init(&partner->meter)) {
 		ferry_log(FERRY_LOG_WARN, "communicators stay NCCL's alone: %s", ferry_last_message());
 		partner_free(partner);
@@ -136,7 +151,8 @@ void ferry_partner_end(struct ferry_partner *partner, bool abort)
 {
 	if (!partner)
 		return;
-	atomic_store_explicit(&partner->abandoned, true, memory_order_relaxed);
+	atomic_store_explicit(&partner->abandoned, true, memory_order_release);
+	ferry_showing_ring(&partner->showing);
 	pthread_mutex_lock(&partner->lock); /* who begins it may not be out yet */
 	bool begun = partner->begun;
 	pthread_mutex_unlock(&partner->lock);
@@ -157,45 +173,62 @@ bool ferry_partner_is_ready(const struct ferry_partner *partner)
 }
 
 static uint32_t take(struct ferry_seal *seal, bool *joined, uint64_t n, bool failed,
-                     uint32_t (*propose)(void *argument, uint64_t n), void *argument)
+                     const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
 	if (!*joined)
 		ferry_seal_join(seal, n);
 	*joined = true;
 	bool all = !failed && ferry_seal_joined(seal, &first);
-	return ferry_seal_take(seal, n, all ? propose(argument, n) : FERRY_SEAL_NONE);
+	uint32_t word = ferry_seal_take(seal, n, all ? caller->propose(caller->argument, n) : FERRY_SEAL_NONE);
+	if (all)
+		caller->agreed(caller->argument, n, word);
+	return word;
 }
 
-uint32_t ferry_partner_take(struct ferry_partner *partner, uint32_t (*propose)(void *argument, uint64_t n),
-                            void *argument, uint64_t *n)
+uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_partner_caller *caller, uint64_t *n)
 {
 	uint32_t word = FERRY_SEAL_NONE;
 	pthread_mutex_lock(&partner->lock);
-	if (ferry_partner_is_ready(partner))
-		word = take(&partner->seal, &partner->joined, partner->made, partner->failed, propose, argument);
+	if (ferry_partner_is_ready(partner)) {
+		ferry_meter_look(&partner->meter, partner->comm);
+		word = take(&partner->seal, &partner->joined, partner->made, partner->failed, caller);
+	}
 	*n = partner->made++;
 	pthread_mutex_unlock(&partner->lock);
 	return word;
 }
 
 uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
-                                    uint32_t (*propose)(void *argument, uint64_t n), void *argument)
+                                    const struct ferry_partner_caller *caller)
 {
 	uint32_t word = FERRY_SEAL_NONE;
 	struct ferry_partner_pair *pair = &partner->pairs[sends][peer];
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
+		ferry_meter_look(&partner->meter, partner->comm);
 		uint32_t source = (uint32_t)(sends ? partner->rank : peer);
 		uint32_t destination = (uint32_t)(sends ? peer : partner->rank);
 		if (!pair->joined)
 			ferry_arena_seal_pair(&partner->comm->rank.shared.arenas[0], source, destination, !sends,
 			                      &pair->seal);
-		word = take(&pair->seal, &pair->joined, pair->made, partner->failed, propose, argument);
+		word = take(&pair->seal, &pair->joined, pair->made, partner->failed, caller);
 	}
 	pair->made++;
 	pthread_mutex_unlock(&partner->lock);
 	return word;
+}
+
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_request *request, uint64_t kind,
+                             bool wanted, bool landing)
+{
+	struct ferry_share_table *table = partner->meter.ledger.table;
+	bool message = request->collective == FERRY_SENDRECV;
+	uint32_t first = message ? (uint32_t)request->root : 0, count = message ? 1 : (uint32_t)partner->nranks;
+	bool asked = wanted || ferry_share_is_wanted(table, first, count, kind);
+	bool shown = asked && ferry_showing_has(&partner->showing, request, landing);
+	ferry_share_say_ready(table, (uint32_t)partner->rank, kind, wanted, shown);
+	return shown && wanted && ferry_share_is_shown(table, first, count, kind);
 }
 
 /* ---- failure ---- */

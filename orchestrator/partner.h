@@ -2,7 +2,8 @@
 /**
  * Ferry's communicator beside one of NCCL's, and what its ranks agree on by it. Made by a thread of its own while NCCL
  * goes on alone, from the first call on that is worth it; of ranks that never come, on another host or without Ferry,
- * nobody hears anything: the thread gives up after FERRY_ATTACH_TIMEOUT.
+ * nobody hears anything: the thread gives up after FERRY_ATTACH_TIMEOUT. Later it shows buffers to the routers
+ * (showing.h); otherwise it sleeps.
  *
  * - `state` is the thread's, release; before it, the thread writes all that is marked as constant.
  * - The lock is for the numbers of calls, and for what a call takes by them: calls of a communicator are made in one
@@ -16,6 +17,7 @@
 #include "ipc/shares.h"
 #include "orchestrator/key.h"
 #include "orchestrator/meter.h"
+#include "orchestrator/showing.h"
 
 #include <pthread.h>
 
@@ -38,7 +40,7 @@ struct ferry_partner {
 	int rank, nranks, device;
 	/* constant once it is ready */
 	ferryComm_t comm;
-	bool peers; /* what needs no sum is pushed from device to device */
+	struct ferry_showing showing; /* by itself */
 
 	pthread_mutex_t lock; /* of all below */
 	struct ferry_meter meter;
@@ -56,19 +58,33 @@ struct ferry_partner *ferry_partner_new(const struct ferry_nccl_key *key, int ra
 /** Starts the thread that makes Ferry's communicator. Once. */
 void ferry_partner_begin(struct ferry_partner *partner);
 
+/* Who makes a call, while its word is taken. Under the lock. */
+struct ferry_partner_caller {
+	uint32_t (*propose)(void *argument, uint64_t n); /* the word for call n, if nobody has sealed another */
+	void (*agreed)(void *argument, uint64_t n, uint32_t word); /* where all ranks look calls up */
+	void *argument;
+};
+
 /**
- * The word of this rank's next call, or of its next message to or from a peer, which is `proposal` if nobody has sealed
- * another (ipc/seal.h). For every one that is worth it, in the program's order, whatever becomes of it.
+ * The word of this rank's next call, or of its next message to or from a peer (ipc/seal.h). For every one that is worth
+ * it, in the program's order, whatever becomes of it.
  */
-uint32_t ferry_partner_take(struct ferry_partner *partner, uint32_t (*propose)(void *argument, uint64_t n),
-                            void *argument, uint64_t *n);
+uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_partner_caller *caller, uint64_t *n);
 uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
-                                    uint32_t (*propose)(void *argument, uint64_t n), void *argument);
+                                    const struct ferry_partner_caller *caller);
+
+/**
+ * Under the lock, in a proposal: whether Ferry could have this call at once on all its ranks, as their buffers have
+ * been shown to the routers. wanted: it is to have it; then this rank's are shown, if they are not. `kind` names such
+ * calls on all ranks; request: its buffers. landing: others push into what it receives.
+ */
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_request *request, uint64_t kind,
+                             bool wanted, bool landing);
 
 /** Waits, at most until `deadline` (ferry_now_ns), until it is known whether there is a communicator of Ferry's. */
 void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline);
 
-/** Whether there is a communicator of Ferry's; from then on `comm` and `peers` may be read. */
+/** Whether there is a communicator of Ferry's; from then on `comm` may be read. */
 bool ferry_partner_is_ready(const struct ferry_partner *partner);
 
 /** Whether parts can be given to it now. Notes, once, and says in the log, that it has failed. */

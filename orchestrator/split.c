@@ -2,16 +2,58 @@
 #include "orchestrator/split.h"
 
 #include "orchestrator/redops.h"
+#include "rank-lib/group.h"
 
 #define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
+#define BLOCKS_FROM (4u << 20) /* bytes of a call with blocks that is divided: shorter ones gain nothing by it */
 
 /* ---- what is agreed ---- */
 
+/* A call that is being agreed on. */
+struct asking {
+	const struct ferry_nccl_call *call;
+	struct ferry_split *split;
+};
+
+/* The same for such a call on all its ranks. */
+static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
+	uint64_t self = (uint64_t)call->comm->rank, peer = (uint64_t)call->root;
+	if (call->collective == FERRY_SENDRECV)
+		kind |= (call->sends ? self << 8 | peer : peer << 8 | self) << 16;
+	return kind;
+}
+
+/* Ferry is not proposed before all ranks' buffers are known to its routers. Pins hold from the first call on. */
 static uint32_t propose(void *argument, uint64_t n)
 {
-	struct ferry_split *split = argument;
-	return ferry_meter_propose(&split->partner->meter, &split->asked, split->carrier, split->whole, n,
-	                           &split->measure);
+	const struct asking *asking = argument;
+	const struct ferry_nccl_call *call = asking->call;
+	struct ferry_split *split = asking->split;
+	struct ferry_partner *partner = split->partner;
+	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, n,
+	                                    &split->measure);
+	struct ferry_request request = {.collective = call->collective,
+	                                .send = call->send,
+	                                .receive = call->receive,
+	                                .count = call->count,
+	                                .type = (ferryDataType_t)call->type,
+	                                .root = call->root,
+	                                .comm = partner->comm,
+	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	if (partner->meter.rules.pinned ||
+	    ferry_partner_can_begin(partner, &request, kind_of(call, split), word != FERRY_SHARES_NONE,
+	                            split->carrier == FERRY_CARRIER_PEER))
+		return word;
+	return FERRY_SHARES_NONE;
+}
+
+static void agreed(void *argument, uint64_t n, uint32_t word)
+{
+	struct ferry_split *split = ((const struct asking *)argument)->split;
+	if (split->whole)
+		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, &split->measure);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -38,8 +80,25 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 	        (uintptr_t)call->receive - (uintptr_t)call->send < all);
 }
 
+/* Whether a buffer has a block for each rank. */
+static bool has_blocks(const struct ferry_nccl_call *call)
+{
+	return call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER ||
+	       call->collective == FERRY_ALLTOALL || call->collective == FERRY_GATHER ||
+	       call->collective == FERRY_SCATTER;
+}
+
+/*
+ * What NCCL does alone and what it does of a call with blocks beside Ferry are two paces to the balancer, as all that
+ * works beside others has one of its own: where NCCL has to move blocks one by one and is slower by that, it finds out
+ * by one call. Pushes and NCCL have the same links: one of the two has all.
+ */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
+	if (has_blocks(call) && split->partner->meter.rules.pinned)
+		return true;
+	if (has_blocks(call))
+		return split->carrier == FERRY_CARRIER_HOST && split->asked.bytes >= BLOCKS_FROM;
 	return call->collective == FERRY_ALLREDUCE || call->collective == FERRY_REDUCE_TO_ROOT ||
 	       (call->collective == FERRY_BROADCAST && split->carrier == FERRY_CARRIER_HOST);
 }
@@ -50,6 +109,8 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 	uint64_t round = PAGE / ferry_type_size((ferryDataType_t)call->type), at;
 	ferry_shares_range(&shares, FERRY_CARRIER_NCCL, call->count, round, &at, &split->nccls);
 	split->ferrys = call->count - split->nccls;
+	split->mirrored = call->comm->nranks == 2 &&
+	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
 }
 
 void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *split)
@@ -66,21 +127,26 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	split->partner = partner;
 	bool works = ferry_partner_works(partner);
 	/* constant once it works */
-	split->carrier = works && partner->peers && !ferry_collective_reduces(call->collective) ? FERRY_CARRIER_PEER
-	                                                                                          : FERRY_CARRIER_HOST;
+	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split);
-	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, propose, split)
-	                      : ferry_partner_take(partner, propose, split, &split->n);
+	struct asking asking = {call, split};
+	struct ferry_partner_caller caller = {propose, agreed, &asking};
+	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
+	                      : ferry_partner_take(partner, &caller, &split->n);
 	divide(call, split);
 	split->lost = split->ferrys && !works;
 }
 
 /* ---- Ferry's part ---- */
 
-/* Where blocks are one after the other they are one's or the other's whole, so a part begins where the buffer does. */
-static ferryResult_t ask(const struct ferry_nccl_call *c, uint64_t count, ferryRedOp_t op, ferryComm_t comm)
+static ferryResult_t ask(const struct ferry_nccl_call *c, const struct ferry_split *split, ferryRedOp_t op)
 {
+	ferryComm_t comm = split->partner->comm;
+	struct ferry_left_out nccls = {split->nccls, split->mirrored};
+	uint64_t count = has_blocks(c) ? c->count : split->ferrys;
 	ferryDataType_t type = (ferryDataType_t)c->type;
+	if (has_blocks(c))
+		ferry_group_leave_out(&nccls);
 	ferryStream_t stream = (ferryStream_t)c->stream;
 	switch (c->collective) {
 	case FERRY_ALLREDUCE:
@@ -113,7 +179,7 @@ ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct f
 	struct ferry_nccl_redop made;
 	ferryRedOp_t op = (ferryRedOp_t)call->op;
 	if (call->op < ncclNumOps)
-		return ask(call, split->ferrys, op, comm);
+		return ask(call, split, op);
 	if (!ferry_nccl_redop_find(call->comm, call->op, &made))
 		return ferryInvalidArgument;
 	bool on_device = made.residence == ncclScalarDevice;
@@ -122,7 +188,7 @@ ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct f
 	                                  on_device ? ferryScalarDevice : ferryScalarHostImmediate, comm);
 	if (result)
 		return result;
-	result = ask(call, split->ferrys, op, comm);
+	result = ask(call, split, op);
 	ferryRedOpDestroy(op, comm); /* the group keeps what it needs of it */
 	return result;
 }
@@ -130,11 +196,20 @@ ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct f
 struct ferry_nccl_call ferry_split_rest(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	struct ferry_nccl_call rest = *call;
-	size_t skipped = split->ferrys * ferry_type_size((ferryDataType_t)call->type);
+	size_t skipped = split->ferrys * ferry_type_size((ferryDataType_t)call->type), sent = skipped,
+	       received = skipped;
 	rest.count = split->nccls;
-	if (skipped && rest.send)
-		rest.send = (const char *)rest.send + skipped;
-	if (skipped && rest.receive)
-		rest.receive = (char *)rest.receive + skipped;
+	if (!skipped)
+		return rest;
+	if (split->mirrored && call->comm->rank == 1) { /* of its own block the beginning is left */
+		sent = call->collective == FERRY_ALLGATHER ? 0 : skipped;
+		received = call->collective == FERRY_ALLGATHER ? skipped : 0;
+	} else if (!split->mirrored && has_blocks(call)) {
+		rest.stride = call->count;
+	}
+	if (rest.send)
+		rest.send = (const char *)rest.send + sent;
+	if (rest.receive)
+		rest.receive = (char *)rest.receive + received;
 	return rest;
 }

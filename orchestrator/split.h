@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What Ferry and NCCL have of a call: decided as all ranks have agreed (partner.h), and Ferry's part of it made. A part
- * is a range of the user's buffers at its exact offset: AllReduce, Broadcast and Reduce are divided; the others, whose
- * blocks NCCL has in one piece, and messages, are one's or the other's. Of the thread that makes the call.
+ * is a range of every block of the user's buffers at its exact offset. Messages are one's or the other's. Of the thread
+ * that makes the call.
+ *
+ * Ferry has the beginning of each block, and what is left for NCCL are blocks with gaps (call.h), which it moves one by
+ * one. Of two ranks NCCL can have an AllGather and a ReduceScatter by its own call: there Ferry has the end of the
+ * second block, so that what is left of the two is in one piece.
  */
 #ifndef FERRY_ORCHESTRATOR_SPLIT_H
 #define FERRY_ORCHESTRATOR_SPLIT_H
@@ -17,7 +21,8 @@ struct ferry_split {
 	uint32_t word;
 	bool whole, measure;
 	uint64_t n;                 /* its number */
-	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first */
+	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first, */
+	bool mirrored;              /* but in the second of two blocks last */
 	struct ferry_sample *sample; /* NULL: it is not measured */
 	bool lost;                  /* Ferry could not begin its part */
 };

@@ -107,6 +107,16 @@ ferryResult_t ferry_comm_enter(struct ferryComm *comm)
 	return result;
 }
 
+bool ferry_comm_try_enter(struct ferryComm *comm)
+{
+	if (pthread_mutex_trylock(&comm->lock))
+		return false;
+	if (!ferry_rank_failed(&comm->rank) && !comm->closed)
+		return true;
+	pthread_mutex_unlock(&comm->lock);
+	return false;
+}
+
 void ferry_comm_exit(struct ferryComm *comm)
 {
 	pthread_mutex_unlock(&comm->lock);

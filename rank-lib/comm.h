@@ -62,6 +62,9 @@ void ferry_comm_exit(struct ferryComm *comm);
 /** Whose holders these are. */
 struct ferryComm *ferry_comm_of(struct ferry_holders *holders);
 
+/** The same for who need not: false also where somebody else is inside. */
+bool ferry_comm_try_enter(struct ferryComm *comm);
+
 /** Looks after the connections, unless somebody is inside, who would notice. */
 void ferry_comm_check_sockets(struct ferryComm *comm);
 

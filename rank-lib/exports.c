@@ -260,6 +260,20 @@ static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 	return true;
 }
 
+bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing)
+{
+	uint64_t start = (uint64_t)(uintptr_t)buffer;
+	uint32_t index = bytes && start + bytes > start ? find_known(exports, start, start + bytes) : NONE;
+	if (index == NONE || (landing && !exports->entries[index].landing))
+		return false;
+	const struct entry *entry = &exports->entries[index];
+	for (uint32_t router = 0; router < routers_of(exports, entry); router++)
+		if (atomic_load_explicit(&exports->routers[router].cells[index].mapped, memory_order_relaxed) !=
+		    entry->generation)
+			return false;
+	return true;
+}
+
 /* Has the routers map what they have not got, or not for all that it is to be. */
 static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
 {

@@ -26,6 +26,7 @@ static _Thread_local struct {
 	struct kept *kept;
 	uint32_t nkept, capacity;
 	uint32_t stamp; /* of the next one */
+	struct ferry_left_out left_out; /* of that, too */
 } group;
 
 static ferryResult_t copy_counts(struct kept *kept)
@@ -46,8 +47,13 @@ static ferryResult_t copy_counts(struct kept *kept)
 	return ferrySuccess;
 }
 
-static ferryResult_t keep(const struct ferry_request *request)
+static ferryResult_t keep(const struct ferry_request *asked)
 {
+	struct ferry_request taken = *asked, *request = &taken;
+	taken.stamp = group.stamp;
+	taken.left_out = group.left_out;
+	group.stamp = 0;
+	group.left_out = (struct ferry_left_out){0};
 	ferryResult_t result = ferry_launch_check(request);
 	if (result)
 		return result;
@@ -62,8 +68,6 @@ static ferryResult_t keep(const struct ferry_request *request)
 	struct kept *kept = &group.kept[group.nkept];
 	*kept = (struct kept){.request = *request};
 	kept->request.kept = true;
-	kept->request.stamp = group.stamp;
-	group.stamp = 0;
 	kept->request.factor = ferry_request_factor(request, &request->comm->redops);
 	if (request->program) {
 		kept->program = strdup(request->program);
@@ -146,14 +150,22 @@ static ferryResult_t launch_pairs_like(uint32_t first, struct ferry_open_group *
 
 ferryResult_t ferryGroupStart(void)
 {
-	if (!group.depth++)
+	if (!group.depth++) {
 		group.error = ferrySuccess;
+		group.stamp = 0;
+		group.left_out = (struct ferry_left_out){0};
+	}
 	return ferrySuccess;
 }
 
 void ferry_group_stamp(uint32_t stamp)
 {
 	group.stamp = stamp;
+}
+
+void ferry_group_leave_out(const struct ferry_left_out *left_out)
+{
+	group.left_out = *left_out;
 }
 
 static ferryResult_t launch_all(struct ferry_open_group *open)

@@ -24,6 +24,12 @@ struct ferry_open_group {
 void ferry_group_stamp(uint32_t stamp);
 
 /**
+ * The thread's next call that a group keeps leaves so much of every block alone; its count and buffers are those of the
+ * whole. All ranks say the same.
+ */
+void ferry_group_leave_out(const struct ferry_left_out *left_out);
+
+/**
  * Ends the group as ferryGroupEnd does, but leaves all its calls open: what the caller puts into their streams until
  * ferry_group_finish runs beside them. Whatever it returns, ferry_group_finish is to be called then, by the same
  * thread. ferryInvalidUsage where the group is none, or lies within another.

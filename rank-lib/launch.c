@@ -12,7 +12,7 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 {
 	const struct ferry_user_call call = {.collective = key->collective,
 	                                     .root = key->root,
-	                                     .bytes = key->count * ferry_type_size(key->type),
+	                                     .bytes = (key->count - key->left_out.count) * ferry_type_size(key->type),
 	                                     .premulsum = key->redop == ferryNumOps};
 	for (;;) {
 		key->program =
@@ -29,6 +29,7 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 	struct ferryComm *comm = request->comm;
 	struct ferry_plan_key key = {.collective = request->collective,
 	                             .type = request->type,
+	                             .left_out = request->left_out,
 	                             .root = (uint32_t)request->root};
 	if (request->program) {
 		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,
@@ -194,6 +195,43 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 		ferry_comm_let_go(open->comm);
 	open->comm = NULL;
 	return result;
+}
+
+/* ---- ahead of calls ---- */
+
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_exports *exports = comm->mapped.exports;
+	struct ferry_device_visit visit;
+	struct ferry_buffer_name name;
+	uint64_t sends, receives;
+	ferryResult_t result = exports ? enter(comm, request->collective, &visit) : ferrySuccess;
+	if (result || !exports)
+		return result;
+	ferry_request_extents(request, &comm->rank, &sends, &receives);
+	if (sends)
+		result = ferry_exports_name(exports, request->send, sends, 0, false, false, &name);
+	if (!result && receives)
+		result = ferry_exports_name(exports, request->receive, receives, 0, false, landing, &name);
+	return leave(comm, &visit, result);
+}
+
+bool ferry_launch_has_shown(const struct ferry_request *request, bool landing)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_exports *exports = comm->mapped.exports;
+	uint64_t sends, receives;
+	if (!exports)
+		return true;
+	if (!ferry_comm_try_enter(comm))
+		return false;
+	ferry_exports_begin(exports);
+	ferry_request_extents(request, &comm->rank, &sends, &receives);
+	bool shown = (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
+	             (!receives || ferry_exports_have(exports, request->receive, receives, landing));
+	ferry_comm_exit(comm);
+	return shown;
 }
 
 bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)

@@ -23,6 +23,19 @@ ferryResult_t ferry_launch_open(const struct ferry_request *requests, uint32_t n
 ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
 
 /**
+ * Shows the request's buffers to the routers ahead of the call, which then need not wait until they are mapped, up to
+ * 10 ms; landing: others push into what it receives. By any thread; calls of the communicator wait for it meanwhile.
+ * Nothing happens where no router moves the rank's data. Errors: those of ferry_exports_name; ferry_exports_refused
+ * knows those with which a call goes another way.
+ */
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing);
+
+/**
+ * Whether they have been, and are still known: well under 1 us. False also where somebody else is at the communicator.
+ */
+bool ferry_launch_has_shown(const struct ferry_request *request, bool landing);
+
+/**
  * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever where
  * the rank's data is moved by lanes of its own, for captured calls, and once another call has had the stamp's index.
  * The communicator is held.

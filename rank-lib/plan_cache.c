@@ -17,12 +17,14 @@ static uint64_t mix(uint64_t hash, uint64_t value)
 static uint64_t key_hash(const struct ferry_plan_key *key)
 {
 	uint64_t what = (uint64_t)key->collective << 32 | (uint64_t)key->type << 16 | (uint64_t)key->redop;
-	return mix(mix(mix(what, key->count), key->root), (uintptr_t)key->program);
+	uint64_t block = mix(mix(what, key->count), key->left_out.count << 1 | key->left_out.mirrored);
+	return mix(mix(block, key->root), (uintptr_t)key->program);
 }
 
 static bool same_key(const struct ferry_plan_key *a, const struct ferry_plan_key *b)
 {
 	return a->collective == b->collective && a->type == b->type && a->redop == b->redop && a->count == b->count &&
+	       a->left_out.count == b->left_out.count && a->left_out.mirrored == b->left_out.mirrored &&
 	       a->root == b->root && a->program == b->program;
 }
 

@@ -10,19 +10,19 @@
 #ifndef FERRY_RANK_LIB_PLAN_CACHE_H
 #define FERRY_RANK_LIB_PLAN_CACHE_H
 
+#include "rank-lib/program/program.h"
 #include "router/steps.h"
 
 #include <stdatomic.h>
 
 #define FERRY_IDLE_PLANS 256
 
-struct ferry_program;
-
 struct ferry_plan_key {
 	enum ferry_collective collective;
 	ferryDataType_t type;
 	ferryRedOp_t redop; /* ferryNumOps for every premulsum */
 	uint64_t count;
+	struct ferry_left_out left_out;
 	uint32_t root;
 	const struct ferry_program *program; /* a user's program, or NULL for the built-in one */
 };

@@ -28,21 +28,21 @@ static struct ferry_program **add_part(struct parts *parts, uint64_t first, uint
 	return &parts->made[parts->count++];
 }
 
-/* The host has the first elements of each block, the peers the rest. */
+/* The host has the first elements of each block that are moved, the peers the rest. */
 static ferryResult_t synthesize(const struct ferry_plans *plans, const struct ferry_plan_key *key, struct parts *parts)
 {
 	bool copies = plans->rank->nranks == 1 && key->redop != ferryNumOps; /* a factor scales in a REDUCE */
-	uint64_t host;
+	uint64_t host, moved = key->count - key->left_out.count;
 	if (copies)
-		return ferry_program_copy(key->collective, plans->topology, key->root, add_part(parts, 0, key->count));
-	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, key->count,
-	                                            ferry_type_size(key->type), &host);
-	if (!result && (host || !key->count))
+		return ferry_program_copy(key->collective, plans->topology, key->root, add_part(parts, 0, moved));
+	ferryResult_t result = ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type),
+	                                            &host);
+	if (!result && (host || !moved))
 		result = ferry_program_synthesize(key->collective, plans->topology, key->root,
 		                                  add_part(parts, 0, host));
-	if (!result && host < key->count)
+	if (!result && host < moved)
 		result = ferry_program_synthesize_peer(key->collective, plans->topology, &plans->fabrics->links,
-		                                       key->root, add_part(parts, host, key->count - host));
+		                                       key->root, add_part(parts, host, moved - host));
 	return result;
 }
 
@@ -53,13 +53,14 @@ static ferryResult_t compile(const struct ferry_plans *plans, const struct ferry
 	struct ferry_compile_options options = plans->options;
 	ferryResult_t result = ferrySuccess;
 	options.count = key->count;
+	options.left_out = key->left_out;
 	options.type = key->type;
 	options.redop = key->redop;
 	for (uint32_t domain = 0; domain < plans->rank->ndomains; domain++)
 		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
 	if (key->program) {
 		result = ferry_fabrics_check(plans->fabrics, key->program);
-		parts.all[0] = (struct ferry_program_part){key->program, 0, key->count};
+		parts.all[0] = (struct ferry_program_part){key->program, 0, key->count - key->left_out.count};
 		parts.count = 1;
 	} else {
 		result = synthesize(plans, key, &parts);
@@ -128,10 +129,13 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 /* A user's program says itself which ways it takes. */
 static void show_fabrics(const struct ferry_plans *plans, const struct ferry_plan_key *key)
 {
-	uint64_t host;
+	uint64_t host, moved = key->count - key->left_out.count;
 	if (plans->rank->nranks > 1 && !key->program &&
-	    !ferry_fabrics_divide(plans->fabrics, key->collective, key->count, ferry_type_size(key->type), &host))
-		ferry_fabrics_print(plans->fabrics, host, key->count, stderr);
+	    !ferry_fabrics_divide(plans->fabrics, key->collective, moved, ferry_type_size(key->type), &host))
+		ferry_fabrics_print(plans->fabrics, host, moved, stderr);
+	if (key->left_out.count)
+		fprintf(stderr, ", %llu of each block left out%s", (unsigned long long)key->left_out.count,
+		        key->left_out.mirrored ? " around the middle" : "");
 }
 
 static void show(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)

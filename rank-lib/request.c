@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/request.h"
 
-#include "rank-lib/program/program.h"
-
-/* Bytes that the rank reads from its send buffer and writes to its receive buffer. */
-static void extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
-                    uint64_t *receives)
+void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
+                           uint64_t *receives)
 {
 	uint32_t send_blocks, receive_blocks;
 	uint64_t block = request->count * ferry_type_size(request->type);
@@ -52,11 +49,15 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
 	size_t element = ferry_type_size(request->type);
+	bool blocks = request->collective != FERRY_SENDRECV && request->collective != FERRY_ALLTOALLV;
+	if (request->left_out.count > (blocks ? request->count : 0))
+		return ferry_fail(ferryInvalidArgument, "%s: %llu elements of blocks of %llu are left out", name,
+		                  (unsigned long long)request->left_out.count, (unsigned long long)request->count);
 	if (request->count > (1ull << 46) / (uint64_t)rank->nranks)
 		return ferry_fail(ferryInvalidArgument, "%s: count %llu: at most %llu among %d ranks", name,
 		                  (unsigned long long)request->count,
 		                  (1ull << 46) / (unsigned long long)rank->nranks, rank->nranks);
-	extents(request, rank, &sends, &receives);
+	ferry_request_extents(request, rank, &sends, &receives);
 	if ((sends && !request->send) || (receives && !request->receive))
 		return ferry_fail(ferryInvalidArgument, "%s: %s is NULL, and %llu bytes are to be %s", name,
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
@@ -160,7 +161,7 @@ static ferryResult_t check_memory(const struct ferry_request *request, const str
                                   struct ferry_device *device, struct ferry_exports *exports)
 {
 	uint64_t sends, receives;
-	extents(request, rank, &sends, &receives);
+	ferry_request_extents(request, rank, &sends, &receives);
 	uint64_t sent = reach(request, rank, request->sendcounts, request->senddispls, sends),
 	         received = reach(request, rank, request->recvcounts, request->recvdispls, receives);
 	ferryResult_t result = check_side(device, exports, request->send, sent, "sendbuff");

@@ -8,6 +8,7 @@
 
 #include "rank-lib/exports.h"
 #include "rank-lib/open_call.h"
+#include "rank-lib/program/program.h"
 #include "rank-lib/rank.h"
 #include "rank-lib/redop.h"
 #include "router/call.h"
@@ -28,6 +29,7 @@ struct ferry_request {
 	enum ferry_direction direction; /* SENDRECV: FERRY_UP sends */
 	struct ferry_open_call *open;   /* NULL: the call is put into the stream whole */
 	uint32_t stamp;                 /* of an open call (open_call.h) */
+	struct ferry_left_out left_out; /* of every block; the buffers are those of the whole call all the same */
 	bool kept;                      /* in a group: `factor` is from when the call was made */
 	/* premulsum: the operation may be destroyed before the group ends */
 	struct ferry_redop factor;
@@ -54,6 +56,10 @@ void ferry_request_buffers(const struct ferry_request *request, const struct fer
 ferryResult_t ferry_request_check(const struct ferry_request *request, const struct ferry_rank *rank,
                                   struct ferry_device *device, struct ferry_exports *exports,
                                   struct ferry_redops *redops);
+
+/** Bytes that the rank reads from its send buffer and writes to its receive buffer. */
+void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
+                           uint64_t *receives);
 
 /** The created reduction that the request names; unused for the built-in ones. */
 struct ferry_redop ferry_request_factor(const struct ferry_request *request, struct ferry_redops *redops);

@@ -7,7 +7,7 @@
 #include "ipc/ulimit.h"
 #include "router/guard.h"
 #include "router/guests.h"
-#include "router/intake.h"
+#include "router/intakes.h"
 #include "router/parts.h"
 
 #include <errno.h>

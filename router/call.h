@@ -2,8 +2,8 @@
 /**
  * A call under way, as lanes see it: one rank's part of a collective, or a group of sends and receives. Its half for
  * each lane is that lane's alone; the rest is the D2H lane's, but for what is said at the fields. Whoever makes a call
- * (rank-lib: a rank with lanes of its own; router/intake.c: a rank whose router moves the data) fills it in, hands it
- * to the lanes, and is told by `ops` when they let go of it.
+ * (rank-lib: a rank with lanes of its own; router/submitted.c: a rank whose router moves the data) fills it in, hands
+ * it to the lanes, and is told by `ops` when they let go of it.
  */
 #ifndef FERRY_ROUTER_CALL_H
 #define FERRY_ROUTER_CALL_H

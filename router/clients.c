@@ -5,7 +5,7 @@
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "router/guests.h"
-#include "router/intake.h"
+#include "router/intakes.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank whose data this router moves: its member on the lanes of its GPU, and how its submissions become calls there.
- * Made when the job is ready, ended when the rank leaves or the job is over; its D2H lane's thread takes submissions,
- * any lane ends calls. It trusts nothing that the rank writes: what is wrong ends that job, alone.
+ * A rank whose data this router moves, and its calls that are under way. What it submits becomes such calls
+ * (submitted.h) by its D2H lane's thread; any lane ends them.
  */
 #ifndef FERRY_ROUTER_INTAKE_H
 #define FERRY_ROUTER_INTAKE_H
 
 #include "ipc/submission.h"
 #include "ipc/words.h"
-#include "router/gpu_lanes.h"
 #include "router/imports.h"
 #include "router/job.h"
+#include "router/member.h"
 
 struct ferry_intake {
 	struct ferry_member member;
@@ -24,7 +23,7 @@ struct ferry_intake {
 	struct ferry_word *words;      /* of the rank's process; FERRY_WORDS */
 	uint64_t process;              /* constant: its number; that of no other process with words here */
 	pthread_mutex_t over_lock;     /* of `over` in its ring, and of these two */
-	struct mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
+	struct ferry_mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
 	uint64_t listed;               /* number of the last submission whose call is in the list, or over */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
 	/* D2H lane */
@@ -32,30 +31,32 @@ struct ferry_intake {
 	uint64_t number;               /* of the last submission taken */
 	struct ferry_submitted_message *messages; /* of a call whose records have not all come */
 	uint32_t nmessages;
-	bool refused; /* something that it has submitted: the rest is taken in vain */
+	bool refused;                  /* something that it has submitted: the rest is taken in vain */
 	bool broken;                   /* what the rank submits is not to be believed any more */
-	/* why the job failed; under the job's lock for failures until it is filled */
+};
+
+struct ferry_mapped_call {
+	struct ferry_call call; /* first */
+	struct ferry_intake *intake;
+	struct ferry_job_plan *plan; /* held; NULL: point to point */
+	struct ferry_word *word;
+	uint64_t number;             /* of its last submission */
+	struct ferry_mapped_call *before, *after; /* in the intake's list */
+	uint32_t turn, stamp, nimports;
+	struct ferry_import *imports[]; /* held: its own buffers */
 };
 
 /**
- * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the
- * lanes of their GPUs that the mapper has found. The attendant's thread. Errors: ferryRefused for words that are not
- * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.
+ * A call under way, of so many transfers each way and these banks, with room for what it holds of the rank's buffers;
+ * in the list, unless it is captured: what such a one names is pinned. NULL: no memory.
  */
-ferryResult_t ferry_intakes_open(struct ferry_job *job);
+struct ferry_mapped_call *ferry_mapped_call_new(struct ferry_intake *intake, const struct ferry_submission *head,
+                                                uint32_t imports, uint32_t ups, uint32_t downs, uint32_t banks);
 
-/** Whether this router moves the data of the rank, which has not left, nor gone. Connection thread. */
-bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank);
+/** Lets go of all that it holds. A lane does that with those that it has been given. */
+void ferry_mapped_call_free(struct ferry_mapped_call *mapped);
 
-/**
- * The rank leaves, or has gone: what the reaper is to end. When it does, nothing of the rank's submissions is taken any
- * more, and no copy for it is under way; its arena says so (let_go), and that the rank has left if that is `in_order`;
- * only then `client` is closed, and answered before if `answer`. Connection thread, at any time. NULL, and nothing
- * happens: for a rank whose data others move, for one that has left, and before the job is ready.
- */
-struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order);
-
-/** The job is over: returns when no copy of it is under way. The reaper's thread. */
-void ferry_intakes_close(struct ferry_job *job);
+/** All calls of the submissions up to this one are in the list, or over. */
+void ferry_intake_listed(struct ferry_intake *intake, uint64_t number);
 
 #endif

@@ -26,6 +26,8 @@ void ferry_kept_shares_give(const struct ferry_kept_shares *kept, const struct f
 		before = setting->used;
 		for (uint32_t j = 0; j < setting->ncourses; j++)
 			ferry_share_course_write(&arena->shares->kept[i][j], &setting->courses[j]);
+		for (uint32_t j = 0; j < setting->nwholes; j++)
+			ferry_share_line_write(&arena->shares->kept_wholes[i][j], &setting->wholes[j]);
 		atomic_store_explicit(&arena->shares->kept_signatures[i], setting->signature, memory_order_relaxed);
 	}
 }
@@ -52,9 +54,34 @@ static struct ferry_share_course *course_in(struct ferry_kept_setting *setting, 
 	return setting->ncourses < FERRY_SHARE_COURSES ? &setting->courses[setting->ncourses++] : NULL;
 }
 
+static struct ferry_share_line *whole_in(struct ferry_kept_setting *setting, const struct ferry_share_line *like)
+{
+	for (uint32_t i = 0; i < setting->nwholes; i++) {
+		struct ferry_share_line *line = &setting->wholes[i];
+		if (line->collective == like->collective && line->type == like->type &&
+		    line->size_class == like->size_class && line->in_place == like->in_place)
+			return line;
+	}
+	return setting->nwholes < FERRY_SHARE_LINES ? &setting->wholes[setting->nwholes++] : NULL;
+}
+
+/* What a job has not seen of a carrier stays what an earlier one has. */
+static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_share_line *line)
+{
+	struct ferry_share_line *place = whole_in(setting, line), before;
+	if (!place)
+		return;
+	before = *place;
+	*place = *line;
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		if (!(line->paces[c].rate > 0))
+			place->paces[c] = before.paces[c];
+}
+
 void ferry_kept_shares_take(struct ferry_kept_shares *kept, const struct ferry_arena *arena)
 {
 	struct ferry_share_course course, *place;
+	struct ferry_share_line line;
 	if (arena->domain)
 		return;
 	uint64_t signature = atomic_load_explicit(&arena->shares->signature, memory_order_relaxed);
@@ -66,6 +93,11 @@ void ferry_kept_shares_take(struct ferry_kept_shares *kept, const struct ferry_a
 		if ((place = course_in(setting, &course)))
 			*place = course;
 	}
+	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
+		if (ferry_share_line_read(&arena->shares->wholes[i], &line)) {
+			setting = setting ? setting : place_for(kept, signature, arena->nranks);
+			keep_whole(setting, &line);
+		}
 	if (setting)
 		setting->used = ++kept->clock;
 }

@@ -16,8 +16,9 @@ struct ferry_kept_shares {
 		uint64_t signature;  /* 0: none */
 		uint64_t used;       /* when: the more, the later */
 		uint32_t nranks;
-		uint32_t ncourses;
+		uint32_t ncourses, nwholes;
 		struct ferry_share_course courses[FERRY_SHARE_COURSES];
+		struct ferry_share_line wholes[FERRY_SHARE_LINES];
 	} settings[FERRY_KEPT_SHARES];
 	uint64_t clock;
 };

@@ -4,7 +4,7 @@
 #include "ipc/error.h"
 #include "router/attendant.h"
 #include "router/guests.h"
-#include "router/intake.h"
+#include "router/intakes.h"
 #include "router/status.h"
 
 #include <errno.h>

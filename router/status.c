@@ -140,7 +140,7 @@ static void print_gpu(const struct ferry_gpu_told *told, uint64_t number, char *
 	}
 }
 
-/* As NAME=share and, of a carrier with a part, NAME_us=start NAME_gbps=rate. */
+/* As NAME=share and, of a carrier with a part, or that may have the whole, NAME_us=start NAME_gbps=rate. */
 static size_t print_carriers(const struct ferry_share_line *line, char *text, size_t bytes)
 {
 	struct ferry_shares shares = ferry_shares_unpack(line->word);
@@ -149,7 +149,7 @@ static size_t print_carriers(const struct ferry_share_line *line, char *text, si
 		const char *name = ferry_carrier_name((enum ferry_carrier)c);
 		length += (size_t)snprintf(text + length, bytes - length, " %s=%.4f", name,
 		                           (double)shares.part[c] / FERRY_SHARES_WHOLE);
-		if (shares.part[c] && length < bytes)
+		if ((shares.part[c] || (line->whole && line->paces[c].rate > 0)) && length < bytes)
 			length += (size_t)snprintf(text + length, bytes - length, " %s_us=%.1f %s_gbps=%.2f", name,
 			                           line->paces[c].start_us, name, line->paces[c].rate / 1e3);
 	}
@@ -167,8 +167,17 @@ static void print_share_line(const struct ferry_job *job, uint64_t at, const str
 	        ferry_type_name((ferryDataType_t)line->type), line->bytes,
 	        ferry_balance_name((enum ferry_balance)line->why), line->samples, line->us, line->interval,
 	        line->probe_every);
+	if (length < bytes && line->whole)
+		length += (size_t)snprintf(text + length, bytes - length, " whole=1 in_place=%d", line->in_place);
 	if (length < bytes)
 		print_carriers(line, text + length, bytes - length);
+}
+
+/* Those of calls that are divided, then those of whole ones. */
+static const struct ferry_share_line_words *line_at(const struct ferry_job *job, uint64_t at)
+{
+	const struct ferry_share_table *table = job->shared.arenas[0].shares;
+	return at < FERRY_SHARE_LINES ? &table->lines[at] : &table->wholes[at - FERRY_SHARE_LINES];
 }
 
 /* The first line from that number on, of whichever job. */
@@ -177,9 +186,8 @@ static void print_shares(const struct ferry_jobs *jobs, uint64_t from, char *tex
 	const struct ferry_job *job;
 	struct ferry_share_line line;
 	for (uint64_t number = from >> 8; !jobs->domain && (job = first_job(jobs, number)); number = job->number + 1)
-		for (uint64_t at = job->number << 8; at < (job->number << 8) + FERRY_SHARE_LINES; at++)
-			if (at >= from &&
-			    ferry_share_line_read(&job->shared.arenas[0].shares->lines[at & 0xff], &line)) {
+		for (uint64_t at = job->number << 8; at < (job->number << 8) + 2 * FERRY_SHARE_LINES; at++)
+			if (at >= from && ferry_share_line_read(line_at(job, at & 0xff), &line)) {
 				print_share_line(job, at, &line, text, bytes);
 				return;
 			}

@@ -263,6 +263,33 @@ static void what_is_held_is_exported_memory_that_is_still_there(void **state)
 	CU(cuMemFree(other));
 }
 
+/* So a call with it would not wait. */
+static void what_the_router_has_is_mapped_there_and_still_the_same_memory(void **state)
+{
+	(void)state;
+	CUdeviceptr at = allocate(100000);
+	void *buffer = (void *)(uintptr_t)at;
+	struct ferry_buffer_name name;
+	assert_false(ferry_exports_have(exports, buffer, 100000, false));
+	uint32_t index = name_of(at, 1, NEVER).index;
+	ferry_exports_begin(exports);
+	assert_true(ferry_exports_have(exports, buffer, 100000, false));
+	assert_false(ferry_exports_have(exports, buffer, 100001, false));
+	assert_false(ferry_exports_have(exports, buffer, 0, false));
+	assert_false(ferry_exports_have(exports, buffer, 1, true)); /* not for what others put into it */
+	assert_int_equal(ferry_exports_name(exports, buffer, 1, NEVER, false, true, &name), ferrySuccess);
+	assert_true(ferry_exports_have(exports, buffer, 1, true));
+	for (int round = 0; round < 200 && atomic_load(&arena.export_cells[index].mapped); round++)
+		pause_briefly(); /* until it has been idle for long enough */
+	assert_int_equal(atomic_load(&arena.export_cells[index].mapped), 0);
+	assert_false(ferry_exports_have(exports, buffer, 1, false));
+	name_of(at, 1, NEVER);
+	assert_true(ferry_exports_have(exports, buffer, 1, false));
+	CU(cuMemFree(at));
+	ferry_exports_begin(exports);
+	assert_false(ferry_exports_have(exports, buffer, 1, false));
+}
+
 static void allocations_that_come_and_go_are_never_taken_for_each_other(void **state)
 {
 	(void)state;
@@ -428,6 +455,7 @@ static int run(void)
 	        TEST(buffers_of_an_allocation_share_its_name_and_differ_by_their_offsets),
 	        TEST(what_is_held_is_exported_memory_that_is_still_there),
 	        TEST(other_memory_at_the_same_addresses_is_exported_anew),
+	        TEST(what_the_router_has_is_mapped_there_and_still_the_same_memory),
 	        TEST(allocations_that_come_and_go_are_never_taken_for_each_other),
 	        TEST(memory_that_cannot_be_exported_is_told_apart),
 	        TEST(what_is_pinned_stays_and_what_is_forgotten_gives_its_memory_back),

@@ -75,6 +75,20 @@ static void lines_are_told_one_by_one(void **state)
 	leave(connection, &arena);
 }
 
+/* What NCCL and Ferry take for calls that one of them has whole; who has them now has the share. */
+static const struct ferry_share_line whole = {.collective = FERRY_ALLTOALL,
+                                              .type = ferryFloat32,
+                                              .size_class = 54,
+                                              .whole = true,
+                                              .in_place = true,
+                                              .why = FERRY_BALANCE_SETTLED,
+                                              .samples = 7,
+                                              .word = FERRY_SHARES_WHOLE,
+                                              .interval = 32,
+                                              .bytes = BYTES,
+                                              .us = 181.5,
+                                              .paces = {{0, 0}, {0, 740000}, {0, 485000}}};
+
 static void find_in_output(const char *command, const char *words)
 {
 	char text[1024];
@@ -101,6 +115,47 @@ static void ferry_stat_shows_them(void **state)
 	find_in_output(FERRY_STAT " --shares --json",
 	               "\"bytes\":123456789,\"why\":\"settled\",\"samples\":321,\"us\":4567.5,\"measured_every\":3,"
 	               "\"probed_every\":128,\"host\":0.25,\"host_us\":75,\"host_gbps\":24,\"peer\":0,\"nccl\":0.75,");
+	ferry_share_line_write(&arena.shares->wholes[0], &whole);
+	find_in_output(FERRY_STAT " --shares",
+	               "alltoall      f32        118M                    -  100.0%     0  740.0    0.0%     0  485.0"
+	               "     181.5        7  settled, whole, in place");
+	find_in_output(FERRY_STAT " --shares --json",
+	               "\"whole\":1,\"in_place\":1,\"host\":0,\"peer\":1,\"peer_us\":0,\"peer_gbps\":740,"
+	               "\"nccl\":0,\"nccl_us\":0,\"nccl_gbps\":485}");
+	leave(connection, &arena);
+}
+
+/* Line by line, and of a line what it knows. */
+static void the_next_job_finds_what_is_known_of_whole_calls(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_share_line other = whole, half = whole, found;
+	int connection = attach(&arena, 3);
+	other.in_place = false;
+	arena.shares->signature = 55;
+	ferry_share_line_write(&arena.shares->wholes[3], &whole);
+	ferry_share_line_write(&arena.shares->wholes[9], &other);
+	leave(connection, &arena);
+
+	connection = attach(&arena, 4);
+	half.paces[FERRY_CARRIER_PEER].rate = 0;
+	half.paces[FERRY_CARRIER_NCCL].rate = 450000;
+	arena.shares->signature = 55;
+	ferry_share_line_write(&arena.shares->wholes[0], &half);
+	leave(connection, &arena);
+
+	connection = attach(&arena, 5);
+	assert_int_equal(arena.shares->kept_signatures[0], 55);
+	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][0], &found));
+	assert_true(found.whole && found.in_place);
+	assert_int_equal(found.size_class, 54);
+	assert_true(found.paces[FERRY_CARRIER_PEER].rate == 740000);
+	assert_true(found.paces[FERRY_CARRIER_NCCL].rate == 450000);
+	assert_true(ferry_share_line_read(&arena.shares->kept_wholes[0][1], &found));
+	assert_false(found.in_place);
+	assert_true(found.paces[FERRY_CARRIER_NCCL].rate == 485000);
+	assert_false(ferry_share_line_read(&arena.shares->kept_wholes[0][2], &found));
 	leave(connection, &arena);
 }
 
@@ -133,6 +188,7 @@ int main(void)
 	        TEST(lines_are_told_one_by_one),
 	        TEST(ferry_stat_shows_them),
 	        TEST(the_next_job_finds_what_one_has_learned),
+	        TEST(the_next_job_finds_what_is_known_of_whole_calls),
 	};
 	return cmocka_run_group_tests_name("kept_shares", tests, NULL, NULL);
 }

@@ -78,9 +78,14 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  ferry_test(nccl_split FOLDER nccl SOURCES ../orchestrator/names.c
-    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
-  set_target_properties(nccl_split PROPERTIES ENABLE_EXPORTS ON)
+  foreach(suite split blocks)
+    ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
+      LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
+    set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
+  endforeach()
+  # And where GPUs do not reach each other, so that Ferry's part goes through the host.
+  add_test(NAME nccl_blocks_by_host COMMAND nccl_blocks)
+  set_tests_properties(nccl_blocks_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
 
   ferry_test(nccl_failures FOLDER nccl SOURCES ../orchestrator/names.c
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)

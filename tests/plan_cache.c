@@ -78,15 +78,17 @@ static void what_was_asked_is_found_among_thousands_and_nothing_else(void **stat
 	for (uint64_t count = 1; count <= 3000; count++)
 		assert_true(take(&cache, count)->key.count == count);
 	assert_null(take(&cache, 3001));
-	struct ferry_plan_key others[] = {key_of(7), key_of(7), key_of(7), key_of(7), key_of(7)};
+	struct ferry_plan_key others[] = {key_of(7), key_of(7), key_of(7), key_of(7), key_of(7), key_of(7), key_of(7)};
 	others[0].collective = FERRY_ALLGATHER;
 	others[1].type = ferryDouble;
 	others[2].redop = ferryMax;
 	others[3].root = 1;
 	others[4].program = some;
-	for (int i = 0; i < 5; i++)
+	others[5].left_out.count = 1;
+	others[6].left_out.mirrored = true;
+	for (int i = 0; i < 7; i++)
 		assert_null(ferry_plan_cache_take(&cache, &others[i]));
-	for (int i = 0; i < 5; i++) {
+	for (int i = 0; i < 7; i++) {
 		struct ferry_plan_entry *added = add(&cache, &others[i], 10000);
 		assert_ptr_equal(ferry_plan_cache_take(&cache, &others[i]), added);
 	}

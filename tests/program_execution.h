@@ -17,6 +17,10 @@
  */
 bool execute_plan(const struct ferry_plan *plan, bool in_place, uint64_t most, uint64_t seed, char reason[256]);
 
+/** The same of a plan that leaves so much of every block out: what lies there stays as it was. */
+bool execute_plan_in_part(const struct ferry_plan *plan, const struct ferry_left_out *left_out, bool in_place,
+                          uint64_t seed, char reason[256]);
+
 /**
  * Compiles the program for a random count, slice and window, and executes the plan on buffers in place or not, at
  * random.

@@ -392,7 +392,7 @@ static void show_parts(const struct ferry_program_part *parts, uint32_t nparts, 
 	}
 }
 
-static void run_in_parts(uint64_t *seed)
+static void run_in_parts(bool whole, uint64_t *seed)
 {
 	struct ferry_program_part parts[MOST_PARTS];
 	char reason[256], text[8192];
@@ -406,7 +406,11 @@ static void run_in_parts(uint64_t *seed)
 	struct ferry_plan *plan;
 	options.slice = 64 * draw_below(seed, 3);
 	options.window = draw_below(seed, 3);
-	cut(parts, nparts, options.count, seed);
+	if (!whole) {
+		options.left_out.count = draw(seed) % (options.count + 1);
+		options.left_out.mirrored = draw_below(seed, 2);
+	}
+	cut(parts, nparts, options.count - options.left_out.count, seed);
 	for (uint32_t p = 0; p < nparts; p++)
 		parts[p].program = draw_below(seed, 2) ? synthesized(collective, &topology, root)
 		                                       : pushing_program(collective, &topology, root, seed);
@@ -414,8 +418,10 @@ static void run_in_parts(uint64_t *seed)
 	if (ferry_program_compile_parts(parts, nparts, &options, &plan))
 		fail_msg("%s\n%s", ferry_last_message(), text);
 	for (uint32_t order = 0; order < 4; order++)
-		if (!execute_plan(plan, draw_below(seed, 2), 40, draw(seed), reason))
-			fail_msg("%s\n%s", reason, text);
+		if (!execute_plan_in_part(plan, &options.left_out, draw_below(seed, 2), draw(seed), reason))
+			fail_msg("%s, %llu of %llu left out%s\n%s", reason,
+			         (unsigned long long)options.left_out.count, (unsigned long long)options.count,
+			         options.left_out.mirrored ? ", mirrored" : "", text);
 	free(plan);
 	for (uint32_t p = 0; p < nparts; p++)
 		ferry_program_free((struct ferry_program *)parts[p].program);
@@ -426,7 +432,16 @@ static void calls_in_parts_are_right(void **state)
 	(void)state;
 	uint64_t seed = first_seed;
 	for (uint32_t i = 0; i < PROGRAMS; i++)
-		run_in_parts(&seed);
+		run_in_parts(true, &seed);
+}
+
+/* Every element that is not left out comes, and no other one is touched. */
+static void calls_that_leave_something_out_are_right(void **state)
+{
+	(void)state;
+	uint64_t seed = first_seed;
+	for (uint32_t i = 0; i < PROGRAMS; i++)
+		run_in_parts(false, &seed);
 }
 
 static void a_call_in_one_part_has_the_plan_of_its_program(void **state)
@@ -522,6 +537,15 @@ static void parts_that_do_not_make_a_call_are_refused(void **state)
 	assert_parts_refused(parts, 2, "part 1 of a call of 100 elements has 50 from 50: it is of another collective");
 	parts[1].program = sum;
 	assert_parts_refused(parts, 2, "it is of another collective or for other ranks");
+	parts[0] = (struct ferry_program_part){a, 0, 50};
+	struct ferry_compile_options options = options_for(100);
+	struct ferry_plan *plan;
+	options.left_out.count = 51;
+	assert_int_equal(ferry_program_compile_parts(parts, 1, &options, &plan), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "part 0 of a call of 49 elements has 50 from 0"));
+	options.left_out.count = 101;
+	assert_int_equal(ferry_program_compile_parts(parts, 1, &options, &plan), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "count 100, 101 of them left out"));
 	parts[0] = (struct ferry_program_part){a, UINT64_MAX, 2};
 	assert_parts_refused(parts, 1, "has 2 from 18446744073709551615: they are not there");
 	parts[0] = parts[1] = (struct ferry_program_part){variable, 0, 0};
@@ -542,6 +566,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(premulsum_refuses_a_put_of_what_nothing_scales),
 	        cmocka_unit_test(a_plan_that_is_changed_is_refused),
 	        cmocka_unit_test(calls_in_parts_are_right),
+	        cmocka_unit_test(calls_that_leave_something_out_are_right),
 	        cmocka_unit_test(a_call_in_one_part_has_the_plan_of_its_program),
 	        cmocka_unit_test(parts_have_the_slices_that_the_windows_need),
 	        cmocka_unit_test(a_small_part_of_the_host_leaves_puts_long_slices),

@@ -1,149 +1,377 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/balance/choice.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define NCCLS_FIRST 2 /* samples before Ferry is tried */
-#define TRIES       6 /* of Ferry, however late what they took is known */
-#define ENOUGH      3 /* samples of Ferry's, the first one apart, by which it is judged */
-#define BETTER      0.97
-#define CLOSE       1.5   /* times as slow: tried again */
-#define TRY_CLOSE   256u  /* one call in so many, */
-#define TRY_FAR     4096u /* where it was slower than that */
-#define LOOK_EVERY  32u   /* measured, of a size that is known */
-#define SURE        0.8   /* of NCCL's time by what other sizes say: Ferry's without a look */
-#define HOPE        2.0   /* times as slow by what other sizes say: worth a look of its own, */
-#define LOOKS       4     /* of so many calls */
+#define CREDIT     0.01 /* of the time that calls have taken: what trying may cost */
+#define LEAST      0.02 /* of a call of NCCL's, is what trying costs at least */
+#define DEARER     1.5  /* than expected: what has been slower is tried for more */
+#define BETTER     0.97 /* the other one takes a size over */
+#define CLOSE      1.5  /* times as slow: tried again */
+#define TRY_CLOSE  256u /* one call in so many, */
+#define TRY_FAR    4096u /* where it was slower than that */
+#define LOOK_EVERY 32u  /* measured, of a size that is known */
+#define FORGET     1024u /* calls after which samples that have not come are not waited for any more */
+#define LOOKS      2u   /* at what promises to be faster and is doubted: under way, or seen */
+#define ENOUGH     4u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
 
-static struct ferry_choice_course *course_of(struct ferry_choice *choice, uint32_t collective, uint32_t type)
+/* How far off a time may be, relative, by where it comes from. */
+#define DOUBT_SEEN    0.0
+#define DOUBT_ONCE    0.04
+#define DOUBT_KEPT    0.02
+#define DOUBT_BETWEEN 0.06 /* two sizes that are known */
+#define DOUBT_OCTAVE  0.08 /* away from one that is known */
+#define DOUBT_LIMITS  0.12
+#define DOUBT_GUESS   0.2
+#define DOUBT_FAR     0.3 /* limits, of a collective in which Ferry has been seen */
+#define SURE          0.08 /* less than this is not doubted */
+
+#define NCCL_US    12.0 /* what a call needs besides its bytes: NCCL's, */
+#define PUSH_US    18.0 /* Ferry's by pushes, */
+#define HOST_US    90.0 /* and by the host, where that has not been measured */
+#define START_MOST 0.75 /* of a call's time */
+#define HOST_RATE  25e3 /* bytes per microsecond of a device's link to the host, at most, where that has not */
+#define BEYOND     1.2  /* times the best rate of NCCL's, the same */
+
+enum { NCCLS, OURS };
+
+/* What a call is expected to take, and how far off that may be. us 0: nothing is known. */
+struct belief {
+	double us, doubt;
+};
+
+void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
+                       const struct ferry_pace paces[FERRY_NUM_CARRIERS])
 {
-	for (int i = 0; i < FERRY_SHARE_COURSES; i++) {
-		struct ferry_choice_course *course = &choice->courses[i];
-		if (course->used && (course->collective != collective || course->type != type))
-			continue;
-		if (!course->used)
-			*course = (struct ferry_choice_course){
-			        .used = true, .collective = (uint8_t)collective, .type = (uint8_t)type};
-		return course;
+	memset(choice, 0, sizeof *choice);
+	choice->peers = peers;
+	choice->nranks = nranks;
+	memcpy(choice->paces, paces, sizeof choice->paces);
+}
+
+enum ferry_carrier ferry_choice_carrier(const struct ferry_choice *choice, enum ferry_collective collective)
+{
+	return choice->peers && !ferry_collective_reduces(collective) ? FERRY_CARRIER_PEER : FERRY_CARRIER_HOST;
+}
+
+/* ---- lines ---- */
+
+static double class_bytes(uint8_t size_class)
+{
+	return exp2(size_class / 2.0);
+}
+
+/* What a call takes besides its bytes. */
+static double start_of(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
+{
+	enum ferry_carrier carrier = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	if (who == NCCLS)
+		return NCCL_US;
+	if (carrier == FERRY_CARRIER_HOST && !(choice->paces[carrier].rate > 0))
+		return HOST_US;
+	return choice->paces[carrier].start_us + PUSH_US;
+}
+
+/* What has taken so long takes so long with other bytes. */
+static double shift(double us, double start, double from, double to)
+{
+	start = fmin(start, START_MOST * us);
+	return start + (us - start) * to / from;
+}
+
+static struct ferry_choice_line *find(struct ferry_choice *choice, const struct ferry_choice_line *like)
+{
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		struct ferry_choice_line *line = &choice->lines[i];
+		if (line->size_class == like->size_class && line->collective == like->collective &&
+		    line->type == like->type && line->in_place == like->in_place)
+			return line;
 	}
-	return NULL;
+	if (choice->nlines == FERRY_SHARE_LINES)
+		return NULL;
+	choice->lines[choice->nlines] = *like;
+	return &choice->lines[choice->nlines++];
 }
 
 static struct ferry_choice_line *line_of(struct ferry_choice *choice, const struct ferry_balancer_call *call)
 {
-	uint8_t size_class = ferry_balancer_size_class(call->bytes);
-	for (uint32_t i = 0; i < choice->nlines; i++) {
-		struct ferry_choice_line *line = &choice->lines[i];
-		if (line->size_class == size_class && line->collective == call->collective &&
-		    line->type == call->type && line->in_place == call->in_place)
-			return line;
-	}
-	if (choice->nlines == FERRY_CHOICE_LINES || !course_of(choice, call->collective, call->type))
-		return NULL;
-	struct ferry_choice_line *line = &choice->lines[choice->nlines++];
-	*line = (struct ferry_choice_line){.collective = (uint8_t)call->collective,
-	                                   .type = (uint8_t)call->type,
-	                                   .size_class = size_class,
-	                                   .in_place = call->in_place};
-	return line;
+	struct ferry_choice_line like = {.collective = (uint8_t)call->collective,
+	                                 .type = (uint8_t)call->type,
+	                                 .size_class = ferry_balancer_size_class(call->bytes),
+	                                 .in_place = call->in_place,
+	                                 .bytes = call->bytes};
+	return find(choice, &like);
 }
 
-static uint32_t believed(const struct ferry_choice_line *line, bool ours)
+/* Of Ferry's samples the first one counts only while there is no other. */
+static uint32_t believed(const struct ferry_choice_line *line, int who)
 {
-	uint32_t samples = line->seen[ours] - (ours && line->seen[1] ? 1 : 0);
+	uint32_t samples = line->seen[who] - (who == OURS && line->seen[OURS] > 1);
 	return samples < FERRY_CHOICE_SAMPLES ? samples : FERRY_CHOICE_SAMPLES;
 }
 
-/* Of the last samples that are believed, the lower one of the middle. */
-static double median(const struct ferry_choice_line *line, bool ours)
+/* Of the last samples that are believed, the lower one of the middle. 0: there is none. */
+static double median(const struct ferry_choice_line *line, int who)
 {
-	uint32_t count = believed(line, ours);
+	uint32_t count = believed(line, who);
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t less = 0, like = 0;
 		for (uint32_t j = 0; j < count; j++) {
-			less += line->us[ours][j] < line->us[ours][i];
-			like += line->us[ours][j] == line->us[ours][i];
+			less += line->us[who][j] < line->us[who][i];
+			like += line->us[who][j] == line->us[who][i];
 		}
 		if (less <= (count - 1) / 2 && (count - 1) / 2 < less + like)
-			return (double)line->us[ours][i];
+			return (double)line->us[who][i];
 	}
 	return 0;
 }
 
-/* 0: not known. */
-static double expected(struct ferry_choice *choice, const struct ferry_choice_line *line,
-                       const struct ferry_balancer_call *call, bool ours)
+/* ---- what is believed, for a class's size ---- */
+
+/* Of the size itself; a single call of Ferry's is left to who knows more. */
+static struct belief of_line(const struct ferry_choice_line *line, int who)
 {
-	if (believed(line, ours) >= (ours ? ENOUGH : NCCLS_FIRST))
-		return median(line, ours);
-	const struct ferry_pace *pace = &course_of(choice, call->collective, call->type)->fits[ours].pace;
-	return pace->rate > 0 ? ferry_pace_us(pace, (double)call->bytes) : 0;
+	if (line->seen[who] > 1)
+		return (struct belief){median(line, who), DOUBT_SEEN};
+	if (line->known[who] > 0)
+		return (struct belief){(double)line->known[who], DOUBT_KEPT};
+	if (line->seen[who] && who == NCCLS)
+		return (struct belief){median(line, who), DOUBT_ONCE};
+	return (struct belief){0, 0};
 }
 
-bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool *measure)
+/* Of the sizes around it, in place or not as said. NCCL's own calls say more than sizes far away. */
+static struct belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool in_place,
+                               int who)
+{
+	const struct ferry_choice_line *below = NULL, *above = NULL;
+	double bytes = class_bytes(line->size_class);
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		if (other->collective != line->collective || other->type != line->type ||
+		    other->in_place != in_place || !(of_line(other, who).us > 0))
+			continue;
+		if (other->size_class <= line->size_class && (!below || other->size_class > below->size_class))
+			below = other;
+		if (other->size_class >= line->size_class && (!above || other->size_class < above->size_class))
+			above = other;
+	}
+	if (!below && !above)
+		return (struct belief){0, 0};
+	if (below && above) {
+		double low = class_bytes(below->size_class), high = class_bytes(above->size_class);
+		double from = of_line(below, who).us, to = of_line(above, who).us;
+		return (struct belief){high > low ? from + (to - from) * (bytes - low) / (high - low) : from,
+		                       high > low ? DOUBT_BETWEEN : DOUBT_KEPT};
+	}
+	const struct ferry_choice_line *one = below ? below : above;
+	double octaves = abs((int)one->size_class - (int)line->size_class) / 2.0;
+	if (who == NCCLS && octaves > 1)
+		return (struct belief){0, 0};
+	return (struct belief){
+	        shift(of_line(one, who).us, start_of(choice, line, who), class_bytes(one->size_class), bytes),
+	        DOUBT_OCTAVE * octaves};
+}
+
+/* The bytes of a call for each that the busiest device moves. */
+static double bytes_per_moved(const struct ferry_choice *choice, enum ferry_collective collective)
+{
+	bool blocks = collective != FERRY_BROADCAST && collective != FERRY_SENDRECV;
+	return blocks && choice->nranks > 1 ? choice->nranks / (choice->nranks - 1.0) : 1;
+}
+
+/* The best rate that NCCL has reached in this collective. */
+static double best_rate(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	double best = 0;
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		double us = of_line(other, NCCLS).us;
+		if (other->collective == line->collective && other->type == line->type && us > 0)
+			best = fmax(best, class_bytes(other->size_class) / us);
+	}
+	return best;
+}
+
+/* Of Ferry, as far as the machine says. */
+static struct belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	enum ferry_collective collective = (enum ferry_collective)line->collective;
+	enum ferry_carrier carrier = ferry_choice_carrier(choice, collective);
+	double per_moved = bytes_per_moved(choice, collective), doubt = DOUBT_LIMITS;
+	struct ferry_pace pace = {start_of(choice, line, OURS), choice->paces[carrier].rate * per_moved};
+	if (!(pace.rate > 0)) {
+		doubt = DOUBT_GUESS;
+		pace.rate = BEYOND * best_rate(choice, line);
+		if (carrier == FERRY_CARRIER_HOST)
+			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
+	}
+	return pace.rate > 0 ? (struct belief){ferry_pace_us(&pace, class_bytes(line->size_class)), doubt}
+	                     : (struct belief){0, 0};
+}
+
+static struct belief less_doubted(struct belief one, struct belief other)
+{
+	return !(one.us > 0) || (other.us > 0 && other.doubt < one.doubt) ? other : one;
+}
+
+static struct belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
+{
+	struct belief best = of_line(line, who);
+	if (best.us > 0)
+		return best;
+	struct belief elsewhere = of_others(choice, line, !line->in_place, who);
+	elsewhere.doubt += DOUBT_OCTAVE;
+	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
+	if (who == OURS) {
+		struct belief machine = of_machine(choice, line);
+		machine.doubt = best.us > 0 ? fmax(machine.doubt, DOUBT_FAR) : machine.doubt;
+		best = less_doubted(best, machine);
+	}
+	if (line->seen[who] && (double)line->us[who][0] < best.us)
+		best = (struct belief){(double)line->us[who][0], DOUBT_ONCE};
+	return best;
+}
+
+/* ---- what is chosen ---- */
+
+struct outlook {
+	struct belief of[2];
+	bool settled; /* both are known */
+	bool clear;   /* Ferry is faster, doubts and all */
+	double cost;  /* of Ferry's having a call, doubts and all */
+};
+
+static struct outlook look(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	struct outlook outlook = {.of = {believe(choice, line, NCCLS), believe(choice, line, OURS)}};
+	const struct belief *nccl = &outlook.of[NCCLS], *ours = &outlook.of[OURS];
+	bool known = nccl->us > 0 && ours->us > 0;
+	outlook.settled = known && nccl->doubt <= DOUBT_KEPT && ours->doubt <= DOUBT_KEPT;
+	double worst = ours->us * (1 + ours->doubt) - nccl->us * (1 - nccl->doubt);
+	outlook.clear = known && worst < 0;
+	outlook.cost = fmax(worst, LEAST * nccl->us);
+	return outlook;
+}
+
+/* Both are known: whose it is, but for a try of the other now and then. */
+static bool choose(struct ferry_choice_line *line, const struct outlook *outlook, uint64_t n)
+{
+	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
+	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
+	double cost = DEARER * fmax(0, us[!line->ours] - us[line->ours]);
+	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
+	bool due = ferry_balancer_picks(n, every) || (!line->ours && line->seen[OURS] > 1 && line->seen[OURS] < ENOUGH);
+	return line->ours != (due && line->credit_us > cost && !line->pending);
+}
+
+bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	*measure = line;
 	if (!line)
 		return false;
-	double us[2] = {expected(choice, line, call, false), expected(choice, line, call, true)};
-	if (!(us[0] > 0))
+	if (ferry_balancer_picks(n, FORGET))
+		line->pending = 0;
+	struct outlook outlook = look(choice, line);
+	if (outlook.settled)
+		return choose(line, &outlook, n);
+	if (!(outlook.of[NCCLS].us > 0) || !(outlook.of[OURS].us > 0))
 		return false;
-	bool unseen = believed(line, true) < ENOUGH;
-	if (!(us[1] > 0) || (unseen && us[1] < HOPE * us[0]))
-		return line->tries < (us[1] > 0 ? LOOKS : TRIES) || (us[1] > 0 && us[1] < SURE * us[0]);
-	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
-	bool try_other = ferry_balancer_picks(n, us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR);
-	bool ours = line->ours != try_other;
-	*measure = try_other || line->seen[ours] < FERRY_CHOICE_SAMPLES || ferry_balancer_picks(n, LOOK_EVERY);
-	return ours;
+	if (outlook.clear)
+		return outlook.of[OURS].doubt < SURE ||
+		       line->pending + line->seen[OURS] < LOOKS;
+	return line->credit_us > outlook.cost && !line->pending;
 }
 
-void ferry_choice_tried(struct ferry_choice *choice, const struct ferry_balancer_call *call)
+bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	if (line && line->tries < TRIES)
-		line->tries++;
+	if (!line)
+		return false;
+	struct outlook outlook = look(choice, line);
+	double us[2] = {outlook.of[NCCLS].us, outlook.of[OURS].us};
+	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook.settled;
+	bool other = outlook.settled && ours != line->ours;
+	line->bytes = call->bytes;
+	line->credit_us += CREDIT * us[ours];
+	if (other)
+		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
+	else if (doubted && known && !outlook.clear)
+		line->credit_us -= outlook.cost;
+	line->pending += doubted || (ours && other);
+	/* a call of NCCL's costs a little to be measured */
+	uint32_t first = ours ? FERRY_CHOICE_SAMPLES : line->known[NCCLS] > 0 ? 0 : 2;
+	bool measure = doubted || other || line->asked[ours] < first || ferry_balancer_picks(n, LOOK_EVERY);
+	line->asked[ours] += measure;
+	return measure;
 }
 
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	if (!line || !(us > 0))
+	if (!line || !(us > 0) || !isfinite(us))
 		return;
-	if (!ours || line->seen[1]++) {
-		uint32_t at = ours ? line->seen[1] - 2 : line->seen[0]++;
-		line->us[ours][at % FERRY_CHOICE_SAMPLES] = (float)us;
-		/* single samples are not to be learned from: others may have shown their buffers in those */
-		if (believed(line, ours) >= (ours ? ENOUGH : NCCLS_FIRST))
-			ferry_rate_fit_add(&course_of(choice, call->collective, call->type)->fits[ours],
-			                   (double)call->bytes, median(line, ours));
-	}
+	uint32_t at = line->seen[ours]++;
+	at = ours && at ? at - 1 : at; /* Ferry's second sample comes in place of its first */
+	line->us[ours][at % FERRY_CHOICE_SAMPLES] =
+	        (float)shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
+	line->pending -= ours && line->pending;
 }
 
 /* ---- from job to job ---- */
 
-void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_course *learned, enum ferry_carrier ours)
+void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_line *learned)
 {
-	struct ferry_choice_course *course = course_of(choice, learned->collective, learned->type);
-	const struct ferry_pace *paces[2] = {&learned->paces[FERRY_CARRIER_NCCL][0], &learned->paces[ours][0]};
-	for (int i = 0; course && i < 2; i++)
-		if (paces[i]->rate > 0)
-			ferry_rate_fit_start(&course->fits[i], paces[i]);
+	struct ferry_choice_line like = {.collective = learned->collective,
+	                                 .type = learned->type,
+	                                 .size_class = learned->size_class,
+	                                 .in_place = learned->in_place,
+	                                 .bytes = learned->bytes};
+	struct ferry_choice_line *line = find(choice, &like);
+	if (!line)
+		return;
+	double bytes = class_bytes(line->size_class);
+	enum ferry_carrier ours = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	const struct ferry_pace *paces[2] = {&learned->paces[FERRY_CARRIER_NCCL], &learned->paces[ours]};
+	for (int who = NCCLS; who <= OURS; who++)
+		if (paces[who]->rate > 0)
+			line->known[who] = (float)ferry_pace_us(paces[who], bytes);
+	line->ours = line->known[OURS] > 0 && line->known[OURS] < line->known[NCCLS];
 }
 
-bool ferry_choice_tell(const struct ferry_choice *choice, const struct ferry_balancer_call *call,
-                       enum ferry_carrier ours, uint32_t *index, struct ferry_share_course *learned)
+bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
+                       struct ferry_share_line *told)
 {
-	for (uint32_t i = 0; i < FERRY_SHARE_COURSES; i++) {
-		const struct ferry_choice_course *course = &choice->courses[i];
-		if (!course->used || course->collective != call->collective || course->type != call->type)
-			continue;
-		*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
-		learned->paces[FERRY_CARRIER_NCCL][0] = course->fits[0].pace;
-		learned->paces[ours][0] = course->fits[1].pace;
-		*index = i;
-		return true;
+	struct ferry_choice_line *line = line_of(choice, call);
+	if (!line)
+		return false;
+	struct outlook outlook = look(choice, line);
+	enum ferry_carrier ours = ferry_choice_carrier(choice, call->collective);
+	struct ferry_shares shares = {.part = {0}};
+	double bytes = class_bytes(line->size_class);
+	bool taken = outlook.settled ? line->ours : outlook.clear;
+	shares.part[taken ? ours : FERRY_CARRIER_NCCL] = FERRY_SHARES_WHOLE;
+	*index = (uint32_t)(line - choice->lines);
+	*told = (struct ferry_share_line){.collective = line->collective,
+	                                  .type = line->type,
+	                                  .size_class = line->size_class,
+	                                  .whole = true,
+	                                  .in_place = line->in_place,
+	                                  .why = outlook.settled     ? FERRY_BALANCE_SETTLED
+	                                         : line->seen[OURS] ? FERRY_BALANCE_LEARNING
+	                                                            : FERRY_BALANCE_COLD,
+	                                  .samples = line->seen[NCCLS] + line->seen[OURS],
+	                                  .word = ferry_shares_pack(&shares),
+	                                  .interval = LOOK_EVERY,
+	                                  .bytes = line->bytes,
+	                                  .us = shift(outlook.of[taken].us, start_of(choice, line, taken), bytes,
+	                                              (double)line->bytes)};
+	for (int who = NCCLS; who <= OURS; who++) {
+		double us = of_line(line, who).us; /* nothing that is not known of this size */
+		if (us > 0)
+			told->paces[who == OURS ? ours : FERRY_CARRIER_NCCL].rate = bytes / us;
 	}
-	return false;
+	return true;
 }

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Who carries calls that one carrier has whole, NCCL or Ferry: for each size whoever was faster. Arithmetic alone, like
+ * Who carries calls that one carrier has whole, NCCL or Ferry: for each size whoever is faster. Arithmetic alone, like
  * the balancer; a rank's own.
  *
- * - A size that has not been seen is whose the lines through all sizes say (rate_fit), but for a look at Ferry if they
- *   are close. Where one of the two is not known NCCL has it, then Ferry for a few calls: not for more, however far a
- *   program runs ahead of what is measured.
- * - Ferry's first call of a size is not believed: some rank then shows its buffers to its router, and all wait.
- * - The slower one has a call now and then, ever more rarely the slower it was.
+ * - What a size itself has taken goes before what an earlier job has seen of it, then what the sizes around it take,
+ *   straight between two of them; a line through all sizes promises too much at their ends. Of Ferry one begins with
+ *   what ferry-perf limits has measured, or with a little more than the best that NCCL has reached: the same links
+ *   carry both. Each of these is doubted more than the one before it.
+ * - Ferry has a call at once where it is faster, doubts and all. What may be slower is tried for credit only: a
+ *   hundredth of the time that calls of that size have taken so far, and those count as soon as they are made. So what
+ *   trying costs is bounded however far a program runs ahead of its results, and of what is doubted no more than two
+ *   calls are under way.
+ * - Ferry's first call of a size is not believed if it disappoints: some rank may have been late with a plan.
+ * - The slower one has a call now and then, for credit, ever more rarely the slower it was.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
 #define FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
@@ -15,41 +20,52 @@
 #include "orchestrator/balance/balancer.h"
 
 #define FERRY_CHOICE_SAMPLES 5
-#define FERRY_CHOICE_LINES   96
 
 struct ferry_choice_line {
 	uint8_t collective, type, size_class;
 	bool in_place;
-	bool ours;        /* chosen */
-	uint8_t tries;    /* of Ferry, before it is known */
-	uint32_t seen[2]; /* samples: NCCL's, Ferry's */
-	float us[2][FERRY_CHOICE_SAMPLES];
-};
-
-struct ferry_choice_course {
-	bool used;
-	uint8_t collective, type;
-	struct ferry_rate_fit fits[2];
+	bool ours;         /* whose it is where both are known */
+	uint32_t asked[2]; /* calls that were to be measured: NCCL's, Ferry's */
+	uint32_t seen[2];  /* samples */
+	uint32_t pending;  /* calls that Ferry had while it was doubted and of which nothing is known yet */
+	uint64_t bytes;    /* of the last call */
+	double credit_us;  /* what trying the slower one may cost */
+	float known[2];    /* what an earlier job took for the class's size; 0: nothing */
+	float us[2][FERRY_CHOICE_SAMPLES]; /* the same of this one */
 };
 
 struct ferry_choice {
-	struct ferry_choice_course courses[FERRY_SHARE_COURSES];
-	struct ferry_choice_line lines[FERRY_CHOICE_LINES];
+	/* constant */
+	bool peers; /* what needs no sum is pushed from device to device */
+	uint32_t nranks;
+	/* of the bytes that the busiest device moves; rate 0: not measured */
+	struct ferry_pace paces[FERRY_NUM_CARRIERS];
+
+	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
 };
 
-/** Whether Ferry is to have call n, and whether it is to be measured. */
-bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool *measure);
+/** paces: as ferry-perf limits has measured them, of the bytes that the busiest device moves. */
+void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
+                       const struct ferry_pace paces[FERRY_NUM_CARRIERS]);
 
-/** A call that is measured is Ferry's, as the ranks have agreed: what this one proposed need not come to be. */
-void ferry_choice_tried(struct ferry_choice *choice, const struct ferry_balancer_call *call);
+/** By what Ferry carries these, or its part of them. */
+enum ferry_carrier ferry_choice_carrier(const struct ferry_choice *choice, enum ferry_collective collective);
+
+/** Whether to propose Ferry for call n. */
+bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n);
+
+/** The ranks have agreed on who has call n. True: it is to be measured. For every call; it counts from now on. */
+bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours);
 
 /** A call that NCCL or Ferry has had took so long. */
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us);
 
-/** What an earlier job has learned; and what this one has, of this collective and type. */
-void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_course *learned, enum ferry_carrier ours);
-bool ferry_choice_tell(const struct ferry_choice *choice, const struct ferry_balancer_call *call,
-                       enum ferry_carrier ours, uint32_t *index, struct ferry_share_course *learned);
+/** What an earlier job has learned of a size. */
+void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_line *learned);
+
+/** What this one has, of a call's size: for others, and to look at. False: there is no line; else *index is its own. */
+bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
+                       struct ferry_share_line *line);
 
 #endif

@@ -118,22 +118,21 @@ static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_
 }
 
 /* A line of JSON, as ferry-plot --shares draws it. */
-static void log_call(struct ferry_ledger *ledger, const struct ferry_ledger_pending *call,
-                     const double us[FERRY_NUM_CARRIERS], const struct ferry_balancer_line *line)
+void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                      const double us[FERRY_NUM_CARRIERS], const char *why)
 {
-	struct ferry_shares shares = ferry_shares_unpack(call->word);
+	struct ferry_shares shares = ferry_shares_unpack(word);
 	if (!ledger->log)
 		return;
-	fprintf(ledger->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, call->n,
-	        ferry_collective_name(call->call.collective), ferry_type_name(call->call.type), call->call.bytes);
+	fprintf(ledger->log, "{\"call\":%" PRIu64 ",\"collective\":\"%s\",\"type\":\"%s\",\"bytes\":%" PRIu64, n,
+	        ferry_collective_name(call->collective), ferry_type_name(call->type), call->bytes);
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
 		const char *name = ferry_carrier_name((enum ferry_carrier)c);
 		fprintf(ledger->log, ",\"%s\":%.4f", name, (double)shares.part[c] / FERRY_SHARES_WHOLE);
 		if (us[c] > 0)
 			fprintf(ledger->log, ",\"%s_us\":%.1f", name, us[c]);
 	}
-	fprintf(ledger->log, ",\"us\":%.1f,\"why\":\"%s\"}\n", fmax(us[0], fmax(us[1], us[2])),
-	        line ? ferry_balance_name((enum ferry_balance)line->why) : "");
+	fprintf(ledger->log, ",\"us\":%.1f,\"why\":\"%s\"}\n", fmax(us[0], fmax(us[1], us[2])), why);
 }
 
 /* The slowest rank's time of each part; false: not all have told. Whoever has not is not waited for if it is `late`. */
@@ -165,7 +164,8 @@ static void feed_pending(struct ferry_ledger *ledger)
 		const struct ferry_balancer_line *line = ferry_balancer_line(&ledger->balancer, &oldest->call);
 		if (line)
 			write_line(ledger, line);
-		log_call(ledger, oldest, us, line);
+		ferry_ledger_log(ledger, &oldest->call, oldest->n, oldest->word, us,
+		                 line ? ferry_balance_name((enum ferry_balance)line->why) : "");
 	}
 	ledger->npending -= fed;
 	memmove(ledger->pending, ledger->pending + fed, ledger->npending * sizeof *ledger->pending);

@@ -42,6 +42,10 @@ void ferry_ledger_close(struct ferry_ledger *ledger);
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
                               bool *measure);
 
+/** A line in the log, if there is one, of call n. why: it had these shares. */
+void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
+                      const double us[FERRY_NUM_CARRIERS], const char *why);
+
 /** Call n has ended, with these shares; us[c]: what carrier c's part took from the call's start, 0: not known. */
 void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
                        const double us[FERRY_NUM_CARRIERS]);

@@ -230,24 +230,24 @@ static bool same_job(const struct ferry_program *a, const struct ferry_program *
 	       a->root == b->root && !memcmp(a->rank_domain, b->rank_domain, a->nranks);
 }
 
-/* The parts are of one collective, and every element is in one of them. */
+/* The parts are of one collective, and every element that is not left out is in one of them. */
 static ferryResult_t check_parts(const struct ferry_program_part *parts, uint32_t nparts,
                                  const struct ferry_compile_options *options)
 {
 	const struct ferry_program *program = parts[0].program;
-	uint64_t left = options->count;
+	uint64_t moved = options->count - options->left_out.count, left = moved;
 	if (nparts > 1 && program->collective == FERRY_ALLTOALLV)
 		return ferry_fail(ferryInvalidArgument, "%s: an alltoallv in %u parts", program->name, nparts);
 	for (uint32_t p = 0; p < nparts && program->collective != FERRY_ALLTOALLV; p++) {
 		const struct ferry_program_part *part = &parts[p];
-		bool inside = part->count <= left && part->first <= options->count - part->count;
+		bool inside = part->count <= left && part->first <= moved - part->count;
 		for (uint32_t q = 0; q < p && inside; q++)
 			inside = !part->count || !parts[q].count || part->first >= parts[q].first + parts[q].count ||
 			         parts[q].first >= part->first + part->count;
 		if (!inside || !same_job(program, part->program))
 			return ferry_fail(ferryInvalidArgument,
 			                  "%s: part %u of a call of %llu elements has %llu from %llu: %s",
-			                  part->program->name, p, (unsigned long long)options->count,
+			                  part->program->name, p, (unsigned long long)moved,
 			                  (unsigned long long)part->count, (unsigned long long)part->first,
 			                  inside ? "it is of another collective or for other ranks"
 			                         : "they are not there, or another part has some");
@@ -255,7 +255,7 @@ static ferryResult_t check_parts(const struct ferry_program_part *parts, uint32_
 	}
 	if (left && program->collective != FERRY_ALLTOALLV)
 		return ferry_fail(ferryInvalidArgument, "%s: %llu of %llu elements are in no part", program->name,
-		                  (unsigned long long)left, (unsigned long long)options->count);
+		                  (unsigned long long)left, (unsigned long long)moved);
 	return ferrySuccess;
 }
 
@@ -287,10 +287,13 @@ static ferryResult_t compile(const struct ferry_program_part *given, uint32_t np
 		return ferry_fail(ferryInvalidArgument, "a call of %llu elements in no part",
 		                  (unsigned long long)options->count);
 	if (!ferry_type_size(options->type) || (unsigned)options->redop > ferryNumOps ||
-	    options->count > (1ull << 50) / FERRY_MAX_RANKS || options->slice % 64)
-		return ferry_fail(ferryInvalidArgument, "%s: compiling for type %d, op %d, count %llu, slice %u",
+	    options->count > (1ull << 50) / FERRY_MAX_RANKS || options->left_out.count > options->count ||
+	    options->slice % 64)
+		return ferry_fail(ferryInvalidArgument,
+		                  "%s: compiling for type %d, op %d, count %llu, %llu of them left out, slice %u",
 		                  given->program->name, (int)options->type, (int)options->redop,
-		                  (unsigned long long)options->count, options->slice);
+		                  (unsigned long long)options->count, (unsigned long long)options->left_out.count,
+		                  options->slice);
 	ferryResult_t result = check_parts(given, nparts, options);
 	if (result)
 		return result;
@@ -299,7 +302,8 @@ static ferryResult_t compile(const struct ferry_program_part *given, uint32_t np
 		return ferry_fail(ferrySystemError, "%s: no memory to compile", given->program->name);
 	uint32_t opened = 0;
 	for (uint32_t p = 0; p < nparts && !result; p++)
-		if (given[p].count || !options->count || nparts == 1) /* what moves nothing needs no windows */
+		/* what moves nothing needs no windows */
+		if (given[p].count || options->count == options->left_out.count || nparts == 1)
 			result = open_part(&compiler, &given[p], &parts[opened++]);
 	if (!result)
 		result = compile_parts(&compiler, parts, opened, plan);
@@ -328,7 +332,7 @@ ferryResult_t ferry_program_compile_traced(const struct ferry_program *program,
                                            const struct ferry_compile_options *options, struct ferry_plan **plan,
                                            struct ferry_instr_origin **origins)
 {
-	const struct ferry_program_part whole = {program, 0, options->count};
+	const struct ferry_program_part whole = {program, 0, options->count - options->left_out.count};
 	return compile(&whole, 1, options, plan, origins);
 }
 

@@ -37,12 +37,42 @@ uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk)
 	return length;
 }
 
-uint64_t ferry_part_chunk_offset(const struct ferry_part *part, uint32_t chunk)
+/* Whether blocks are one rank's each, so that all who have one know which it is. An alltoall's are two ranks'. */
+static bool has_owners(enum ferry_collective collective)
 {
-	uint64_t offset, length;
-	size_t element = ferry_type_size(part->compiler->options->type);
+	return collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER || collective == FERRY_GATHER ||
+	       collective == FERRY_SCATTER;
+}
+
+/* In a rank's buffer of so many chunks: where that is one block, it is the rank's own, or one that all ranks have. */
+static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk, uint32_t chunks)
+{
+	uint64_t offset, length, first = part->first;
+	const struct ferry_compile_options *options = part->compiler->options;
+	uint32_t nchunks = part->program->nchunks, block = chunk / nchunks;
 	if (part->program->collective == FERRY_ALLTOALLV)
 		return 0;
 	chunk_span(part, chunk, &offset, &length);
-	return (chunk / part->program->nchunks * part->compiler->options->count + part->first) * element + offset;
+	if (options->left_out.mirrored && has_owners(part->program->collective) &&
+	    (chunks > nchunks ? block : rank) % 2)
+		first = options->count - part->first - part->count;
+	return (block * options->count + first) * ferry_type_size(options->type) + offset;
+}
+
+uint64_t ferry_part_send_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk)
+{
+	const struct ferry_program *program = part->program;
+	uint32_t sends, receives;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &sends,
+	                        &receives);
+	return chunk_offset(part, rank, chunk, sends);
+}
+
+uint64_t ferry_part_receive_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk)
+{
+	const struct ferry_program *program = part->program;
+	uint32_t sends, receives;
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &sends,
+	                        &receives);
+	return chunk_offset(part, rank, chunk, receives);
 }

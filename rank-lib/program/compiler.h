@@ -53,8 +53,9 @@ static inline struct ferry_instr_origin *ferry_compiler_origin(const struct ferr
 	return (struct ferry_instr_origin *)compiler->origins.items + index;
 }
 
-/** Bytes of a chunk of the part, and where it lies in the user's buffer; 0 for alltoallv. */
+/** Bytes of a chunk of the part, and where it lies in a rank's send or receive buffer; 0 for alltoallv. */
 uint64_t ferry_part_chunk_length(const struct ferry_part *part, uint32_t chunk);
-uint64_t ferry_part_chunk_offset(const struct ferry_part *part, uint32_t chunk);
+uint64_t ferry_part_send_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk);
+uint64_t ferry_part_receive_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk);
 
 #endif

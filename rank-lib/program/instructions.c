@@ -116,7 +116,7 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 {
 	const struct ferry_statement *what = &part->program->statements[statement];
 	const uint8_t *rank_domain = part->program->rank_domain;
-	uint64_t lands_at = ferry_part_chunk_offset(part, what->peer_gpu);
+	uint64_t lands_at = ferry_part_receive_offset(part, what->peer, what->peer_gpu);
 	part->instr_of[statement] = part->compiler->instrs.count;
 	struct ferry_instr *put = new_instr(part, FERRY_PUT, what->rank, rank_domain[what->rank], what->gpu);
 	if (!put)
@@ -124,7 +124,8 @@ static void emit_put(struct ferry_part *part, uint32_t statement)
 	put->flags = what->forwards ? FERRY_INSTR_FORWARDS : 0;
 	put->line = line_of(what);
 	put->peer = (uint8_t)what->peer;
-	put->user_offset = ferry_part_chunk_offset(part, what->gpu);
+	put->user_offset = what->forwards ? ferry_part_receive_offset(part, what->rank, what->gpu)
+	                                  : ferry_part_send_offset(part, what->rank, what->gpu);
 	put->user_destination = lands_at;
 	put->window_domain = put->domain;
 	struct ferry_instr *land = new_instr(part, FERRY_LAND, what->peer, rank_domain[what->peer], what->peer_gpu);
@@ -161,7 +162,8 @@ static void emit(struct ferry_part *part, uint32_t statement)
 	instr->window_offset = part->window_offset[carried];
 	instr->first_source = part->compiler->sources.count;
 	if (lane) {
-		instr->user_offset = ferry_part_chunk_offset(part, what->gpu);
+		instr->user_offset = what->opcode == FERRY_D2H ? ferry_part_send_offset(part, what->rank, what->gpu)
+		                                               : ferry_part_receive_offset(part, what->rank, what->gpu);
 		instr->chunk = program->collective == FERRY_ALLTOALLV ? what->gpu : 0;
 	} else if (what->opcode == FERRY_H2H) {
 		add_source(part, instr, use->reads);
@@ -202,8 +204,8 @@ static ferryResult_t emit_copies(struct ferry_part *part)
 			                                      send_chunk);
 			if (!instr)
 				return ferrySuccess; /* `failed` says so */
-			instr->user_offset = ferry_part_chunk_offset(part, send_chunk);
-			instr->user_destination = ferry_part_chunk_offset(part, chunk);
+			instr->user_offset = ferry_part_send_offset(part, rank, send_chunk);
+			instr->user_destination = ferry_part_receive_offset(part, rank, chunk);
 			ferry_compiler_origin(part->compiler, part->compiler->instrs.count - 1)->send = send_chunk;
 			ferry_compiler_origin(part->compiler, part->compiler->instrs.count - 1)->receive = chunk;
 			instr->window_domain = program->rank_domain[rank];

@@ -121,9 +121,20 @@ double ferry_program_peer_time(const struct ferry_program *program, const struct
 ferryResult_t ferry_program_copy(enum ferry_collective collective, const struct ferry_topology *topology, uint32_t root,
                                  struct ferry_program **program);
 
+/**
+ * What a call leaves alone of every block of the user's buffers, for who else moves that: its last elements. Mirrored,
+ * of every second rank's block its first ones, so that what is left out of two blocks lies in one piece; where blocks
+ * are a rank's each (allgather, reducescatter, gather, scatter). Zeros: nothing.
+ */
+struct ferry_left_out {
+	uint64_t count;
+	bool mirrored;
+};
+
 /** What turns a program into a plan. */
 struct ferry_compile_options {
 	uint64_t count;        /* elements as the API call counts them; ignored for alltoallv */
+	struct ferry_left_out left_out;
 	ferryDataType_t type;
 	ferryRedOp_t redop;    /* ferryNumOps for premulsum */
 	uint64_t staging[FERRY_MAX_DOMAINS]; /* bytes per bank that the windows may take in each domain */
@@ -145,7 +156,10 @@ struct ferry_compile_options {
 ferryResult_t ferry_program_compile(const struct ferry_program *program, const struct ferry_compile_options *options,
                                     struct ferry_plan **plan);
 
-/** A part of a call: the program that moves elements [first, first + count) of every block of options->count. */
+/**
+ * A part of a call: the program that moves elements [first, first + count) of every block of options->count; mirrored,
+ * of every second block as many, as far from its end.
+ */
 struct ferry_program_part {
 	const struct ferry_program *program;
 	uint64_t first, count;
@@ -153,10 +167,10 @@ struct ferry_program_part {
 
 /**
  * Compiles parts to one plan: one slice size, windows one behind another, every chunk at its exact offset in the user's
- * buffers. The programs are of one collective, for the same ranks, domains and root; every element is in one part;
- * alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard too; with PUTs
- * alone slices are as long as it pays. One part of all elements gives the plan that ferry_program_compile gives.
- * Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
+ * buffers. The programs are of one collective, for the same ranks, domains and root; every element that is not left out
+ * is in one part; alltoallv has but one. Slice and windows are chosen for the part that has windows, workers and guard
+ * too; with PUTs alone slices are as long as it pays. One part of all elements gives the plan that
+ * ferry_program_compile gives. Errors: ferryInvalidArgument if the parts are not such; those of ferry_program_compile.
  */
 ferryResult_t ferry_program_compile_parts(const struct ferry_program_part *parts, uint32_t nparts,
                                           const struct ferry_compile_options *options, struct ferry_plan **plan);

@@ -14,7 +14,7 @@
 
 #define MIB       ((size_t)1 << 20)
 #define ALL       (100 * MIB) /* of a GPU; contexts and what Ferry has take a few */
-#define BUFFER    (LARGE * RANKS * sizeof(float))
+#define BUFFER    (LARGE * RANKS * sizeof(float) * 2)
 #define FAR_MORE  (60 * MIB)
 #define OUT       2             /* cudaErrorMemoryAllocation */
 

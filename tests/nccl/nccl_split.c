@@ -5,6 +5,8 @@
  */
 #include "tests/nccl/players.h"
 
+#include <unistd.h>
+
 /* ---- promises ---- */
 
 static void reduce(struct rank *rank)
@@ -170,22 +172,46 @@ static void shares_are_found(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+static pthread_barrier_t together;
+
+static struct ferry_partner *partner_of(struct player *player)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
+	struct ferry_partner *partner = atomic_load(&comm->partner);
+	ferry_nccl_comm_release(comm);
+	return partner;
+}
+
+static bool is_wanted(const struct ferry_share_table *table)
+{
+	uint64_t wanted = 0;
+	for (int rank = 0; rank < RANKS; rank++)
+		for (int word = 0; word < 4; word++)
+			wanted |= atomic_load(&table->ready[rank].wanted[word]);
+	return wanted;
+}
+
+static void gather_round(struct player *player, int round)
+{
+	enum { BLOCK = LARGE / RANKS };
+	fill(player, BLOCK, round);
+	NCCL(ncclAllGather(player->send, player->receive, BLOCK, ncclFloat32, player->rank.comm,
+	                   (cudaStream_t)player->stream));
+	settle(player);
+	for (int from = 0; from < RANKS; from++)
+		HOLDS(player->out[(size_t)(from + 1) * BLOCK - 1] == value_of(from, BLOCK - 1, round));
+}
+
 /* Tried a few times, and then had by Ferry, as what both take is known. */
 static void gathered(struct rank *rank)
 {
-	enum { BLOCK = LARGE / RANKS, ENOUGH = 20 };
+	enum { ENOUGH = 20 };
 	struct player *player = (struct player *)rank;
 	player_open(player);
 	uint64_t before = parts_of(player);
 	int round = 0;
-	for (; round < MOST && parts_of(player) - before < ENOUGH; round++) {
-		fill(player, BLOCK, round);
-		NCCL(ncclAllGather(player->send, player->receive, BLOCK, ncclFloat32, rank->comm,
-		                   (cudaStream_t)player->stream));
-		settle(player);
-		for (int from = 0; from < RANKS; from++)
-			HOLDS(player->out[(size_t)(from + 1) * BLOCK - 1] == value_of(from, BLOCK - 1, round));
-	}
+	for (; round < MOST && parts_of(player) - before < ENOUGH; round++)
+		gather_round(player, round);
 	HOLDS(round < MOST);
 	player_close(player);
 }
@@ -193,9 +219,129 @@ static void gathered(struct rank *rank)
 static void whole_calls_are_whose_are_faster(void **state)
 {
 	(void)state;
+	char path[] = "/tmp/ferry-whole-test-XXXXXX", text[400];
+	int file = mkstemp(path), nccls = 0, ferrys = 0;
+	assert_true(file >= 0);
+	close(file);
+	setenv("FERRY_SHARES_LOG", path, 1);
 	setenv("FAKE_NCCL_GBPS", "0.005", 1);
 	run(gathered);
 	unsetenv("FAKE_NCCL_GBPS");
+	unsetenv("FERRY_SHARES_LOG");
+	FILE *log = fopen(path, "r");
+	assert_non_null(log);
+	while (fgets(text, sizeof text, log)) {
+		nccls += strstr(text, "\"allgather\"") && strstr(text, "\"nccl\":1.0000,\"nccl_us\":");
+		ferrys += strstr(text, "\"allgather\"") && strstr(text, "\"peer\":1.0000,\"peer_us\":");
+	}
+	fclose(log);
+	unlink(path);
+	assert_in_range(nccls, 1, MOST);
+	assert_in_range(ferrys, 1, MOST);
+}
+
+/* As while a router maps for one of them: that rank would wait for itself here if Ferry had its call. */
+static void withheld(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	struct ferry_partner *partner = partner_of(player);
+	EQUAL(ferry_partner_is_ready(partner), true);
+	pthread_barrier_wait(&together);
+	if (rank->rank == 1)
+		EQUAL(ferry_comm_enter(partner->comm), ferrySuccess);
+	pthread_barrier_wait(&together);
+	for (int round = 0; round < 20; round++)
+		gather_round(player, round);
+	HOLDS(is_wanted(partner->meter.ledger.table));
+	pthread_barrier_wait(&together);
+	EQUAL(parts_of(player), 0);
+	pthread_barrier_wait(&together);
+	if (rank->rank == 1)
+		ferry_comm_exit(partner->comm);
+	int round = 0;
+	for (; round < MOST && parts_of(player) < 5; round++)
+		gather_round(player, round);
+	HOLDS(round < MOST);
+	player_close(player);
+}
+
+static void no_call_waits_for_buffers_that_are_being_shown(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FAKE_NCCL_GBPS", "0.02", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
+	run(withheld);
+	unsetenv("FERRY_SPLIT_WAIT");
+	unsetenv("FAKE_NCCL_GBPS");
+	pthread_barrier_destroy(&together);
+}
+
+/* What is being shown may be gone before it is, or have come again at its address. */
+static void replaced(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < 10; round++) {
+		gather_round(player, round);
+		if (round % 4)
+			continue;
+		for (int i = 0; i < 2; i++) {
+			EQUAL(cuMemFree(player->memory[i]), 0);
+			EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float)), 0);
+		}
+		player->in = fake_cuda_reach(player->memory[0]);
+		player->out = fake_cuda_reach(player->memory[1]);
+		player->send = pointer_of(player->memory[0]);
+		player->receive = pointer_of(player->memory[1]);
+	}
+	HOLDS(round < MOST);
+	player_close(player);
+}
+
+static void buffers_come_and_go_while_they_are_shown(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.02", 1);
+	run(replaced);
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
+/* Divided by what both take, too, where it is long. */
+static void scattered(struct rank *rank)
+{
+	enum { BLOCK = 2 * LARGE, ENOUGH = 12 };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < ENOUGH; round++) {
+		fill(player, RANKS * BLOCK, round);
+		NCCL(ncclReduceScatter(player->send, player->receive, BLOCK, ncclFloat32, ncclSum, rank->comm,
+		                       (cudaStream_t)player->stream));
+		settle(player);
+		for (size_t i = 0; i < BLOCK; i++) {
+			float sum = 0;
+			for (int from = 0; from < RANKS; from++)
+				sum += value_of(from, (size_t)rank->rank * BLOCK + i, round);
+			HOLDS(player->out[i] == sum);
+		}
+	}
+	HOLDS(round < MOST);
+	player_close(player);
+}
+
+static void long_calls_with_blocks_are_divided(void **state)
+{
+	(void)state;
+	unsigned long blocks = fake_nccl_count("Reduce");
+	setenv("FAKE_NCCL_GBPS", "0.1", 1);
+	run(scattered);
+	unsetenv("FAKE_NCCL_GBPS");
+	assert_true(fake_nccl_count("Reduce") - blocks >= RANKS * RANKS);
 }
 
 /* As `nccl-tests -g`: communicators of one process, all called by one thread in groups, each with its own stream. */
@@ -268,8 +414,6 @@ static void communicators_of_a_group_are_waited_for_too(void **state)
 	(void)state;
 	drive_several_gpus(true);
 }
-
-static pthread_barrier_t together;
 
 static void orphaned(struct rank *rank)
 {
@@ -372,6 +516,9 @@ int main(void)
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
+	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
+	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
+	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),

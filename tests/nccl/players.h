@@ -32,7 +32,7 @@ static inline void buffers_open(struct player *player)
 	EQUAL(cuCtxSetCurrent(context), 0);
 	EQUAL(cuStreamCreate(&player->stream, CU_STREAM_NON_BLOCKING), 0);
 	for (int i = 0; i < 2; i++)
-		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float)), 0);
+		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float) * 2), 0);
 	player->in = fake_cuda_reach(player->memory[0]);
 	player->out = fake_cuda_reach(player->memory[1]);
 	player->send = pointer_of(player->memory[0]);

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/showing.h"
+
+#include "ipc/error.h"
+#include "rank-lib/launch.h"
+
+#include <string.h>
+
+#define AGAIN_NS 5000000000ull /* what could not be shown is tried again after so long */
+
+void ferry_showing_init(struct ferry_showing *showing)
+{
+	memset(showing, 0, sizeof *showing);
+	pthread_mutex_init(&showing->lock, NULL);
+}
+
+void ferry_showing_free(struct ferry_showing *showing)
+{
+	pthread_mutex_destroy(&showing->lock);
+}
+
+void ferry_showing_ring(struct ferry_showing *showing)
+{
+	ferry_doorbell_ring(&showing->bell);
+}
+
+static bool same(const struct ferry_showing_asked *asked, const struct ferry_request *request)
+{
+	const struct ferry_request *other = &asked->request;
+	return other->collective == request->collective && other->send == request->send &&
+	       other->receive == request->receive && other->count == request->count && other->root == request->root;
+}
+
+/* Under the lock. */
+static const struct ferry_showing_refused *find_refused(const struct ferry_showing *showing,
+                                                        const struct ferry_request *request)
+{
+	for (int i = 0; i < FERRY_SHOWING_MOST; i++) {
+		const struct ferry_showing_refused *refused = &showing->refused[i];
+		if ((refused->send || refused->receive) && refused->send == request->send &&
+		    refused->receive == request->receive && refused->count == request->count &&
+		    ferry_now_ns() < refused->until_ns)
+			return refused;
+	}
+	return NULL;
+}
+
+/* Where there is no room it is asked for again with the next call. True: it goes by a window. */
+static bool ask(struct ferry_showing *showing, const struct ferry_request *request, bool landing)
+{
+	bool window = false, rings = false, known = false;
+	pthread_mutex_lock(&showing->lock);
+	const struct ferry_showing_refused *refused = find_refused(showing, request);
+	for (uint32_t i = 0; i < showing->nasked; i++)
+		known |= same(&showing->asked[i], request);
+	if (refused) {
+		window = refused->window;
+	} else if (!known && showing->nasked < FERRY_SHOWING_MOST) {
+		showing->asked[showing->nasked++] = (struct ferry_showing_asked){*request, landing};
+		rings = true;
+	}
+	pthread_mutex_unlock(&showing->lock);
+	if (rings)
+		ferry_showing_ring(showing);
+	return window;
+}
+
+bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_request *request, bool landing)
+{
+	return ferry_launch_has_shown(request, landing) || ask(showing, request, landing);
+}
+
+/* ---- the thread ---- */
+
+static void show(struct ferry_showing *showing, const struct ferry_showing_asked *asked)
+{
+	ferryResult_t result = ferry_launch_show(&asked->request, asked->landing);
+	pthread_mutex_lock(&showing->lock);
+	if (result)
+		showing->refused[showing->nrefused++ % FERRY_SHOWING_MOST] =
+		        (struct ferry_showing_refused){.send = asked->request.send,
+		                                       .receive = asked->request.receive,
+		                                       .count = asked->request.count,
+		                                       .until_ns = ferry_now_ns() + AGAIN_NS,
+		                                       .window = ferry_exports_refused(result)};
+	showing->nasked--;
+	memmove(&showing->asked[0], &showing->asked[1], showing->nasked * sizeof showing->asked[0]);
+	pthread_mutex_unlock(&showing->lock);
+	if (result)
+		ferry_forget_message();
+}
+
+void ferry_showing_run(struct ferry_showing *showing, const _Atomic bool *over)
+{
+	while (1) {
+		struct ferry_showing_asked asked;
+		uint32_t seen = ferry_doorbell_prepare(&showing->bell);
+		pthread_mutex_lock(&showing->lock);
+		bool some = showing->nasked;
+		if (some)
+			asked = showing->asked[0];
+		pthread_mutex_unlock(&showing->lock);
+		bool ends = atomic_load_explicit(over, memory_order_acquire);
+		if (some || ends)
+			ferry_doorbell_cancel(&showing->bell);
+		if (ends)
+			return;
+		if (some)
+			show(showing, &asked);
+		else
+			ferry_doorbell_wait(&showing->bell, seen, -1);
+	}
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/intakes.h"
+
+#include "ipc/error.h"
+#include "router/submitted.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WORDS_BYTES (FERRY_WORDS * sizeof(struct ferry_word))
+
+static struct ferry_intake *intake_of(struct ferry_member *member)
+{
+	return (struct ferry_intake *)((char *)member - offsetof(struct ferry_intake, member));
+}
+
+/* ---- the member ---- */
+
+static void member_fail(struct ferry_member *member, ferryResult_t code, const char *message)
+{
+	ferry_job_fail(intake_of(member)->job, code, message);
+}
+
+/* Also what another domain's router, or a rank, has found. */
+static bool member_failed(struct ferry_member *member)
+{
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
+		if (atomic_load_explicit(&member->shared->arenas[domain].header->failed, memory_order_acquire))
+			return true;
+	return atomic_load_explicit(&intake_of(member)->job->dead, memory_order_acquire);
+}
+
+/* The rank finds out itself. */
+static ferryResult_t member_error(struct ferry_member *member, const char **message)
+{
+	(void)member;
+	*message = "the job has failed";
+	return ferryRemoteError;
+}
+
+static void member_check(struct ferry_member *member)
+{
+	(void)member; /* the connection thread sees who dies */
+}
+
+/* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
+static uint32_t member_beside(struct ferry_member *member)
+{
+	const struct ferry_intake *mine = intake_of(member);
+	struct ferry_lanes *lanes = member->lanes;
+	uint32_t calls = 0;
+	pthread_mutex_lock(&lanes->lock);
+	for (struct ferry_member *other = lanes->members; other; other = other->next) {
+		const struct ferry_intake *theirs = intake_of(other);
+		if (theirs != mine && theirs->process == mine->process)
+			calls += atomic_load_explicit(&theirs->calls, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&lanes->lock);
+	return calls;
+}
+
+static void member_begun(struct ferry_member *member)
+{
+	(void)member;
+}
+
+static void member_ended(struct ferry_member *member, const struct ferry_call *call)
+{
+	if (call->captured)
+		return;
+	atomic_fetch_add_explicit(&intake_of(member)->ring->ended, 1, memory_order_release);
+	ferry_doorbell_ring(&ferry_member_line(member)->app);
+}
+
+static bool member_take(struct ferry_member *member)
+{
+	return ferry_submitted_take(intake_of(member));
+}
+
+static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
+                                 uint64_t bytes, struct ferry_landing *landing)
+{
+	const struct ferry_intake *intake = intake_of(member);
+	struct ferry_import *held;
+	struct ferry_imports *theirs = intake->job->imports[peer];
+	if (!theirs || !ferry_imports_are_open(theirs) || name->index == FERRY_LANDING_DIRECT)
+		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data no router moves",
+		                  member->rank, peer);
+	ferryResult_t result = ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports),
+	                                          &landing->address, &held);
+	if (!result)
+		landing->hold = held;
+	return result;
+}
+
+static void member_let_go(struct ferry_member *member, void *hold)
+{
+	(void)member;
+	ferry_imports_let_go(hold);
+}
+
+static const struct ferry_member_ops member_ops = {.fail = member_fail,
+                                                   .land = member_land,
+                                                   .let_go = member_let_go,
+                                                   .failed = member_failed,
+                                                   .error = member_error,
+                                                   .check = member_check,
+                                                   .beside = member_beside,
+                                                   .take = member_take,
+                                                   .begun = member_begun,
+                                                   .ended = member_ended};
+
+/* ---- open, close ---- */
+
+static ferryResult_t map_words(int descriptor, struct ferry_word **words, uint64_t *process)
+{
+	struct stat status;
+	int seals = fcntl(descriptor, F_GET_SEALS);
+	if (fstat(descriptor, &status) || (uint64_t)status.st_size != WORDS_BYTES || seals < 0 ||
+	    !(seals & F_SEAL_SHRINK))
+		return ferry_fail(
+		        ferryRefused,
+		        "the rank's words are %lld bytes of memory that %s shrink; %zu that cannot are wanted",
+		        (long long)status.st_size, seals >= 0 && (seals & F_SEAL_SHRINK) ? "cannot" : "can",
+		        WORDS_BYTES);
+	void *memory = mmap(NULL, WORDS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+	if (memory == MAP_FAILED)
+		return ferry_fail(ferrySystemError, "mmap of a rank's words: %s", strerror(errno));
+	*words = memory;
+	*process = (uint64_t)status.st_ino; /* all of them are in one file system */
+	return ferrySuccess;
+}
+
+static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct ferry_lanes *lanes)
+{
+	struct ferry_intake *intake = aligned_alloc(_Alignof(struct ferry_intake), sizeof *intake);
+	if (!intake)
+		return ferry_fail(ferrySystemError, "no memory for a rank");
+	memset(intake, 0, sizeof *intake);
+	ferryResult_t result = map_words(job->words_descriptor[rank], &intake->words, &intake->process);
+	if (result) {
+		free(intake);
+		return result;
+	}
+	intake->job = job;
+	intake->imports = job->imports[rank];
+	intake->ring = ferry_rank_ring(&job->shared, rank);
+	intake->member.ops = &member_ops;
+	intake->member.shared = &job->shared;
+	intake->member.rank = rank;
+	intake->member.stall_ns = lanes->stall_ns;
+	intake->member.awaits_quiet = true;
+	pthread_mutex_init(&intake->over_lock, NULL);
+	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	ferry_lanes_join(lanes, &intake->member);
+	job->intakes[rank] = intake;
+	return ferrySuccess;
+}
+
+/* By one GPU for all: registration is portable. */
+static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gpu)
+{
+	struct ferry_copier *copier = ferry_gpu_copier(gpu);
+	if (job->registrar)
+		return ferrySuccess;
+	job->registrar = gpu;
+	ferry_gpu_hold(gpu);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		uint64_t bytes;
+		void *windows = ferry_arena_windows(&job->shared.arenas[domain], &bytes);
+		ferryResult_t result = copier->ops->register_memory(copier, windows, bytes);
+		if (result)
+			return result;
+		job->registered[domain] = true;
+	}
+	return ferrySuccess;
+}
+
+/* Of a rank of another domain the UUID alone is known. */
+static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to)
+{
+	const struct ferry_gpu *gpu = ferry_imports_gpu(to);
+	return to->guest ? ferry_gpu_reaches_uuid(from, to->uuid) : gpu && ferry_gpu_reaches(from, gpu);
+}
+
+/*
+ * Whose memory the ranks reach that this router moves: within the GPU, or as the GPUs' driver says. The ranks choose
+ * their programs by it, and where they export what others put into.
+ */
+static void find_reach(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	for (uint32_t from = 0; from < job->shared.nranks; from++) {
+		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
+		uint64_t reached = 0;
+		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
+			struct ferry_imports *theirs = job->imports[to];
+			if (!theirs || !reaches(mine, theirs))
+				continue;
+			reached |= 1ull << to;
+			ferry_imports_other(theirs, mine);
+		}
+		atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed); /* `ready` follows */
+	}
+}
+
+ferryResult_t ferry_intakes_open(struct ferry_job *job)
+{
+	find_reach(job);
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
+		struct ferry_lanes *lanes;
+		if (!gpu)
+			continue;
+		ferryResult_t result = register_arenas(job, gpu);
+		if (!result)
+			result = ferry_gpu_lanes_use(job->gpu_lanes, gpu, &lanes);
+		if (!result && (result = intake_open(job, rank, lanes)))
+			ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
+		if (result)
+			return ferry_fail_context(result, "moving the data of rank %u", rank);
+	}
+	return ferrySuccess;
+}
+
+static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
+{
+	struct ferry_lanes *lanes = intake->member.lanes;
+	ferry_lanes_leave(&intake->member);
+	ferry_imports_shut(intake->imports);
+	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
+	                         memory_order_release);
+	ferry_doorbell_ring(&ferry_rank_line(&job->shared, intake->member.rank)->app);
+	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
+	munmap(intake->words, WORDS_BYTES);
+	free(intake->messages);
+	pthread_mutex_destroy(&intake->over_lock);
+	free(intake);
+}
+
+/* By the reaper. */
+static void end_intake(struct ferry_ending *ending)
+{
+	struct ferry_intake *intake =
+	        (struct ferry_intake *)((char *)ending - offsetof(struct ferry_intake, ending));
+	struct ferry_job *job = intake->job;
+	uint32_t rank = intake->member.rank;
+	int client = intake->client;
+	bool answer = intake->answer, in_order = intake->in_order;
+	intake_close(job, intake);
+	if (in_order)
+		ferry_job_say_left(job, rank);
+	if (answer && ferry_attach_reply(client, ferrySuccess, "", -1))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+	close(client);
+}
+
+/* Before the job is ready, the attendant may be at making it, and nobody has submitted anything. */
+bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank)
+{
+	return atomic_load_explicit(&job->ready, memory_order_acquire) && job->intakes[rank];
+}
+
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order)
+{
+	if (!ferry_intake_is_open(job, rank))
+		return NULL;
+	struct ferry_intake *intake = job->intakes[rank];
+	job->intakes[rank] = NULL;
+	intake->client = client;
+	intake->answer = answer;
+	intake->in_order = in_order;
+	intake->ending = (struct ferry_ending){.end = end_intake};
+	return &intake->ending;
+}
+
+void ferry_intakes_close(struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->intakes[rank]) {
+			intake_close(job, job->intakes[rank]);
+			job->intakes[rank] = NULL;
+		}
+	if (!job->registrar)
+		return;
+	struct ferry_copier *copier = ferry_gpu_copier(job->registrar);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		const struct ferry_arena *arena = &job->shared.arenas[domain];
+		uint64_t bytes;
+		if (job->registered[domain])
+			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
+	}
+	ferry_gpu_drop(job->registrar);
+}

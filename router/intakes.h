@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The ranks of a job whose data this router moves: members on the lanes of their GPUs from when the job is ready until
+ * the rank leaves, or the job is over.
+ */
+#ifndef FERRY_ROUTER_INTAKES_H
+#define FERRY_ROUTER_INTAKES_H
+
+#include "router/gpu_lanes.h"
+#include "router/job.h"
+
+/**
+ * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the
+ * lanes of their GPUs that the mapper has found. The attendant's thread. Errors: ferryRefused for words that are not
+ * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.
+ */
+ferryResult_t ferry_intakes_open(struct ferry_job *job);
+
+/** Whether this router moves the data of the rank, which has not left, nor gone. Connection thread. */
+bool ferry_intake_is_open(const struct ferry_job *job, uint32_t rank);
+
+/**
+ * The rank leaves, or has gone: what the reaper is to end. When it does, nothing of the rank's submissions is taken any
+ * more, and no copy for it is under way; its arena says so (let_go), and that the rank has left if that is `in_order`;
+ * only then `client` is closed, and answered before if `answer`. Connection thread, at any time. NULL, and nothing
+ * happens: for a rank whose data others move, for one that has left, and before the job is ready.
+ */
+struct ferry_ending *ferry_intake_leave(struct ferry_job *job, uint32_t rank, int client, bool answer, bool in_order);
+
+/** The job is over: returns when no copy of it is under way. The reaper's thread. */
+void ferry_intakes_close(struct ferry_job *job);
+
+#endif

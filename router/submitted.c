@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/submitted.h"
+
+#include "ipc/collective.h"
+#include "ipc/error.h"
+#include "router/lanes.h"
+#include "router/pair.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_MESSAGES 65536u /* in one group */
+#define MOST_CALLS 32768u    /* of a rank under way; captured ones too */
+#define RECORDS_AT_ONCE 64u
+
+static ferryResult_t no_memory(void)
+{
+	return ferry_fail(ferrySystemError, "no memory for a call");
+}
+
+/* ---- collectives ---- */
+
+static ferryResult_t take_buffer(struct ferry_mapped_call *mapped, const struct ferry_buffer_name *name, uint64_t bytes,
+                                 char **address)
+{
+	*address = NULL;
+	if (!bytes)
+		return ferrySuccess;
+	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, address,
+	                                          &mapped->imports[mapped->nimports]);
+	mapped->nimports += !result;
+	return result;
+}
+
+struct parts {
+	uint64_t send_lengths[FERRY_MAX_RANKS], send_offsets[FERRY_MAX_RANKS], receive_lengths[FERRY_MAX_RANKS],
+	        receive_offsets[FERRY_MAX_RANKS];
+};
+
+/* Copies the parts of an alltoallv, and finds how far they reach. */
+static ferryResult_t read_parts(const struct ferry_submission *head, const void *behind, uint32_t rank,
+                                struct parts *parts, uint64_t reach[2])
+{
+	const struct ferry_submitted_part *from = behind;
+	reach[FERRY_UP] = reach[FERRY_DOWN] = 0;
+	for (uint32_t peer = 0; peer < head->nparts; peer++) {
+		uint64_t send_end, receive_end;
+		if (__builtin_add_overflow(from[peer].send_length, from[peer].send_offset, &send_end) ||
+		    __builtin_add_overflow(from[peer].receive_length, from[peer].receive_offset, &receive_end) ||
+		    send_end >> 56 || receive_end >> 56)
+			return ferry_fail(ferryInvalidUsage,
+			                  "an alltoallv's part for rank %u: %llu bytes from %llu, %llu bytes to %llu",
+			                  peer, (unsigned long long)from[peer].send_length,
+			                  (unsigned long long)from[peer].send_offset,
+			                  (unsigned long long)from[peer].receive_length,
+			                  (unsigned long long)from[peer].receive_offset);
+		parts->send_lengths[peer] = from[peer].send_length;
+		parts->send_offsets[peer] = from[peer].send_offset;
+		parts->receive_lengths[peer] = from[peer].receive_length;
+		parts->receive_offsets[peer] = from[peer].receive_offset;
+		if (from[peer].send_length && send_end > reach[FERRY_UP])
+			reach[FERRY_UP] = send_end;
+		if (from[peer].receive_length && receive_end > reach[FERRY_DOWN])
+			reach[FERRY_DOWN] = receive_end;
+	}
+	/* A COPY moves what is sent to where it is received. */
+	if (rank >= head->nparts || parts->send_lengths[rank] != parts->receive_lengths[rank])
+		return ferry_fail(ferryInvalidUsage,
+		                  "an alltoallv of rank %u among %u: it sends itself what it does not receive", rank,
+		                  head->nparts);
+	return ferrySuccess;
+}
+
+/* Everything is taken that can fail, before the lanes see the call. */
+static ferryResult_t fill_collective(struct ferry_mapped_call *mapped, const struct ferry_submission *head,
+                                     const void *behind)
+{
+	struct ferry_call *call = &mapped->call;
+	struct ferry_steps *steps = call->steps;
+	struct ferry_call_buffers buffers = {.stream_copies = true};
+	struct parts parts;
+	uint64_t reach[2] = {steps->reach[FERRY_UP], steps->reach[FERRY_DOWN]};
+	if (steps->plan->flags & FERRY_PLAN_VARIABLE) {
+		if (head->nparts != steps->plan->nranks)
+			return ferry_fail(ferryInvalidUsage, "an alltoallv among %u ranks with %u parts",
+			                  steps->plan->nranks, head->nparts);
+		ferryResult_t result = read_parts(head, behind, mapped->intake->member.rank, &parts, reach);
+		if (result)
+			return result;
+		buffers.send_lengths = parts.send_lengths;
+		buffers.send_offsets = parts.send_offsets;
+		buffers.receive_lengths = parts.receive_lengths;
+		buffers.receive_offsets = parts.receive_offsets;
+	}
+	ferryResult_t result = take_buffer(mapped, &head->send, reach[FERRY_UP], &buffers.send);
+	if (!result)
+		result = take_buffer(mapped, &head->receive, reach[FERRY_DOWN], &buffers.receive);
+	if (result)
+		return result;
+	call->landing = head->receive;
+	ferry_call_fill(call, &buffers);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_collective(const struct ferry_intake *intake, const struct ferry_submission *head,
+                                      const struct ferry_plan *plan)
+{
+	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	if (!head->seq == !head->name || (captured && !head->name) || head->after >= (head->seq ? head->seq : 1))
+		return ferry_fail(ferryInvalidUsage, "call %llu, name %llu, after %llu%s",
+		                  (unsigned long long)head->seq, (unsigned long long)head->name,
+		                  (unsigned long long)head->after, captured ? ", captured" : "");
+	if ((head->shape & 0xff) != plan->collective || (head->shape >> 8 & 0xff) != plan->type ||
+	    head->root != plan->root || head->count != plan->count)
+		return ferry_fail(ferryInvalidUsage, "rank %u submits %s of %llu with the plan of %s of %llu",
+		                  intake->member.rank,
+		                  ferry_collective_name(head->shape & 0xff) ? ferry_collective_name(head->shape & 0xff)
+		                                                            : "no collective",
+		                  (unsigned long long)head->count, ferry_collective_name(plan->collective),
+		                  (unsigned long long)plan->count);
+	return ferrySuccess;
+}
+
+static void place(struct ferry_intake *intake, const struct ferry_submission *head, struct ferry_call *call)
+{
+	struct ferry_order *order = &intake->member.order;
+	if (head->fixed != atomic_load_explicit(&order->fixed, memory_order_relaxed)) {
+		order->fixed_alone = head->flags & FERRY_SUBMIT_FIXED_ALONE;
+		atomic_store_explicit(&order->fixed, head->fixed, memory_order_release);
+	}
+	call->name = head->name;
+	call->after = head->after;
+	if (!head->seq)
+		return;
+	ferry_call_arm(call, head->seq % FERRY_BANKS);
+	atomic_store_explicit(&call->seq, head->seq, memory_order_relaxed);
+	atomic_store_explicit(&call->steps->last_seq, head->seq, memory_order_relaxed);
+}
+
+static ferryResult_t take_collective(struct ferry_intake *intake, const struct ferry_submission *head,
+                                     const void *behind)
+{
+	struct ferry_steps *steps;
+	struct ferry_job_plan *plan = ferry_job_hold_plan(intake->job, head->plan_hash, intake->member.rank, &steps);
+	if (!plan)
+		return ferry_fail(ferryInvalidUsage, "rank %u submits a call with plan %016llx, which it has not given",
+		                  intake->member.rank, (unsigned long long)head->plan_hash);
+	ferryResult_t result = check_collective(intake, head, steps->plan);
+	uint32_t banks = head->seq ? 1u << head->seq % FERRY_BANKS : (1u << FERRY_BANKS) - 1;
+	struct ferry_mapped_call *mapped = result ? NULL
+	                                          : ferry_mapped_call_new(intake, head, 2, steps->nsteps[FERRY_UP],
+	                                                                  steps->nsteps[FERRY_DOWN], banks);
+	if (!mapped) {
+		ferry_job_release_plan(plan);
+		return result ? result : no_memory();
+	}
+	struct ferry_call *call = &mapped->call;
+	mapped->plan = plan;
+	call->steps = steps;
+	call->count = head->count;
+	call->root = head->root;
+	call->shape = head->shape;
+	call->scalar = head->scalar;
+	if (head->flags & FERRY_SUBMIT_SCALAR)
+		call->device_scalar = (const void *)&mapped->word->scalar;
+	if ((result = fill_collective(mapped, head, behind))) {
+		ferry_mapped_call_free(mapped);
+		return result;
+	}
+	place(intake, head, call);
+	atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, call);
+	return ferrySuccess;
+}
+
+/* ---- sends and receives ---- */
+
+static ferryResult_t fill_message(struct ferry_intake *intake, struct ferry_mapped_call *mapped,
+                                  const struct ferry_submitted_message *message)
+{
+	const struct ferry_job_arenas *shared = intake->member.shared;
+	struct ferry_half *half = &mapped->call.halves[message->direction];
+	struct ferry_transfer *transfer = &half->prepared[0][half->ntransfers];
+	uint32_t source = message->direction == FERRY_UP ? intake->member.rank : message->peer;
+	ferryResult_t result = take_buffer(mapped, &message->buffer, message->bytes, &transfer->user);
+	if (result)
+		return result;
+	transfer->peer = message->peer;
+	transfer->length = message->bytes;
+	transfer->type = message->type;
+	ferry_pair_cut(transfer, message->puts, shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+	transfer->landing = message->buffer;
+	transfer->message = message->message;
+	half->ntransfers++;
+	half->all++;
+	return ferrySuccess;
+}
+
+static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	uint32_t n = intake->nmessages;
+	struct ferry_mapped_call *mapped = ferry_mapped_call_new(intake, head, n, n, n, 1);
+	if (!mapped)
+		return no_memory();
+	for (uint32_t i = 0; i < n; i++) {
+		ferryResult_t result = fill_message(intake, mapped, &intake->messages[i]);
+		if (result) {
+			ferry_mapped_call_free(mapped);
+			return result;
+		}
+	}
+	ferry_call_arm(&mapped->call, 0);
+	mapped->call.name = head->name;
+	atomic_store_explicit(&mapped->call.lanes, 1 + ferry_call_descends(&mapped->call), memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, &mapped->call);
+	return ferrySuccess;
+}
+
+static ferryResult_t check_message(const struct ferry_intake *intake, const struct ferry_submitted_message *message)
+{
+	if (message->peer < intake->member.shared->nranks && message->direction <= FERRY_DOWN &&
+	    message->puts <= 1 && !(message->bytes >> 56) && ferry_type_size(message->type))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidUsage, "a message of %llu bytes of type %u, direction %u, with rank %u of %u",
+	                  (unsigned long long)message->bytes, message->type, message->direction, message->peer,
+	                  intake->member.shared->nranks);
+}
+
+static ferryResult_t take_messages(struct ferry_intake *intake, const struct ferry_submission *head, const void *behind)
+{
+	const struct ferry_submitted_message *messages = behind;
+	bool captured = head->flags & FERRY_SUBMIT_CAPTURED;
+	if (!head->nparts || intake->nmessages + head->nparts > MOST_MESSAGES || (captured && !head->name))
+		return ferry_fail(ferryInvalidUsage, "a group of %u messages, %u at most%s",
+		                  intake->nmessages + head->nparts, MOST_MESSAGES, captured ? ", captured" : "");
+	for (uint32_t i = 0; i < head->nparts; i++) {
+		ferryResult_t result = check_message(intake, &messages[i]);
+		if (result)
+			return result;
+	}
+	void *grown = realloc(intake->messages, (intake->nmessages + head->nparts) * sizeof *messages);
+	if (!grown)
+		return no_memory();
+	intake->messages = grown;
+	memcpy(intake->messages + intake->nmessages, messages, head->nparts * sizeof *messages);
+	intake->nmessages += head->nparts;
+	if (head->flags & FERRY_SUBMIT_MORE)
+		return ferrySuccess;
+	ferryResult_t result = make_messages(intake, head);
+	intake->nmessages = 0;
+	return result;
+}
+
+/* ---- the ring ---- */
+
+static ferryResult_t take_record(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	bool messages = head->kind == FERRY_SUBMIT_MESSAGES;
+	size_t part = messages ? sizeof(struct ferry_submitted_message) : sizeof(struct ferry_submitted_part);
+	if (head->word >= FERRY_WORDS || head->number != intake->number + 1 || head->kind < FERRY_SUBMIT_COLLECTIVE ||
+	    head->kind > FERRY_SUBMIT_MESSAGES || head->nparts > (head->bytes - sizeof *head) / part ||
+	    (!messages && (intake->nmessages || head->nparts > FERRY_MAX_RANKS)))
+		return ferry_fail(ferryInvalidUsage,
+		                  "submission %llu after %llu: kind %u, word %u, %u parts in %u bytes",
+		                  (unsigned long long)head->number, (unsigned long long)intake->number, head->kind,
+		                  head->word, head->nparts, head->bytes);
+	intake->number = head->number;
+	return messages ? take_messages(intake, head, head + 1) : take_collective(intake, head, head + 1);
+}
+
+/* A rank that submits more than can be under way waits for room in its ring; one lane serves other jobs, too. */
+static bool has_room(const struct ferry_intake *intake)
+{
+	return atomic_load_explicit(&intake->calls, memory_order_relaxed) < MOST_CALLS;
+}
+
+/* Once: the rest of what it submits is taken in vain. */
+static void refuse(struct ferry_intake *intake)
+{
+	if (!intake->refused)
+		ferry_job_fail(intake->job, ferryInvalidUsage, ferry_last_message());
+	intake->refused = true;
+}
+
+/* The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. */
+static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	if (head->word >= FERRY_WORDS || (head->flags & FERRY_SUBMIT_MORE))
+		return;
+	struct ferry_mapped_call *mapped = ferry_mapped_call_new(intake, head, 0, 0, 0, 1);
+	if (!mapped)
+		return;
+	ferry_call_arm(&mapped->call, 0);
+	mapped->call.name = mapped->call.captured;
+	atomic_store_explicit(&mapped->call.lanes, 1, memory_order_relaxed);
+	ferry_lanes_submit(&intake->member, &mapped->call);
+}
+
+/* What the calls name is held from here on: the mapper need not look after these submissions any more. */
+bool ferry_submitted_take(struct ferry_intake *intake)
+{
+	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
+	bool found = false, any = true;
+	ferryResult_t result = ferrySuccess;
+	if (intake->broken || !ferry_ring_any(intake->ring) || !has_room(intake))
+		return false;
+	for (uint32_t i = 0; i < RECORDS_AT_ONCE && !result && any && has_room(intake); i++) {
+		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
+		found |= any;
+		if (!result && any && take_record(intake, (const struct ferry_submission *)record)) {
+			refuse(intake);
+			take_in_vain(intake, (const struct ferry_submission *)record);
+		}
+	}
+	ferry_imports_ended(intake->imports, intake->number);
+	if (found)
+		ferry_intake_listed(intake, intake->number);
+	ferry_doorbell_ring(&ferry_member_line(&intake->member)->app); /* it may wait for room in the ring */
+	if (result) {
+		intake->broken = true; /* where its next record would be, nobody knows */
+		refuse(intake);
+	}
+	return found;
+}
