@@ -43,7 +43,8 @@ static const char *in_place_send(const struct ferry_request *request, const stru
 	}
 }
 
-static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank)
+/* any_place: by copy engines alone, which take bytes wherever they are. */
+static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank, bool any_place)
 {
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
@@ -62,7 +63,8 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
 		                  (unsigned long long)(sends && !request->send ? sends : receives),
 		                  sends && !request->send ? "sent" : "received");
-	if ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element))
+	if (!any_place &&
+	    ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element)))
 		return ferry_fail(ferryInvalidArgument,
 		                  "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes", name,
 		                  request->send, request->receive, element);
@@ -184,7 +186,7 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
 	if (!result && request->collective == FERRY_ALLTOALLV)
 		result = check_variable(request, rank);
 	if (!result)
-		result = check_buffers(request, rank);
+		result = check_buffers(request, rank, exports);
 	return result ? result : check_memory(request, rank, device, exports);
 }
 

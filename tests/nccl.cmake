@@ -82,7 +82,7 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  foreach(suite split blocks)
+  foreach(suite split blocks failures)
     ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
       LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
@@ -124,4 +124,18 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
   set_tests_properties(nccl_preload PROPERTIES TIMEOUT 120 LABELS api)
   add_dependencies(nccl_preload ferryrun ferry-router ferry-nccl nccl_frees_linked nccl_frees_opened
     nccl_frees_opener)
+endif()
+
+# Random programs with kills, under the preload.
+if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c)
+  target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads
+    ${CMAKE_DL_LIBS})
+  foreach(how "" --one)
+    add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 60 --bytes 65536 --idle-kills ${how})
+    set_tests_properties(nccl_trials${how} PROPERTIES TIMEOUT 300 LABELS api ENVIRONMENT
+      "LD_PRELOAD=$<TARGET_FILE:ferry-nccl>;FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_SPLIT_WAIT=5;\
+FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DOMAINS=1;FERRY_LOG=error")
+  endforeach()
+  add_dependencies(nccl_trials_fake ferry-router ferry-nccl)
 endif()
