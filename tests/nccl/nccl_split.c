@@ -5,6 +5,8 @@
  */
 #include "tests/nccl/players.h"
 
+#include <unistd.h>
+
 /* ---- promises ---- */
 
 static void reduce(struct rank *rank)
