@@ -20,7 +20,10 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
 	bool rank = message->kind == FERRY_ATTACH_RANK, mapped = rank && message->flags & FERRY_ATTACH_MAPPED;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
-	if (message->flags & ~(rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS : 0) ||
+	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
+	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
+	                                                        : 0;
+	if (message->flags & ~flags ||
 	    (mapped && message->flags & FERRY_ATTACH_LANDS))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
 		                  message->flags);

@@ -18,7 +18,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 4u
+#define FERRY_ATTACH_ABI 5u
 #define FERRY_KEY_BYTES 16
 #define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
@@ -50,6 +50,7 @@ enum ferry_status_of {
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
 /* RANK, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
 #define FERRY_ATTACH_LANDS 4u
+#define FERRY_ATTACH_UNMAPPED 8u /* FORGET: answer when it is unmapped, or has not been for 100 ms */
 
 struct ferry_attach_message {
 	uint32_t magic, abi;
@@ -57,7 +58,7 @@ struct ferry_attach_message {
 	uint32_t rank, nranks;
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
-	uint32_t flags;    /* RANK: FERRY_ATTACH_MAPPED, FERRY_ATTACH_WISHED, FERRY_ATTACH_LANDS */
+	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What makes, changes and ends communicators and reductions. NCCL does it; Ferry notes what comes of it. A handle is
- * there when the call returns, though the communicator may not be ready, but for ncclCommSplit's and ncclCommShrink's
- * (births.h).
+ * What makes, changes and ends communicators and reductions, and ends memory of NCCL's. NCCL does it; Ferry notes what
+ * comes of it. A handle is there when the call returns, though the communicator may not be ready, but for
+ * ncclCommSplit's and ncclCommShrink's (births.h).
  */
 #include "orchestrator/births.h"
 #include "orchestrator/communicators.h"
@@ -11,6 +11,7 @@
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
 #include "orchestrator/watch.h"
+#include "rank-lib/freed.h"
 
 #include <sys/random.h>
 
@@ -209,4 +210,11 @@ ncclResult_t ferry_nccl_RedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 		ferry_nccl_redop_remove(known, op);
 	ferry_nccl_comm_release(known);
 	return result;
+}
+
+/* What calls under way have of it comes back by idleness: NCCL does not wait for those. */
+ncclResult_t ferry_nccl_MemFree(void *memory)
+{
+	ferry_freed_before(memory, 1);
+	return ferry_nccl_real_MemFree(memory);
 }

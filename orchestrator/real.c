@@ -123,7 +123,7 @@ static ferryResult_t look_for(struct ferry_nccl *nccl, const void *caller)
 		                  *ferry_last_message() ? ferry_last_message() : chosen,
 		                  *ferry_last_message() ? "" : ": no NCCL");
 	}
-	if (read_functions(nccl, RTLD_NEXT) || ferry_nccl_search_loaded(take_loaded, nccl) ||
+	if (read_functions(nccl, RTLD_NEXT) || ferry_nccl_search_loaded("libnccl", take_loaded, nccl) ||
 	    ferry_nccl_search_files(caller, take_file, nccl))
 		return ferrySuccess;
 	return ferry_fail(ferrySystemError, "no libnccl.so.2 is loaded, on the program's search path, in the loader's "
@@ -180,6 +180,32 @@ const struct ferry_nccl *ferry_nccl_find(const void *caller)
 	ferry_log(FERRY_LOG_INFO, "NCCL %d.%d.%d: %s%s", nccl->version / 10000, nccl->version / 100 % 100,
 	          nccl->version % 100, nccl->path, nccl->on ? "" : " (FERRY_NCCL=off: all calls are passed on)");
 	return nccl;
+}
+
+struct wanted {
+	const char *name;
+	void *function;
+};
+
+static bool take_function(const char *path, void *context)
+{
+	struct wanted *wanted = context;
+	void *handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+	if (handle && (wanted->function = dlsym(handle, wanted->name)))
+		return true; /* which stays open */
+	if (handle)
+		dlclose(handle);
+	return false;
+}
+
+void *ferry_nccl_find_behind(const char *library, const char *name)
+{
+	struct wanted wanted = {name, dlsym(RTLD_NEXT, name)};
+	if (!wanted.function || is_ferry(wanted.function, RTLD_NEXT)) {
+		wanted.function = NULL;
+		ferry_nccl_search_loaded(library, take_function, &wanted);
+	}
+	return wanted.function;
 }
 
 ncclResult_t ferry_nccl_too_old(const char *name, int since, atomic_flag *told)

@@ -53,6 +53,13 @@ static inline bool ferry_nccl_calls_itself(const struct ferry_nccl *nccl, const 
 }
 
 /**
+ * Another library's function that this one stands before: the next object's behind this one, else that of what the
+ * process has loaded as LIBRARY.so...: Python loads such libraries where only their owners see them. NULL: there is
+ * none.
+ */
+void *ferry_nccl_find_behind(const char *library, const char *name);
+
+/**
  * Says that the NCCL found is too old for a function: as the thread's message, which ncclGetLastError gives, and in the
  * log, once for each `told`. Returns ncclInvalidUsage.
  */

@@ -49,24 +49,25 @@ static void forget_paths(struct paths *all)
 }
 
 /* libnccl.so.2, libnccl.so.2.28.9, and libnccl-1a2b3c4d.so.2, as tools name it that put libraries into wheels. */
-static bool names_nccl(const char *path)
+static bool names(const char *path, const char *library)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	if (strncmp(name, "libnccl", 7))
+	size_t length = strlen(library);
+	if (strncmp(name, library, length))
 		return false;
-	name += 7;
+	name += length;
 	if (*name == '-')
 		name += 1 + strspn(name + 1, "0123456789abcdef");
 	return !strncmp(name, ".so", 3);
 }
 
-bool ferry_nccl_search_loaded(ferry_nccl_try attempt, void *context)
+bool ferry_nccl_search_loaded(const char *library, ferry_nccl_try attempt, void *context)
 {
 	struct paths all = {0};
 	bool found = false;
 	dl_iterate_phdr(keep_path, &all);
 	for (size_t i = 0; i < all.count && !found; i++)
-		found = names_nccl(all.paths[i]) && attempt(all.paths[i], context);
+		found = names(all.paths[i], library) && attempt(all.paths[i], context);
 	forget_paths(&all);
 	return found;
 }

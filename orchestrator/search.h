@@ -10,8 +10,8 @@
 /** Tries a path; true ends the search. */
 typedef bool (*ferry_nccl_try)(const char *path, void *context);
 
-/** Objects of this process that are called libnccl.so..., by their paths. */
-bool ferry_nccl_search_loaded(ferry_nccl_try attempt, void *context);
+/** Objects of this process that are called LIBRARY.so..., as `libnccl`, by their paths. */
+bool ferry_nccl_search_loaded(const char *library, ferry_nccl_try attempt, void *context);
 
 /**
  * Files, in the order in which the loader would have come to them for the object that holds `caller`: its search path

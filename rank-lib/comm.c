@@ -10,9 +10,14 @@
 
 /* ---- life ---- */
 
+struct ferryComm *ferry_comm_of(struct ferry_holders *holders)
+{
+	return (struct ferryComm *)((char *)holders - offsetof(struct ferryComm, holders));
+}
+
 static void comm_free(struct ferry_holders *holders)
 {
-	struct ferryComm *comm = (struct ferryComm *)((char *)holders - offsetof(struct ferryComm, holders));
+	struct ferryComm *comm = ferry_comm_of(holders);
 	ferry_plans_free(&comm->plans);
 	ferry_user_programs_free(&comm->programs);
 	ferry_registrations_free(&comm->registrations);
@@ -48,7 +53,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
 	comm->mapped.words = comm->mapped.captures.words = comm->direct.words = &comm->words;
-	comm->direct.holders = &comm->holders;
+	comm->mapped.holders = comm->direct.holders = &comm->holders;
 	*made = comm;
 	return ferrySuccess;
 }

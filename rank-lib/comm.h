@@ -59,6 +59,9 @@ void ferry_comm_let_go(struct ferryComm *comm);
 ferryResult_t ferry_comm_enter(struct ferryComm *comm);
 void ferry_comm_exit(struct ferryComm *comm);
 
+/** Whose holders these are. */
+struct ferryComm *ferry_comm_of(struct ferry_holders *holders);
+
 /** The same for who need not: false also where somebody else is inside. */
 bool ferry_comm_try_enter(struct ferryComm *comm);
 

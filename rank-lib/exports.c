@@ -4,6 +4,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
+#include "rank-lib/ranges.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ struct told {
 struct ferry_exports {
 	struct ferry_device *device;
 	const _Atomic uint32_t *failed;
+	struct ferry_holders *holders;
 	struct told routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of landings alone */
 	uint32_t nrouters;
 	uint64_t turns, calls;
@@ -44,7 +46,8 @@ struct ferry_exports {
 };
 
 ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
-                                 struct ferry_export_cell *cells, struct ferry_exports **opened)
+                                 struct ferry_export_cell *cells, struct ferry_holders *holders,
+                                 struct ferry_exports **opened)
 {
 	if (!device->ops->pieces)
 		return ferry_fail(ferryInvalidUsage, "%s devices export nothing", device->ops->kind);
@@ -53,6 +56,7 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 		return ferry_fail(ferrySystemError, "no memory for exports");
 	exports->device = device;
 	exports->failed = failed;
+	exports->holders = holders;
 	ferry_exports_add_host(exports, connection, cells);
 	*opened = exports;
 	return ferrySuccess;
@@ -63,12 +67,22 @@ void ferry_exports_add_host(struct ferry_exports *exports, const int *connection
 	exports->routers[exports->nrouters++] = (struct told){connection, cells};
 }
 
+static void clear(struct ferry_exports *exports, struct entry *entry)
+{
+	if (entry->end)
+		ferry_ranges_remove(entry->start, entry->end, exports->holders);
+	free(entry->pieces);
+	entry->pieces = NULL;
+	entry->start = entry->end = 0;
+	entry->npieces = 0;
+}
+
 void ferry_exports_close(struct ferry_exports *exports)
 {
 	if (!exports)
 		return;
 	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++)
-		free(exports->entries[index].pieces);
+		clear(exports, &exports->entries[index]);
 	free(exports);
 }
 
@@ -109,14 +123,6 @@ static void say_used(struct ferry_exports *exports, uint32_t index)
 		atomic_store_explicit(&exports->routers[i].cells[index].used, used, memory_order_release);
 }
 
-static void clear(struct entry *entry)
-{
-	free(entry->pieces);
-	entry->pieces = NULL;
-	entry->start = entry->end = 0;
-	entry->npieces = 0;
-}
-
 /*
  * The index of what holds the range and is still there. What is not any more is freed on the way: its index takes
  * another generation with the next export, and until then the router forgets it for being idle. `used` tells of the
@@ -135,7 +141,7 @@ static uint32_t find_known(struct ferry_exports *exports, uint64_t start, uint64
 			return *hint = index;
 		entry->pins = 0;
 		say_used(exports, index);
-		clear(entry);
+		clear(exports, entry);
 	}
 	return NONE;
 }
@@ -218,19 +224,20 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 	if (!pieces)
 		return ferry_fail(ferrySystemError, "no memory for an export of %u pieces", found->count);
 	struct entry *entry = &exports->entries[place];
-	clear(entry);
+	clear(exports, entry);
 	memcpy(pieces, found->all, found->count * sizeof *pieces);
 	entry->pieces = pieces;
 	entry->npieces = found->count;
 	entry->kind = found->kind;
 	entry->start = pieces[0].start;
 	entry->end = pieces[found->count - 1].start + pieces[found->count - 1].bytes;
+	ferry_ranges_add(entry->start, entry->end, exports->holders);
 	entry->generation++;
 	entry->seen = exports->calls;
 	entry->pins = 0;
 	entry->landing = landing;
 	if ((result = send_export(exports, place, 0))) {
-		clear(entry);
+		clear(exports, entry);
 		return result;
 	}
 	*hint_of(exports, (uint64_t)(uintptr_t)buffer) = *index = place;
@@ -321,14 +328,13 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
 		say_used(exports, name->index);
 }
 
-ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name)
+/* Its index is free. flags: of FORGET. Nobody waits for a router of a rank that has failed. */
+static ferryResult_t forget(struct ferry_exports *exports, uint32_t index, uint32_t flags)
 {
-	struct entry *entry = entry_of(exports, name);
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_FORGET, .index = name->index};
-	if (!entry || entry->pins)
-		return ferrySuccess;
+	struct entry *entry = &exports->entries[index];
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_FORGET, .flags = flags, .index = index};
 	uint32_t nrouters = routers_of(exports, entry);
-	clear(entry);
+	clear(exports, entry);
 	ferryResult_t result = ferrySuccess;
 	for (uint32_t router = 0; router < nrouters && !result; router++)
 		result = ask(exports, router, &message, NULL, NULL);
@@ -336,4 +342,43 @@ ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct f
 		return result;
 	ferry_forget_message(); /* the router lets go of it with the rank */
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name)
+{
+	const struct entry *entry = entry_of(exports, name);
+	return entry && !entry->pins ? forget(exports, name->index, 0) : ferrySuccess;
+}
+
+/* False: the routers have forgotten it by themselves. */
+static bool is_mapped(const struct ferry_exports *exports, uint32_t index)
+{
+	const struct entry *entry = &exports->entries[index];
+	for (uint32_t router = 0; router < routers_of(exports, entry); router++)
+		if (atomic_load_explicit(&exports->routers[router].cells[index].mapped, memory_order_acquire) ==
+		    entry->generation)
+			return true;
+	return false;
+}
+
+bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, uint64_t end, uint64_t over, bool gone)
+{
+	bool left = false;
+	ferry_exports_begin(exports);
+	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
+		struct entry *entry = &exports->entries[index];
+		if (entry->start >= end || start >= entry->end || (gone && is_there(exports, entry)))
+			continue;
+		if (!gone && (entry->pins || entry->last > over)) {
+			left = true;
+			continue;
+		}
+		entry->pins = 0;
+		say_used(exports, index);
+		if (!is_mapped(exports, index))
+			clear(exports, entry);
+		else if (forget(exports, index, FERRY_ATTACH_UNMAPPED))
+			ferry_forget_message();
+	}
+	return left;
 }

@@ -10,16 +10,19 @@
 #define FERRY_RANK_LIB_EXPORTS_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/holders.h"
 
 struct ferry_exports;
 
 /**
  * For a rank that its router has taken as mapped. connection: the router's socket, where it is found each time (a child
  * that the rank forks has none); failed: the rank's, nobody waits for the router once it is not 0; cells: the rank's,
- * in that router's arena. ferryInvalidUsage: this kind of device exports nothing.
+ * in that router's arena; holders: of the communicator (ranges.h). ferryInvalidUsage: this kind of device exports
+ * nothing.
  */
 ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
-                                 struct ferry_export_cell *cells, struct ferry_exports **exports);
+                                 struct ferry_export_cell *cells, struct ferry_holders *holders,
+                                 struct ferry_exports **exports);
 
 /** From now on what others put into is exported to this router of another domain, too. Arguments as above. */
 void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells);
@@ -64,5 +67,13 @@ void ferry_exports_unpin(struct ferry_exports *exports, const struct ferry_buffe
  * router's; none where the rank has failed, with which the router lets go of it.
  */
 ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct ferry_buffer_name *name);
+
+/**
+ * Has the routers unmap what has bytes in this range of addresses, and waits until they have: memory that is about to
+ * be freed, as far as it is not pinned and submissions up to `over` name it alone. gone: memory that has been freed;
+ * what is there still stays, and pins hold nothing that is not. True: some is left that is pinned, or that later
+ * submissions name. Where a router does not answer it is left to idleness.
+ */
+bool ferry_exports_forget_range(struct ferry_exports *exports, uint64_t start, uint64_t end, uint64_t over, bool gone);
 
 #endif

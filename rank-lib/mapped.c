@@ -176,7 +176,8 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
 	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed,
-	                                          cells_of(rank, rank->domain), &mapped->exports);
+	                                          cells_of(rank, rank->domain), mapped->holders,
+	                                          &mapped->exports);
 	if (!result)
 		result = attempt(mapped);
 	if (result) {

@@ -32,6 +32,7 @@ struct ferry_mapped {
 	struct ferry_word_table *words;
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
+	struct ferry_holders *holders;
 	uint64_t stall_ns; /* a router that takes no submission for so long is told of; 0: never */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];

@@ -412,6 +412,16 @@ void ferry_imports_forget(struct ferry_imports *imports, uint32_t index)
 	unmap_list(imports, gone);
 }
 
+bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index)
+{
+	bool kept = false;
+	pthread_mutex_lock(&imports->lock);
+	for (const struct ferry_import *import = imports->retired; import && !kept; import = import->next)
+		kept = import->index == index;
+	pthread_mutex_unlock(&imports->lock);
+	return kept;
+}
+
 /* Under the lock: nothing of it has been used since an idle time ago. */
 static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, uint64_t now)
 {

@@ -153,6 +153,9 @@ ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferr
 /** Forgets what the index names, as soon as nobody uses it. Mapper's thread. Nothing happens where it names nothing. */
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
 
+/** Whether something that the index has named is to be forgotten and used still. Mapper's thread. */
+bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index);
+
 /**
  * Unmaps what is not used any more, idle ones too. Mapper's thread. Nanoseconds until it should be called again, -1:
  * not before something is mapped.

@@ -72,9 +72,9 @@ void ferry_intake_listed(struct ferry_intake *intake, uint64_t number)
 
 void ferry_mapped_call_free(struct ferry_mapped_call *mapped)
 {
-	unlist_call(mapped);
 	for (uint32_t i = 0; i < mapped->nimports; i++)
 		ferry_imports_release(mapped->imports[i]);
+	unlist_call(mapped); /* whose submission is over, of that nothing is held */
 	if (mapped->plan)
 		ferry_job_release_plan(mapped->plan);
 	ferry_call_unprepare(&mapped->call);

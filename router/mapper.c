@@ -16,7 +16,11 @@
 #define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
 #define CLEAR_NS 5000000  /* for so long it is waited for lanes that are about to say that a call has ended */
 
-enum request_kind { NOTHING, JOIN, EXPORT, FORGET };
+#define LET_GO_NS  100000000 /* for so long it is waited for who holds what is to be forgotten; */
+#define LET_GO_LOOK_NS 100000 /* and so often it is looked meanwhile */
+
+/* FORGOTTEN: but for the answer, which waits until it is unmapped. */
+enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 
 /* A rank, and what it asks for: under the mapper's lock, but that the mapper alone may touch a request that it works
  * on. */
@@ -25,6 +29,8 @@ struct ferry_mapped_rank {
 	enum request_kind kind;
 	int client; /* where the answer goes: a copy */
 	uint32_t index;
+	bool unmapped;  /* FORGET: the answer says that it is */
+	uint64_t until; /* FORGOTTEN: then it is given all the same */
 	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES]; /* exported.npieces many */
 	pthread_mutex_t welcoming;          /* held while the job welcomes it, and by who takes the job away */
@@ -91,9 +97,13 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	bool joins = rank->kind == JOIN;
 	int client = rank->client;
 	ferryResult_t result = do_request(mapper, rank);
+	bool waits = rank->kind == FORGET && rank->unmapped && ferry_imports_keep(rank->imports, rank->index);
 	pthread_mutex_lock(&mapper->lock);
-	rank->kind = NOTHING;
+	rank->until = ferry_now_ns() + LET_GO_NS;
+	rank->kind = waits ? FORGOTTEN : NOTHING;
 	pthread_mutex_unlock(&mapper->lock);
+	if (waits)
+		return;
 	if (joins)
 		welcome(rank, client, result);
 	else
@@ -105,7 +115,7 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 static struct ferry_mapped_rank *next_request(struct ferry_mapper *mapper)
 {
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next)
-		if (rank->kind != NOTHING)
+		if (rank->kind != NOTHING && rank->kind != FORGOTTEN)
 			return rank;
 	return NULL;
 }
@@ -115,16 +125,34 @@ static int64_t sooner(int64_t a, int64_t b)
 	return a < 0 ? b : b < 0 || a < b ? a : b;
 }
 
+/* FORGOTTEN: when to look again at what the rank waits for; -1: it has its answer. */
+static int64_t answer_forgotten(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, bool left)
+{
+	if (!left && ferry_imports_keep(rank->imports, rank->index) && ferry_now_ns() < rank->until)
+		return LET_GO_LOOK_NS;
+	int client = rank->client;
+	pthread_mutex_lock(&mapper->lock);
+	rank->kind = NOTHING;
+	pthread_mutex_unlock(&mapper->lock);
+	ferry_attach_reply(client, ferrySuccess, "", -1);
+	close(client);
+	return -1;
+}
+
 /* Under the lock, which it lets go of: the ranks stay in the list meanwhile, as the mapper alone takes them out. */
 static int64_t look_after_ranks(struct ferry_mapper *mapper)
 {
 	int64_t next = -1;
 	for (struct ferry_mapped_rank **link = &mapper->ranks; *link;) {
 		struct ferry_mapped_rank *rank = *link;
-		bool left = rank->left;
+		bool left = rank->left, waits = rank->kind == FORGOTTEN;
 		pthread_mutex_unlock(&mapper->lock);
+		int64_t due = left ? LEFT_NS : ferry_imports_sweep(rank->imports);
+		if (waits)
+			due = sooner(due, answer_forgotten(mapper, rank, left));
 		bool gone = left && ferry_imports_free(rank->imports);
-		int64_t due = gone ? -1 : left ? LEFT_NS : ferry_imports_sweep(rank->imports);
+		if (gone)
+			due = -1;
 		pthread_mutex_lock(&mapper->lock);
 		next = sooner(next, due);
 		if (!gone) {
@@ -336,7 +364,7 @@ ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_impo
 }
 
 ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
-                                  int client)
+                                  bool unmapped, int client)
 {
 	struct ferry_mapped_rank *rank = NULL;
 	int copy;
@@ -346,6 +374,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 	pthread_mutex_lock(&mapper->lock);
 	if (!(result = find_free(mapper, imports, &rank))) {
 		rank->index = index;
+		rank->unmapped = unmapped;
 		rank->client = copy;
 		rank->kind = FORGET;
 		pthread_cond_signal(&mapper->asked);

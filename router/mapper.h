@@ -44,13 +44,14 @@ ferryResult_t ferry_mapper_join_guest(struct ferry_mapper *mapper, struct ferry_
 
 /**
  * EXPORT, of what ferry_exported_read has read, with its descriptors, which are the mapper's from then on (and -1
- * here), and FORGET. Answered on a copy of `client`. Connection thread. Errors, to be answered by the caller:
- * ferryInvalidUsage while the rank's request before this one is not answered, or if it is not mapped; ferrySystemError.
+ * here), and FORGET, which with `unmapped` is answered when that is so, or 100 ms later. Answered on a copy of
+ * `client`. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage while the rank's request before
+ * this one is not answered, or if it is not mapped; ferrySystemError.
  */
 ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_imports *imports,
                                   const struct ferry_exported *exported, int *descriptors, int client);
 ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
-                                  int client);
+                                  bool unmapped, int client);
 
 /**
  * The job ends: it and its arena are not touched from here on, its tables are the mapper's, which unmaps and frees them

@@ -78,7 +78,7 @@ static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client 
 	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "FORGET before ATTACH");
 	return ferry_mapper_forget(&jobs->mapper, client->job->imports[client->rank], client->message.index,
-	                           client->descriptor);
+	                           client->message.flags & FERRY_ATTACH_UNMAPPED, client->descriptor);
 }
 
 static ferryResult_t make_ready(struct ferry_client *client)

@@ -482,6 +482,25 @@ static void it_is_never_slower_than_nccl_alone(void **state)
 	assert_true(run_long("a slow host", &machine, 64 * MIB, TWO, 5).alone > 0.98);
 }
 
+/* What is left of blocks NCCL moves one by one: three alternatives, of which the best one is had. */
+static void nccl_with_gaps_has_a_pace_of_its_own(void **state)
+{
+	(void)state;
+	static const double gaps[] = {1.02, 1.15, 1.33, 2};
+	for (size_t i = 0; i < sizeof gaps / sizeof *gaps; i++) {
+		struct carriers machine = nvlink;
+		machine.noise = 0.02;
+		machine.gaps = gaps[i];
+		struct reached reached = run_long("nvlink, NCCL with gaps", &machine, 256 * MIB, TWO, 5);
+		assert_true(reached.oracle > 0.97 && reached.alone > 0.98);
+		machine = pcie;
+		machine.noise = 0.02;
+		machine.gaps = gaps[i];
+		reached = run_long("pcie, NCCL with gaps", &machine, 64 * MIB, TWO, 10);
+		assert_true(reached.oracle > 0.97 && reached.alone > 0.98);
+	}
+}
+
 static void what_fell_to_zero_is_tried_again(void **state)
 {
 	(void)state;
@@ -591,6 +610,7 @@ int main(void)
 	        cmocka_unit_test(bursts_are_left_and_met_again_at_once),
 	        cmocka_unit_test(noise_outliers_and_drift_cost_little),
 	        cmocka_unit_test(it_is_never_slower_than_nccl_alone),
+	        cmocka_unit_test(nccl_with_gaps_has_a_pace_of_its_own),
 	        cmocka_unit_test(what_fell_to_zero_is_tried_again),
 	        cmocka_unit_test(measuring_costs_a_thousandth_when_settled),
 	        cmocka_unit_test(pinned_shares_stay_and_small_calls_are_nccls),

@@ -21,6 +21,8 @@ double carriers_us(const struct carriers *carriers, double bytes, const struct f
 		pace.rate /= burst && carriers->burst[c] > 0 ? carriers->burst[c] : 1;
 		pace.rate /= c == FERRY_CARRIER_HOST ? 1 + carriers->drift * carriers->now_us / 1e6 : 1;
 		us[c] = alone[c] = ferry_pace_us(&pace, bytes * shares->part[c] / FERRY_SHARES_WHOLE);
+		if (c == FERRY_CARRIER_NCCL && carriers->gaps > 0 && shares->part[c] < FERRY_SHARES_WHOLE)
+			us[c] = alone[c] *= carriers->gaps;
 	}
 	for (int round = 0; round < 8; round++)
 		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {

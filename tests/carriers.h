@@ -17,6 +17,7 @@ struct carriers {
 	double burst_s;                    /* bursts: so long on, so long off; 0: none */
 	double burst[FERRY_NUM_CARRIERS];  /* how many times slower each is then */
 	double drift;                      /* the host gets so much slower in a second */
+	double gaps;                       /* NCCL takes so many times as long for a part of blocks; 0: as long */
 	double together[FERRY_NUM_CARRIERS][FERRY_NUM_CARRIERS]; /* [c][d]: c's time grows by so much while d works */
 	double now_us;
 	unsigned seed;

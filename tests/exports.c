@@ -92,6 +92,7 @@ static CUcontext context;
 static int connection = -1;
 static struct ferry_arena arena;
 static struct ferry_exports *exports;
+static struct ferry_holders holders = {.count = 1};
 
 static void attach(const struct router_process *to)
 {
@@ -113,7 +114,7 @@ static void attach(const struct router_process *to)
 	if (!(reply.flags & FERRY_ATTACH_MAPPED))
 		fail_msg("not mapped: %s", reply.message);
 	assert_int_equal(ferry_arena_map(descriptor, &arena), ferrySuccess);
-	assert_int_equal(ferry_exports_open(device, &connection, &failed, arena.export_cells, &exports),
+	assert_int_equal(ferry_exports_open(device, &connection, &failed, arena.export_cells, &holders, &exports),
 	                 ferrySuccess);
 }
 

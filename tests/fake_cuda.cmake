@@ -8,6 +8,13 @@ if(CUDA_INCLUDE_DIR)
   target_link_libraries(cuda-fake PRIVATE ferry_flags Threads::Threads)
   set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
 
+  add_library(cudart-fake SHARED fake_cuda/runtime.c)
+  target_link_libraries(cudart-fake PRIVATE ferry_flags cuda-fake Threads::Threads ${CMAKE_DL_LIBS})
+  set_target_properties(cudart-fake PROPERTIES C_VISIBILITY_PRESET default OUTPUT_NAME cudart SOVERSION 13
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_cuda)
+  target_link_options(cudart-fake PRIVATE
+    -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/fake_cuda/runtime.map)
+
   add_library(fake_cuda_other STATIC fake_cuda/other.c)
   target_link_libraries(fake_cuda_other PRIVATE ferry_flags PUBLIC cuda-fake PkgConfig::CMOCKA)
   foreach(suite promises promises_contexts promises_virtual promises_shared)
@@ -89,7 +96,8 @@ if(CUDA_INCLUDE_DIR)
 
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-  ferry_test(exports SOURCES ../rank-lib/exports.c ${device}/open.c ${device}/host.c ${device}/host_stream.c
+  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c
+    ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
   target_compile_definitions(exports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")

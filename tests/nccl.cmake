@@ -86,4 +86,31 @@ if(CUDA_INCLUDE_DIR)
   # And where GPUs do not reach each other, so that Ferry's part goes through the host.
   add_test(NAME nccl_blocks_by_host COMMAND nccl_blocks)
   set_tests_properties(nccl_blocks_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
+
+  # And memory that programs free by a double of CUDA's runtime.
+  ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
+endif()
+
+# Under the preload, linked and opened.
+if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+  set(linked fake_nccl_now cudart-fake cuda-fake)
+  add_executable(nccl_frees_linked nccl/frees.c)
+  add_library(nccl_frees_opened SHARED nccl/frees.c)
+  foreach(program nccl_frees_linked nccl_frees_opened)
+    target_link_libraries(${program} PRIVATE ferry_flags -Wl,--no-as-needed ${linked} ${CMAKE_DL_LIBS})
+  endforeach()
+  target_compile_definitions(nccl_frees_opened PRIVATE FREES_IS_OPENED)
+  set_target_properties(nccl_frees_opened PROPERTIES C_VISIBILITY_PRESET default)
+  add_executable(nccl_frees_opener nccl/frees_opener.c)
+  target_link_libraries(nccl_frees_opener PRIVATE ferry_flags ${CMAKE_DL_LIBS})
+  add_executable(nccl_preload nccl/nccl_preload.c)
+  target_link_libraries(nccl_preload PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME nccl_preload COMMAND nccl_preload ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:ferry-nccl>
+    $<TARGET_FILE:cuda-fake> $<TARGET_FILE:nccl_frees_linked> $<TARGET_FILE:nccl_frees_opener>
+    $<TARGET_FILE:nccl_frees_opened>)
+  set_tests_properties(nccl_preload PROPERTIES TIMEOUT 120 LABELS api)
+  add_dependencies(nccl_preload ferryrun ferry-router ferry-nccl nccl_frees_linked nccl_frees_opened
+    nccl_frees_opener)
 endif()

@@ -45,7 +45,7 @@ static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 {
 	(void)state;
 	static const char *const scripts[] = {"api-reference", "bundle", "check-models", "fuzz", "gpu-check",
-	                                      "gpu-report", "setup", "tsan-prefix"};
+	                                      "gpu-report", "nccl-report", "setup", "tsan-prefix"};
 	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
 		char command[64];
 		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
@@ -94,13 +94,60 @@ static void without_gpus_nothing_is_run_and_nothing_made(void **state)
 	(void)state;
 	expect("mkdir -p bin none && printf '#!/bin/sh\\nexit 9\\n' >none/nvidia-smi && "
 	       "printf '#!/bin/sh\\necho \"skipped: no GPU here (why)\"; exit 77\\n' >bin/gpu_streams && chmod +x "
-	       "none/* bin/* && cp $S/gpu-check $S/gpu-report .",
+	       "none/* bin/* && cp $S/gpu-check $S/gpu-report $S/nccl-report . && mkdir lib && "
+	       "touch lib/libferry-nccl.so",
 	       0, "");
 	char text[4096];
 	assert_int_equal(run("PATH=$PWD/none:$PATH ./gpu-check", text, sizeof text), 77);
 	assert_string_equal(text, "gpu-check: no GPU here (why)\n");
 	expect("PATH=$PWD/none:$PATH ./gpu-report out", 77, "0 GPUs");
+	expect("PATH=$PWD/none:$PATH ./nccl-report out", 77, "0 GPUs");
 	expect("ls out", 2, "");
+}
+
+static void bundle_has_what_is_between_programs_and_nccl(void **state)
+{
+	(void)state;
+	expect(build, 0, "");
+	expect("ln -s $B/lib/libferry-nccl.so build/lib && $S/bundle build empty", 0, "empty/gpu-check");
+	expect("test empty/lib/ferry/nccl/libnccl.so.2 -ef empty/lib/libferry-nccl.so && cp -a empty elsewhere && "
+	       "test elsewhere/lib/ferry/nccl/libnccl.so.2 -ef elsewhere/lib/libferry-nccl.so && "
+	       "elsewhere/nccl-report --help && ls elsewhere/tests/gpu/torch_training.py",
+	       0, "torch_training.py");
+}
+
+/*
+ * A test of nccl-tests: 100 us per MiB, and 50 of what is preloaded, which has a wrong element where WRONG is set and
+ * fails where FAIL is.
+ */
+static const char test_of_nccl[] =
+        "cat >tests/all_reduce_perf <<'END'\n#!/bin/sh\n"
+        "case \"${LD_PRELOAD:-}\" in *libferry-nccl*) us=50 wrong=${WRONG:-0}; echo 'ferry[1] info: communicator is "
+        "shared between' >&2; [ -z \"${FAIL:-}\" ] || { echo broken >&2; exit 3; } ;; *) us=100 wrong=0 ;; esac\n"
+        "[ -z \"${NCCL_SHM_USE_CUDA_MEMCPY:-}\" ] || us=80\n"
+        "for mib in 1 4; do echo $((mib << 20)) 1 float sum -1 $((us * mib)) 1 1 $wrong $((us * mib)) 1 1 N/A; done\n"
+        "END\n";
+
+/* A bundle of programs that only seem to be those; the table is what they print. */
+static void nccl_report_compares_and_goes_on_after_a_failure(void **state)
+{
+	(void)state;
+	expect("mkdir bin lib tests gpus && touch lib/libferry-nccl.so && cp $S/nccl-report . && "
+	       "printf '#!/bin/sh\necho GPU 0; echo GPU 1\n' >gpus/nvidia-smi && "
+	       "printf '#!/bin/sh\nprintf \"\\\\0\" >&9; exec 9>&- sleep 60\n' >bin/ferry-router",
+	       0, "");
+	expect(test_of_nccl, 0, "");
+	expect("chmod +x tests/* gpus/* bin/*; cp tests/all_reduce_perf tests/gather_perf", 0, "");
+	setenv("NCCL_REPORT", "PATH=$PWD/gpus:$PATH NCCL_TESTS=$PWD/tests FABRICS=pcie COLLECTIVES='all_reduce gather' "
+	                      "./nccl-report out tests", 1);
+	expect("eval \"$NCCL_REPORT\"", 0, "2.00/2.00   2.00/2.00");
+	expect("eval \"$NCCL_REPORT\"", 0, "MEMCPY     1.60/1.60   1.60/1.60");
+	expect("eval \"$NCCL_REPORT\"", 0, "worst 2.00 (all_reduce 1M out of place), 0 of 8 under 0.98; wrong: 0");
+	expect("export WRONG=3; eval \"$NCCL_REPORT\"", 1, "wrong: 24");
+	expect("export FAIL=1; eval \"$NCCL_REPORT\"", 1, "gather-learn.log: broken");
+	expect("NCCL_TESTS=$PWD COLLECTIVES=all_reduce PATH=$PWD/gpus:$PATH ./nccl-report out tests graphs", 1,
+	       "left out: NCCL_TESTS=");
+	expect("rm tests/gather_perf; eval \"$NCCL_REPORT\"", 1, "worst 2.00 (all_reduce 1M out of place), 0 of 4");
 }
 
 /* On a machine that has all but the packages of the tests: a pkg-config that knows no cmocka. */
@@ -143,7 +190,9 @@ int main(void)
 	        IN_A_FOLDER(every_script_says_what_it_takes_and_refuses_the_rest),
 	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
 	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
+	        IN_A_FOLDER(bundle_has_what_is_between_programs_and_nccl),
 	        IN_A_FOLDER(without_gpus_nothing_is_run_and_nothing_made),
+	        IN_A_FOLDER(nccl_report_compares_and_goes_on_after_a_failure),
 	        IN_A_FOLDER(what_is_installed_needs_no_package_of_the_tests),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,7 @@
 #include "rank-lib/attach/hosting.h"
 #include "rank-lib/device/host.h"
 #include "rank-lib/keeper.h"
+#include "rank-lib/ranges.h"
 #include "rank-lib/words.h"
 
 #include <unistd.h>
@@ -22,12 +23,14 @@ static void before_fork(void)
 	ferry_hosting_before_fork();
 	ferry_host_before_fork();
 	ferry_words_before_fork();
+	ferry_ranges_before_fork();
 	ferry_keeper_before_fork();
 }
 
 static void after_fork(void)
 {
 	ferry_keeper_after_fork(false);
+	ferry_ranges_after_fork(false);
 	ferry_words_after_fork(false);
 	ferry_host_after_fork(false);
 	ferry_hosting_after_fork();
@@ -46,6 +49,7 @@ static void after_fork_in_child(void)
 	}
 	attached = NULL;
 	ferry_keeper_after_fork(true);
+	ferry_ranges_after_fork(true);
 	ferry_words_after_fork(true);
 	ferry_host_after_fork(true);
 	ferry_hosting_after_fork();

@@ -2,13 +2,14 @@
 /*
  * ferry-gemm: what an application's matrix products lose while a collective runs beside them. One process per GPU,
  * under ferryrun. Rounds of products alone, beside nothing, alone, beside copies, alone, beside Ferry's AllReduce,
- * alone, beside NCCL's, alone; a loss is against the mean of the two neighbours, of the GPU that loses most, and its
- * median over rounds. "Nothing" tells how far to trust it; "copies", by CUDA alone, as many bytes each way as an
- * AllReduce through the host moves, what no engine on that path gets around. Products keep a GPU at its power limit:
- * what else draws power lowers its clock, and so does a warmer day. So the mean clock of every round is measured too,
- * how often the driver says that power holds it down, and what a product takes more in cycles: what the collective
- * takes from it but for power. cuBLAS, NCCL and NVML are opened at run time; without cuBLAS a plain tiled product of
- * f32 is used, without NCCL its line is missing, without NVML the power.
+ * alone, beside NCCL's, alone, beside NCCL's that libferry-nccl.so divides, alone; a loss is against the mean of the
+ * two neighbours, of the GPU that loses most, and its median over rounds. "Nothing" tells how far to trust it;
+ * "copies", by CUDA alone, as many bytes each way as an AllReduce through the host moves, what no engine on that path
+ * gets around. Products keep a GPU at its power limit: what else draws power lowers its clock, and so does a warmer
+ * day. So the mean clock of every round is measured too, how often the driver says that power holds it down, and what a
+ * product takes more in cycles: what the collective takes from it but for power. cuBLAS, NCCL, libferry-nccl.so and
+ * NVML are opened at run time; without cuBLAS a plain tiled product of f32 is used, without NCCL or libferry-nccl.so
+ * their lines are missing, without NVML the power.
  */
 #include "ferry.h"
 extern "C" {
@@ -181,26 +182,38 @@ struct nccl_id {
 typedef int (*id_function)(struct nccl_id *);
 typedef int (*init_function)(void **, int, struct nccl_id, int);
 typedef int (*allreduce_function)(const void *, void *, size_t, int, int, void *, cudaStream_t);
-static void *nccl_comm;
-static allreduce_function nccl_allreduce;
+struct nccl {
+	void *comm; /* NULL: there is no such library */
+	allreduce_function allreduce;
+};
+static struct nccl plain, divided; /* NCCL itself; with libferry-nccl.so between */
 
-static void open_nccl(void)
+static struct nccl open_nccl(const char *name)
 {
-	const char *name = getenv("FERRY_NCCL_LIBRARY") ? getenv("FERRY_NCCL_LIBRARY") : "libnccl.so.2";
-	void *library = dlopen(name, RTLD_NOW);
+	struct nccl nccl = {};
 	struct nccl_id id = {};
-	setenv("NCCL_NVLS_ENABLE", "0", 0); /* multicast can put a server's GPUs out of service */
+	void *library = dlopen(name, RTLD_NOW);
 	if (!library)
-		return;
+		return nccl;
 	id_function get_id = (id_function)dlsym(library, "ncclGetUniqueId");
 	init_function init = (init_function)dlsym(library, "ncclCommInitRank");
-	nccl_allreduce = (allreduce_function)dlsym(library, "ncclAllReduce");
-	if (!get_id || !init || !nccl_allreduce || (rank == 0 && get_id(&id)))
+	nccl.allreduce = (allreduce_function)dlsym(library, "ncclAllReduce");
+	if (!get_id || !init || !nccl.allreduce || (rank == 0 && get_id(&id)))
 		DIE("%s: not NCCL", name);
 	FERRY(ferryBroadcast(&id, &id, sizeof id, ferryUint8, 0, control, NULL));
 	FERRY(ferryStreamSynchronize(NULL));
-	if (init(&nccl_comm, nranks, id, rank))
-		DIE("ncclCommInitRank failed");
+	if (init(&nccl.comm, nranks, id, rank))
+		DIE("%s: ncclCommInitRank failed", name);
+	return nccl;
+}
+
+static void open_both(void)
+{
+	setenv("NCCL_NVLS_ENABLE", "0", 0); /* multicast can put a server's GPUs out of service */
+	setenv("FERRY_SPLIT_WAIT", "5", 0); /* it has its part from the first call on */
+	plain = open_nccl(getenv("FERRY_NCCL_LIBRARY") ? getenv("FERRY_NCCL_LIBRARY") : "libnccl.so.2");
+	if (plain.comm)
+		divided = open_nccl("libferry-nccl.so");
 }
 
 /* ---- copies ---- */
@@ -342,7 +355,7 @@ static struct watched wait_and_watch(void)
 
 /* ---- measuring ---- */
 
-enum company { WITH_NOTHING, WITH_COPIES, WITH_FERRY, WITH_NCCL };
+enum company { WITH_NOTHING, WITH_COPIES, WITH_FERRY, WITH_NCCL, WITH_BOTH };
 
 struct round_times {
 	double product_us, collective_us, megahertz;
@@ -358,10 +371,11 @@ static double maximum(double value)
 
 static void reduce_once(enum company company)
 {
+	const struct nccl *nccl = company == WITH_BOTH ? &divided : &plain;
 	if (company == WITH_FERRY)
 		FERRY(ferryAllReduce(send_buffer, receive_buffer, BYTES / 4, ferryFloat32, ferrySum, comm,
 		                     (ferryStream_t)beside));
-	else if (nccl_allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl_comm, beside))
+	else if (nccl->allreduce(send_buffer, receive_buffer, BYTES / 4, 7, 0, nccl->comm, beside))
 		DIE("ncclAllReduce failed");
 }
 
@@ -430,7 +444,8 @@ static void prepare(struct finding *finding, int lead, int count, double alone_u
 {
 	if (finding->company == WITH_NOTHING)
 		return;
-	measure(finding->company, 0, 4, 4); /* makes plans and connections */
+	/* makes plans and connections; what is divided learns its shares */
+	measure(finding->company, 0, 4, finding->company == WITH_BOTH ? 24 : 4);
 	finding->collectives = (int)(alone_us * (lead + count) /
 	                             maximum(measure(finding->company, 0, 4, 4).collective_us) * 1.3) +
 	                       2;
@@ -453,6 +468,12 @@ static void compare(struct finding *finding, int lead, int count, struct round_t
 	finding->rates.push_back(finding->collectives ? (double)BYTES / maximum(with.collective_us) / 1e3 : 0);
 }
 
+/* Milliseconds of products lost per GB that the collective has carried. */
+static double lost_per_gb(const struct finding &finding)
+{
+	return finding.collectives ? median(finding.losses) * 10 / median(finding.rates) : 0;
+}
+
 static void print_text(const std::vector<struct finding> &findings, int count, double alone_us)
 {
 	printf("%d GPUs, %s, %.0f us each, %d per round of about 200 ms, %d rounds; of the GPU that loses most, "
@@ -466,10 +487,11 @@ static void print_text(const std::vector<struct finding> &findings, int count, d
 			printf(", %4.0f W, clock held down by power %.0f %% and by other causes %.0f %% of the time",
 			       median(finding.watts), median(finding.power), median(finding.other));
 		if (finding.collectives)
-			printf(", 256 MiB meanwhile at %6.2f GB/s", median(finding.rates));
+			printf(", 256 MiB meanwhile at %6.2f GB/s: %.2f ms lost per GB", median(finding.rates),
+			       lost_per_gb(finding));
 		printf("\n");
 	}
-	if (!nccl_comm)
+	if (!plain.comm)
 		printf("NCCL     not found (FERRY_NCCL_LIBRARY)\n");
 }
 
@@ -483,11 +505,12 @@ static void print_json(const std::vector<struct finding> &findings, int count, d
 	       direct && strtol(direct, NULL, 0) == 1 ? "true" : "false");
 	for (const struct finding &finding : findings) {
 		printf(",\n \"%s\": {\"loss_percent\": %.3f, \"clock_loss_percent\": %.3f, \"cycles_added_percent\": "
-		       "%.3f, \"allreduce_gb_per_s\": %.3f, "
+		       "%.3f, \"allreduce_gb_per_s\": %.3f, \"ms_lost_per_gb\": %.4f, "
 		       "\"watts\": %.1f, \"held_by_power_percent\": %.1f, \"held_by_other_percent\": %.1f, "
 		       "\"rounds_loss_percent\": [",
 		       finding.name, median(finding.losses), median(finding.clocks), median(finding.cycles),
-		       median(finding.rates), median(finding.watts), median(finding.power), median(finding.other));
+		       median(finding.rates), lost_per_gb(finding), median(finding.watts), median(finding.power),
+		       median(finding.other));
 		for (size_t i = 0; i < finding.losses.size(); i++)
 			printf("%s%.3f", i ? ", " : "", finding.losses[i]);
 		printf("]}");
@@ -506,8 +529,10 @@ static void run(bool json)
 	findings.push_back({"nothing", WITH_NOTHING, 0, {}, {}, {}, {}, {}, {}, {}});
 	findings.push_back({"copies", WITH_COPIES, 0, {}, {}, {}, {}, {}, {}, {}});
 	findings.push_back({"Ferry", WITH_FERRY, 0, {}, {}, {}, {}, {}, {}, {}});
-	if (nccl_comm)
+	if (plain.comm)
 		findings.push_back({"NCCL", WITH_NCCL, 0, {}, {}, {}, {}, {}, {}, {}});
+	if (divided.comm)
+		findings.push_back({"both", WITH_BOTH, 0, {}, {}, {}, {}, {}, {}, {}});
 	for (struct finding &finding : findings)
 		prepare(&finding, lead, count, alone_us);
 	struct round_times alone = measure(WITH_NOTHING, lead, count, 0);
@@ -551,9 +576,9 @@ static bool read_arguments(int argc, char **argv)
 				fprintf(stderr, "ferry-gemm: \"%s\" is not a number of rounds from 1 to 1000\n",
 				        argv[i]);
 			printf("Usage: ferryrun -n GPUS -- ferry-gemm [--json] [ROUNDS]\n"
-			       "What matrix products lose beside copies of 256 MiB up and down, and beside Ferry's and "
-			       "NCCL's AllReduce of as much (NCCL's\n"
-			       "environment applies).\n");
+			       "What matrix products lose beside copies of 256 MiB up and down, and beside Ferry's, "
+			       "NCCL's and both's AllReduce of as much\n"
+			       "(libferry-nccl.so; NCCL's environment applies).\n");
 			exit(help ? 0 : 64);
 		}
 		if (strcmp(argv[i], "--json"))
@@ -586,7 +611,7 @@ int main(int argc, char **argv)
 	open_buffers();
 	open_copies();
 	open_cublas();
-	open_nccl();
+	open_both();
 	open_power();
 	run(json);
 	FERRY(ferryCommDestroy(comm));

@@ -98,7 +98,7 @@ static void what_is_loaded_is_known_by_its_name(void **state)
 		snprintf(path, sizeof path, "%s/%s", root, names[i]);
 		assert_non_null((handles[i] = dlopen(path, RTLD_NOW | RTLD_LOCAL)));
 	}
-	assert_false(ferry_nccl_search_loaded(try_one, &tried));
+	assert_false(ferry_nccl_search_loaded("libnccl", try_one, &tried));
 	for (int i = 0; i < 6; i++) {
 		snprintf(path, sizeof path, "%s/%s", root, names[i]);
 		assert_int_equal(where(&tried, path) >= 0, i < 3);

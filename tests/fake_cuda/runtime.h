@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** The functions of CUDA's runtime that tests call, which build without its headers; results are cudaError_t. */
+#ifndef FERRY_TESTS_RUNTIME_H
+#define FERRY_TESTS_RUNTIME_H
+
+#include "orchestrator/nccl_types.h"
+
+int cudaSetDevice(int device);
+int cudaMalloc(void **memory, size_t bytes);
+int cudaFree(void *memory);
+int cudaFreeAsync(void *memory, cudaStream_t stream);
+int cudaMemGetInfo(size_t *left, size_t *total);
+int cudaStreamCreate(cudaStream_t *stream);
+int cudaStreamSynchronize(cudaStream_t stream);
+int cudaStreamDestroy(cudaStream_t stream);
+
+#endif

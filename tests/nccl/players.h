@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ranks of a communicator of NCCL's on the double of the CUDA driver, as threads of this process, beside the double of
+ * NCCL; a router of Ferry's in a process of its own moves the data of Ferry's parts.
+ */
+#ifndef FERRY_TESTS_NCCL_PLAYERS_H
+#define FERRY_TESTS_NCCL_PLAYERS_H
+
+#include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/routers.h"
+#include "tests/nccl/ranks.h"
+
+#include "orchestrator/partner.h"
+#include "rank-lib/comm.h"
+
+#define LARGE (300 << 10) /* elements of 4 bytes: over the floor */
+#define SMALL 100
+#define MOST  400 /* calls until all ranks have come together */
+
+struct player {
+	struct rank rank; /* first: its thread and communicator */
+	CUstream stream;
+	CUdeviceptr memory[2];
+	float *in, *out;          /* where this process has them */
+	void *send, *receive;     /* as calls take them */
+};
+
+static inline void buffers_open(struct player *player)
+{
+	CUcontext context;
+	EQUAL(cuDevicePrimaryCtxRetain(&context, player->rank.rank), 0);
+	EQUAL(cuCtxSetCurrent(context), 0);
+	EQUAL(cuStreamCreate(&player->stream, CU_STREAM_NON_BLOCKING), 0);
+	for (int i = 0; i < 2; i++)
+		EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float) * 2), 0);
+	player->in = fake_cuda_reach(player->memory[0]);
+	player->out = fake_cuda_reach(player->memory[1]);
+	player->send = pointer_of(player->memory[0]);
+	player->receive = pointer_of(player->memory[1]);
+}
+
+static inline void player_open(struct player *player)
+{
+	buffers_open(player);
+	NCCL(ncclCommInitRank(&player->rank.comm, RANKS, player->rank.id, player->rank.rank));
+}
+
+static inline void player_close(struct player *player)
+{
+	NCCL(ncclCommDestroy(player->rank.comm));
+	for (int i = 0; i < 2; i++)
+		EQUAL(cuMemFree(player->memory[i]), 0);
+	EQUAL(cuStreamDestroy(player->stream), 0);
+	EQUAL(cuDevicePrimaryCtxRelease(player->rank.rank), 0);
+}
+
+/* Waited for politely: a rank that fails ends the process, and its router with it. */
+static inline void settle(struct player *player)
+{
+	EQUAL(cuStreamSynchronize(player->stream), 0);
+}
+
+/* Calls that Ferry has had a part of. */
+static inline uint64_t parts_of(struct player *player)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
+	struct ferry_partner *partner = atomic_load(&comm->partner);
+	uint64_t parts = partner && ferry_partner_is_ready(partner) ? partner->comm->mapped.submissions.calls : 0;
+	ferry_nccl_comm_release(comm);
+	return parts;
+}
+
+static inline float value_of(int rank, size_t at, int round)
+{
+	return (float)((at * 7 + (size_t)round * 3) % 1000 + (size_t)(rank + 1) * 1000);
+}
+
+static inline void fill(struct player *player, size_t count, int round)
+{
+	for (size_t i = 0; i < count; i++)
+		player->in[i] = value_of(player->rank.rank, i, round);
+	memset(player->out, 0, count * sizeof *player->out);
+}
+
+static inline void check_sum(struct player *player, size_t count, int round)
+{
+	for (size_t i = 0; i < count; i++) {
+		float sum = 0;
+		for (int rank = 0; rank < RANKS; rank++)
+			sum += value_of(rank, i, round);
+		if (player->out[i] != sum)
+			fprintf(stderr, "rank %d, round %d: element %zu is %g, not %g\n", player->rank.rank, round, i,
+			        (double)player->out[i], (double)sum);
+		HOLDS(player->out[i] == sum);
+	}
+}
+
+/* AllReduces of changing lengths until Ferry has had a part of `enough` of them. Returns how many it took. */
+static inline int reduce_until(struct player *player, uint64_t enough)
+{
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < MOST && parts_of(player) - before < enough; round++) {
+		size_t count = LARGE - (size_t)(round % 5) * 1001;
+		fill(player, count, round);
+		NCCL(ncclAllReduce(player->send, player->receive, count, ncclFloat32, ncclSum, player->rank.comm,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		check_sum(player, count, round);
+	}
+	HOLDS(round < MOST);
+	return round;
+}
+
+static inline void run(void (*work)(struct rank *rank))
+{
+	struct player *players = calloc(RANKS, sizeof *players);
+	ncclUniqueId id;
+	domains_open(1);
+	NCCL(ncclGetUniqueId(&id));
+	for (int i = 0; i < RANKS; i++) {
+		players[i].rank.rank = i;
+		players[i].rank.id = id;
+		players[i].rank.work = work;
+		pthread_create(&players[i].rank.thread, NULL, rank_main, &players[i].rank);
+	}
+	for (int i = 0; i < RANKS; i++)
+		pthread_join(players[i].rank.thread, NULL);
+	free(players);
+	domains_close();
+}
+
+#endif
