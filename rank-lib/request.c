@@ -47,7 +47,6 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 {
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
-	size_t element = ferry_type_size(request->type);
 	bool blocks = request->collective != FERRY_SENDRECV && request->collective != FERRY_ALLTOALLV;
 	if (request->left_out.count > (blocks ? request->count : 0))
 		return ferry_fail(ferryInvalidArgument, "%s: %llu elements of blocks of %llu are left out", name,
@@ -62,10 +61,6 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
 		                  (unsigned long long)(sends && !request->send ? sends : receives),
 		                  sends && !request->send ? "sent" : "received");
-	if ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element))
-		return ferry_fail(ferryInvalidArgument,
-		                  "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes", name,
-		                  request->send, request->receive, element);
 	const char *send = request->send, *receive = request->receive;
 	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request, rank))
 		return ferrySuccess;
