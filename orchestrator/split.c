@@ -42,8 +42,11 @@ static uint32_t propose(void *argument, uint64_t n)
 	                                .root = call->root,
 	                                .comm = partner->comm,
 	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	/* who learns will soon try Ferry */
+	bool wanted = word != FERRY_SHARES_NONE ||
+	              (!split->whole && split->measure && ferry_ledger_learns(&partner->meter.ledger, &split->asked));
 	if (partner->meter.rules.pinned ||
-	    ferry_partner_can_begin(partner, &request, kind_of(call, split), word != FERRY_SHARES_NONE,
+	    ferry_partner_can_begin(partner, &request, kind_of(call, split), wanted,
 	                            split->carrier == FERRY_CARRIER_PEER))
 		return word;
 	return FERRY_SHARES_NONE;
