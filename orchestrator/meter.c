@@ -181,17 +181,26 @@ static struct ferry_sample *next_sample(struct ferry_meter *meter, uint64_t orde
 	return next;
 }
 
+/* By events: what NCCL's part took, or who has the whole. False: it is not over. */
+static bool read_clock(struct ferry_sample *sample)
+{
+	enum ferry_carrier carrier = sample->nccl ? FERRY_CARRIER_NCCL : ferrys_carrier(sample->word);
+	if (!ferry_clock_read(&sample->clock, &sample->us[carrier]))
+		return false;
+	sample->nccl = false;
+	sample->ferry = sample->ferry && !sample->whole;
+	return true;
+}
+
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 {
 	struct ferry_sample *sample;
-	bool waits = false; /* for one of NCCL's: those behind it are asked about another time */
+	bool waits = false; /* for events: those behind them are asked about another time */
 	uint64_t ns;
 	for (uint64_t order = 0; meter->ntaken && (sample = next_sample(meter, order)); order = sample->order) {
-		if (sample->nccl && !waits) {
-			sample->nccl = !ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]);
-			waits = sample->nccl;
-		}
-		if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
+		if ((sample->nccl || sample->whole) && !waits)
+			waits = !read_clock(sample);
+		if (sample->ferry && !sample->whole && ferry_launch_took(comm, sample->stamp, &ns)) {
 			sample->us[ferrys_carrier(sample->word)] = (double)ns / 1e3;
 			sample->ferry = false;
 		}
