@@ -225,7 +225,7 @@ static void measured(struct launch *launch, bool made)
 		bool timed = sample->timed && made && !split->lost &&
 		             (!split->whole || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
 		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_arm(&split->partner->meter, sample, timed);
+		ferry_meter_arm(sample, timed);
 		pthread_mutex_unlock(&split->partner->lock);
 	}
 }

@@ -4,6 +4,7 @@
  * one's, and which takes the driver's functions out of the driver, whoever else has their names. What a thread does is
  * on the device that it has set.
  */
+#include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/runtime.h"
 
 #include <cuda.h>
@@ -12,6 +13,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define DEVICES 8
 
@@ -82,4 +84,20 @@ int cudaStreamSynchronize(cudaStream_t stream)
 int cudaStreamDestroy(cudaStream_t stream)
 {
 	return (int)cuStreamDestroy(stream);
+}
+
+int cudaStreamQuery(cudaStream_t stream)
+{
+	return (int)cuStreamQuery(stream);
+}
+
+/* Nothing is under way on the memory. */
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
+{
+	void *there = kind == 1 ? fake_cuda_reach((CUdeviceptr)(uintptr_t)to) : to;
+	const void *here = kind == 2 ? fake_cuda_reach((CUdeviceptr)(uintptr_t)from) : from;
+	if (!there || !here)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(there, here, bytes);
+	return 0;
 }

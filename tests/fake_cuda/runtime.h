@@ -12,6 +12,8 @@ int cudaFreeAsync(void *memory, cudaStream_t stream);
 int cudaMemGetInfo(size_t *left, size_t *total);
 int cudaStreamCreate(cudaStream_t *stream);
 int cudaStreamSynchronize(cudaStream_t stream);
+int cudaStreamQuery(cudaStream_t stream);
+int cudaMemcpy(void *to, const void *from, size_t bytes, int kind); /* 1: to the device, 2: from it */
 int cudaStreamDestroy(cudaStream_t stream);
 
 #endif

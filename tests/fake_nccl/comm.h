@@ -19,6 +19,7 @@ struct fake_redop {
 
 struct ncclComm {
 	struct clique *clique;
+	_Atomic int users; /* its handle, and work in streams, which outlives an abort */
 	int rank, nranks, device;
 	_Atomic int error; /* ncclCommGetAsyncError's */
 	bool blocking;
@@ -41,6 +42,10 @@ struct fake_op {
 	ncclComm_t comm;
 	cudaStream_t stream;
 };
+
+void fake_comm_hold(ncclComm_t comm);
+/** The last one frees it. */
+void fake_comm_drop(ncclComm_t comm);
 
 /** Something that takes all ranks to come, run in a thread of its own at the group's end, or at once outside one. */
 struct fake_job {

@@ -51,6 +51,7 @@ static ncclComm_t new_comm(const char *id, int nranks, int rank, int device, boo
 {
 	ncclComm_t comm = calloc(1, sizeof *comm);
 	comm->clique = clique_open(id);
+	comm->users = 1;
 	comm->nranks = nranks;
 	comm->rank = rank;
 	comm->device = device;
@@ -261,10 +262,22 @@ ncclResult_t fake_nccl_act_CommCuDevice(ncclComm_t comm, int *device)
 	return answer(comm, device, comm ? comm->device : 0);
 }
 
-static ncclResult_t end(ncclComm_t comm)
+void fake_comm_hold(ncclComm_t comm)
 {
+	atomic_fetch_add(&comm->users, 1);
+}
+
+void fake_comm_drop(ncclComm_t comm)
+{
+	if (atomic_fetch_sub(&comm->users, 1) > 1)
+		return;
 	clique_close(comm->clique);
 	free(comm);
+}
+
+static ncclResult_t end(ncclComm_t comm)
+{
+	fake_comm_drop(comm);
 	return ncclSuccess;
 }
 

@@ -26,7 +26,9 @@ struct batch {
 static void run_batch(void *context)
 {
 	struct batch *batch = context;
+	ncclComm_t comm = batch->ops[0].comm;
 	fake_transfer(batch->ops, batch->n);
+	fake_comm_drop(comm);
 	free(batch);
 }
 
@@ -34,6 +36,7 @@ static void *run_batch_in_thread(void *context)
 {
 	struct batch *batch = context;
 	fake_transfer(batch->ops, batch->n);
+	fake_comm_drop(batch->ops[0].comm);
 	return NULL;
 }
 
@@ -41,6 +44,7 @@ static struct batch *next_batch(struct fake_op *ops, int n, int first)
 {
 	struct batch *batch = calloc(1, sizeof *batch + (size_t)n * sizeof *ops);
 	struct fake_op like = ops[first];
+	fake_comm_hold(like.comm);
 	for (int i = first; i < n; i++)
 		if (ops[i].comm && ops[i].comm == like.comm && ops[i].stream == like.stream) {
 			batch->ops[batch->n++] = ops[i];

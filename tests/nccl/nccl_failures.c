@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of what goes wrong in Ferry: NCCL goes on as it would alone, the log says so once, and a call of which a
+ * part is lost ends with an error and not with wrong data. And of communicators that end, pause, or are made out of
+ * others that Ferry shares. Over both doubles; ranks are threads.
+ */
+#include "tests/nccl/players.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ROUNDS 5
+
+static pthread_barrier_t together;
+
+/* ---- what is said ---- */
+
+static int heard, before;
+
+static void listen_to_all(void)
+{
+	char path[] = "/tmp/ferry-failures-XXXXXX";
+	fflush(stderr);
+	heard = mkstemp(path);
+	before = dup(STDERR_FILENO);
+	assert_true(heard >= 0 && before >= 0);
+	unlink(path);
+	dup2(heard, STDERR_FILENO);
+}
+
+/* The words were said so many times. */
+static void must_have_said(const char *words, int times)
+{
+	static char said[1 << 16];
+	int count = 0;
+	dup2(before, STDERR_FILENO);
+	close(before);
+	ssize_t length = pread(heard, said, sizeof said - 1, 0);
+	close(heard);
+	said[length > 0 ? length : 0] = '\0';
+	for (const char *at = said; (at = strstr(at, words)); at++)
+		count++;
+	if (count != times)
+		fail_msg("\"%s\" was said %d times, not %d: %s", words, count, times, said);
+}
+
+/* ---- calls ---- */
+
+static ncclResult_t try_reduce(struct player *player, int round, ncclResult_t *error)
+{
+	*error = ncclSuccess;
+	fill(player, LARGE, round);
+	ncclResult_t result = ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum,
+	                                    player->rank.comm, (cudaStream_t)player->stream);
+	settle(player);
+	NCCL(ncclCommGetAsyncError(player->rank.comm, error));
+	return result;
+}
+
+/* By NCCL alone, and right. The communicator's error stays what it is. */
+static void goes_on(struct player *player)
+{
+	ncclResult_t error;
+	uint64_t parts = parts_of(player);
+	for (int round = 0; round < ROUNDS; round++) {
+		NCCL(try_reduce(player, round, &error));
+		check_sum(player, LARGE, round);
+	}
+	EQUAL(parts_of(player), parts);
+}
+
+static void play(void (*work)(struct rank *rank))
+{
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(work);
+	unsetenv("FERRY_SHARES");
+	pthread_barrier_destroy(&together);
+}
+
+/* ---- Ferry is not there ---- */
+
+static void alone(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	goes_on(player);
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
+	struct ferry_partner *partner = atomic_load(&comm->partner);
+	ferry_partner_await(partner, UINT64_MAX);
+	HOLDS(!ferry_partner_is_ready(partner));
+	ferry_nccl_comm_release(comm);
+	goes_on(player);
+	player_close(player);
+}
+
+static void without(const char *why)
+{
+	setenv("FERRY_LOG", "info", 1);
+	listen_to_all();
+	play(alone);
+	must_have_said(why, RANKS);
+	unsetenv("FERRY_LOG");
+}
+
+static void without_a_router_nccl_goes_on(void **state)
+{
+	char elsewhere[] = "/tmp/ferry-nowhere-XXXXXX";
+	char *directory = strdup(getenv("FERRY_SOCKET_DIR"));
+	(void)state;
+	assert_non_null(mkdtemp(elsewhere));
+	setenv("FERRY_SOCKET_DIR", elsewhere, 1);
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	without("stays NCCL's alone: no router answers on ");
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	setenv("FERRY_SOCKET_DIR", directory, 1);
+	rmdir(elsewhere);
+	free(directory);
+}
+
+static void over_its_quota_nccl_goes_on(void **state)
+{
+	(void)state;
+	setenv("FERRY_STAGING", "900G", 1);
+	without("the job asks for 966367641600 bytes of staging");
+	unsetenv("FERRY_STAGING");
+}
+
+/* A limit of files' sizes stands for a full /dev/shm: both refuse the allocation (tests/arena.c). */
+static void without_shared_memory_nccl_goes_on(void **state)
+{
+	struct rlimit limit;
+	(void)state;
+	signal(SIGXFSZ, SIG_IGN);
+	getrlimit(RLIMIT_FSIZE, &limit);
+	rlim_t soft = limit.rlim_cur;
+	limit.rlim_cur = 1 << 16;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	setenv("FERRY_SHM", "posix", 1);
+	domains_open(1); /* the router has that limit */
+	limit.rlim_cur = soft;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	without("files of this process, which shared memory counts as, may have 65536");
+	domains_close();
+	unsetenv("FERRY_SHM");
+}
+
+/* ---- what it takes ---- */
+
+static void odd(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 2);
+	for (int round = 0; round < ROUNDS; round++) {
+		/* NCCL's buffers may be anywhere; of the ranks one has them elsewhere than the others */
+		size_t shift = (size_t)(round % RANKS == rank->rank ? 1 + round : 0);
+		char *in = (char *)player->in + shift, *out = (char *)player->out + shift;
+		uint64_t parts = parts_of(player);
+		for (size_t i = 0; i < LARGE; i++) {
+			float element = value_of(rank->rank, i, round);
+			memcpy(in + i * sizeof element, &element, sizeof element);
+		}
+		pthread_barrier_wait(&together);
+		NCCL(ncclAllReduce((char *)player->send + shift, (char *)player->receive + shift, LARGE, ncclFloat32,
+		                   ncclSum, rank->comm, (cudaStream_t)player->stream));
+		settle(player);
+		for (size_t i = 0; i < LARGE; i++) {
+			float got, sum = 0;
+			memcpy(&got, out + i * sizeof got, sizeof got);
+			for (int from = 0; from < RANKS; from++)
+				sum += value_of(from, i, round);
+			HOLDS(got == sum);
+		}
+		EQUAL(parts_of(player), parts + 1);
+	}
+	player_close(player);
+}
+
+static void buffers_that_are_not_aligned_are_taken(void **state)
+{
+	(void)state;
+	play(odd);
+}
+
+/* ---- Ferry fails ---- */
+
+static struct ferryComm *ferrys(struct player *player)
+{
+	struct ferry_nccl_comm *known = ferry_nccl_comm_take(player->rank.comm);
+	struct ferryComm *comm = atomic_load(&known->partner)->comm;
+	ferry_nccl_comm_release(known);
+	return comm;
+}
+
+static void break_communicator(struct player *player)
+{
+	ferry_rank_fail(&ferrys(player)->rank, ferryRemoteError, "it was to fail");
+}
+
+/* As the kernel does when the process is killed. */
+static void break_connections(struct player *player)
+{
+	shutdown(ferrys(player)->rank.sockets[0], SHUT_RDWR);
+}
+
+static void break_router(struct player *player)
+{
+	(void)player;
+	routers_kill(0);
+}
+
+static void (*break_now)(struct player *player);
+
+/* Between calls: all have ended, so nothing is lost. */
+static void broken(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	player_open(player);
+	reduce_until(player, 3);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* who has seen that all have ended */
+	pthread_barrier_wait(&together);
+	if (rank->rank == 1)
+		break_now(player);
+	pthread_barrier_wait(&together);
+	while (!ferry_rank_failed(&ferrys(player)->rank))
+		doze(1);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess);
+	pthread_barrier_wait(&together);
+	goes_on(player);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess);
+	player_close(player);
+}
+
+/* In the middle of a call, in which rank 2 is not yet. */
+static void broken_in_a_call(struct rank *rank)
+{
+	static _Atomic int held;
+	struct player *player = (struct player *)rank;
+	ncclResult_t error = ncclSuccess;
+	player_open(player);
+	reduce_until(player, 3);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	if (rank->rank == 2)
+		held = 1;
+	pthread_barrier_wait(&together);
+	if (rank->rank == 2)
+		EQUAL(fake_cuda_launch(player->stream, hold, &held), 0);
+	fill(player, LARGE, 1);
+	NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+	                   (cudaStream_t)player->stream));
+	pthread_barrier_wait(&together);
+	if (rank->rank == 1)
+		break_now(player);
+	pthread_barrier_wait(&together);
+	held = 0;
+	settle(player);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclRemoteError);
+	pthread_barrier_wait(&together);
+	goes_on(player);
+	player_close(player);
+}
+
+static void breaks(void (*how)(struct player *player), void (*work)(struct rank *rank))
+{
+	break_now = how;
+	listen_to_all();
+	play(work);
+	must_have_said("is NCCL's alone from now on", RANKS);
+}
+
+static void a_failed_communicator_leaves_nccl_alone(void **state)
+{
+	(void)state;
+	breaks(break_communicator, broken);
+}
+
+static void a_rank_that_dies_in_ferry_leaves_nccl_alone(void **state)
+{
+	(void)state;
+	breaks(break_connections, broken);
+}
+
+static void a_router_that_dies_leaves_nccl_alone(void **state)
+{
+	(void)state;
+	breaks(break_router, broken);
+}
+
+static void a_part_that_is_lost_ends_with_an_error_and_not_with_wrong_data(void **state)
+{
+	(void)state;
+	breaks(break_router, broken_in_a_call);
+	breaks(break_connections, broken_in_a_call);
+	breaks(break_communicator, broken_in_a_call);
+}
+
+/* ---- communicators ---- */
+
+static void states(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 3);
+	NCCL(ncclCommSuspend(rank->comm, 0));
+	goes_on(player);
+	NCCL(ncclCommResume(rank->comm));
+	pthread_barrier_wait(&together);
+	HOLDS(reduce_until(player, 3) == 3);
+	NCCL(ncclCommRevoke(rank->comm, 0));
+	goes_on(player);
+	NCCL(ncclCommFinalize(rank->comm));
+	goes_on(player); /* the double of NCCL still takes calls */
+	player_close(player);
+}
+
+static void what_is_suspended_revoked_or_finalized_is_nccls_and_what_is_resumed_is_shared(void **state)
+{
+	(void)state;
+	play(states);
+}
+
+/* Calls are under way, one rank's stream is not at them yet: all streams come to their ends. */
+static void aborted(struct rank *rank)
+{
+	static _Atomic int held;
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 3);
+	if (rank->rank == 2)
+		held = 1;
+	pthread_barrier_wait(&together);
+	if (rank->rank == 2)
+		EQUAL(fake_cuda_launch(player->stream, hold, &held), 0);
+	for (int i = 0; i < 3; i++)
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+	pthread_barrier_wait(&together);
+	if (rank->rank == 2)
+		held = 0; /* its own calls are given up before its stream comes to them, or behind that */
+	NCCL(ncclCommAbort(rank->comm));
+	settle(player);
+	pthread_barrier_wait(&together);
+	NCCL(ncclCommInitRank(&rank->comm, RANKS, rank->id, rank->rank));
+	player_close(player);
+}
+
+static void an_abort_lets_all_streams_go_on(void **state)
+{
+	(void)state;
+	play(aborted);
+}
+
+/* As the player's own for a while. */
+static void reduce_in(struct player *player, ncclComm_t child, bool shared)
+{
+	ncclComm_t own = player->rank.comm;
+	player->rank.comm = child;
+	if (shared)
+		reduce_until(player, 3);
+	else
+		goes_on(player);
+	player->rank.comm = own;
+}
+
+static void out_of_one(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclComm_t child;
+	player_open(player);
+	reduce_until(player, 3);
+	NCCL(ncclCommSplit(rank->comm, 0, RANKS - rank->rank, &child, NULL));
+	reduce_in(player, child, true);
+	NCCL(ncclCommDestroy(child));
+	reduce_until(player, 3); /* the one that it came from is shared still */
+	int last = RANKS - 1;
+	child = NULL;
+	if (rank->rank != last)
+		NCCL(ncclCommShrink(rank->comm, &last, 1, &child, NULL, 0));
+	pthread_barrier_wait(&together);
+	if (child) {
+		ncclComm_t own = rank->comm;
+		rank->comm = child;
+		uint64_t parts = 0;
+		for (int round = 0; round < MOST && parts < 3; round++, parts = parts_of(player)) {
+			fill(player, LARGE, round);
+			NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclMax, child,
+			                   (cudaStream_t)player->stream));
+			settle(player);
+			HOLDS(player->out[LARGE - 1] == value_of(last - 1, LARGE - 1, round));
+		}
+		HOLDS(parts >= 3);
+		rank->comm = own;
+		NCCL(ncclCommDestroy(child));
+	}
+	player_close(player);
+}
+
+static void what_is_made_out_of_a_shared_one_is_shared(void **state)
+{
+	(void)state;
+	play(out_of_one);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(without_a_router_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(over_its_quota_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(without_shared_memory_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(buffers_that_are_not_aligned_are_taken, no_misuse),
+	        cmocka_unit_test_teardown(a_failed_communicator_leaves_nccl_alone, no_misuse),
+	        cmocka_unit_test_teardown(a_rank_that_dies_in_ferry_leaves_nccl_alone, no_misuse),
+	        cmocka_unit_test_teardown(a_router_that_dies_leaves_nccl_alone, no_misuse),
+	        cmocka_unit_test_teardown(a_part_that_is_lost_ends_with_an_error_and_not_with_wrong_data, no_misuse),
+	        cmocka_unit_test_teardown(what_is_suspended_revoked_or_finalized_is_nccls_and_what_is_resumed_is_shared,
+	                                  no_misuse),
+	        cmocka_unit_test_teardown(an_abort_lets_all_streams_go_on, no_misuse),
+	        cmocka_unit_test_teardown(what_is_made_out_of_a_shared_one_is_shared, no_misuse),
+	};
+	setenv("FERRY_TEST_MAPPED", "1", 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
