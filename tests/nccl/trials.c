@@ -69,6 +69,7 @@ struct player {
 	struct trial_comm comms[COMMS];
 	struct trial_call calls[SLOTS];
 	cudaStream_t streams[STREAMS];
+	void *graph, *executable; /* of the step's capture */
 	void *scratch;
 	pthread_t thread;
 };
@@ -203,10 +204,21 @@ static void abort_all(struct player *p)
 			pthread_join(endings[c].thread, NULL);
 }
 
+/* Before the communicator that it has calls of: NCCL waits for it. */
+static void drop_graph(struct player *p)
+{
+	if (p->executable)
+		p->nccl.graph_exec_destroy(p->executable);
+	if (p->graph)
+		p->nccl.graph_destroy(p->graph);
+	p->executable = p->graph = NULL;
+}
+
 /* The calls and communicators of this run end here, on this rank. Its streams must come to their ends. */
 static void give_up(struct player *p)
 {
 	atomic_store(&shared->failed, true);
+	drop_graph(p);
 	abort_all(p);
 	for (int s = 0; s < STREAMS; s++) {
 		double until = now() + LIMIT_S / 2.0;
@@ -302,7 +314,6 @@ static bool capture(struct player *p, int c)
 {
 	int n = 1 + (int)trial_draw(&p->random, 3), replays = 1 + (int)trial_draw(&p->random, 4);
 	cudaStream_t stream = p->streams[trial_draw(&p->random, STREAMS)];
-	void *graph = NULL, *executable = NULL;
 	const struct trial_names *names = &p->nccl;
 	for (int slot = 0; slot < n; slot++)
 		draw_call(p, slot, c);
@@ -311,18 +322,15 @@ static bool capture(struct player *p, int c)
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i < n && !result; i++)
 		result = trial_call_issue(names, &p->calls[i], stream);
-	int ended = names->stream_end_capture(stream, &graph);
+	int ended = names->stream_end_capture(stream, &p->graph);
 	bool going = fine(p, result, "a captured call");
-	if (going && (ended || names->graph_instantiate(&executable, graph, 0)))
+	if (going && (ended || names->graph_instantiate(&p->executable, p->graph, 0)))
 		wrong(p, "a capture that cannot be replayed: CUDA's error %d", ended);
 	for (int i = 0; i < replays && going; i++)
-		if (names->graph_launch(executable, stream))
+		if (names->graph_launch(p->executable, stream))
 			wrong(p, "a graph is not launched");
 	going = going && settle(p);
-	if (executable)
-		names->graph_exec_destroy(executable);
-	if (graph)
-		names->graph_destroy(graph);
+	drop_graph(p);
 	return going;
 }
 
