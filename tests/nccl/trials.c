@@ -12,8 +12,8 @@
  * Ranks start routers by themselves. Exit code: 0, 1, or 77 where there are no two GPUs or there is no NCCL.
  */
 #include "tests/nccl/trial_call.h"
+#include "tests/nccl/trial_routers.h"
 
-#include <dirent.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,8 +24,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -119,43 +117,10 @@ static void meet(void)
 
 /* ---- failures ---- */
 
-/* The router that listens there. */
-static pid_t listener(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct ucred peer = {0};
-	socklen_t bytes = sizeof peer;
-	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-	bool found = !connect(connection, (struct sockaddr *)&address, sizeof address) &&
-	             !getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-	close(connection);
-	return found ? peer.pid : 0;
-}
-
-/* Sends a signal to all that listen in the folder. Returns how many. */
-static unsigned end_routers(const char *folder, int signal)
-{
-	char path[108];
-	const struct dirent *entry;
-	unsigned count = 0;
-	DIR *open = opendir(folder);
-	while (open && (entry = readdir(open))) {
-		if (entry->d_name[0] == '.')
-			continue;
-		snprintf(path, sizeof path, "%.40s/%.60s", folder, entry->d_name);
-		pid_t router = listener(path);
-		count += router > 1 && router != getpid() && !kill(router, signal);
-	}
-	if (open)
-		closedir(open);
-	return count;
-}
-
 static void kill_now(const struct player *p)
 {
 	if (p->kill == ROUTER) {
-		atomic_fetch_add(&shared->routers, end_routers(getenv("FERRY_SOCKET_DIR"), SIGKILL));
+		atomic_fetch_add(&shared->routers, trial_routers_end(getenv("FERRY_SOCKET_DIR"), SIGKILL));
 		return;
 	}
 	atomic_fetch_add(&shared->ranks, 1);
@@ -605,7 +570,7 @@ int main(int argc, char **argv)
 	started = now();
 	run_all(&bad);
 	unsigned long long runs = atomic_load(&shared->run) - options.seed + 1, killed = atomic_load(&shared->routers);
-	end_routers(folder, SIGTERM);
+	trial_routers_end(folder, SIGTERM);
 	printf("%s: %llu runs from seed %llu on in %.0f s%s: %u hung or wrong; %llu routers and %llu ranks were "
 	       "killed, "
 	       "%llu runs ended with an error\n",
