@@ -64,6 +64,9 @@ ferryResult_t ferry_preload_nccl(bool by_name)
 	snprintf(path, sizeof path, "%s/" BY_NAME "/libnccl.so.2", folder);
 	if (!result && setenv("VLLM_NCCL_SO_PATH", path, 0))
 		result = ferry_fail(ferrySystemError, "setenv VLLM_NCCL_SO_PATH: %s", strerror(errno));
+	if (result || !by_name)
+		return result;
+	result = put_first("LD_PRELOAD", path);
 	*strrchr(path, '/') = '\0';
-	return result || !by_name ? result : put_first("LD_LIBRARY_PATH", path);
+	return result ? result : put_first("LD_LIBRARY_PATH", path);
 }

@@ -11,9 +11,10 @@
 #include <stdbool.h>
 
 /**
- * Sets LD_PRELOAD, in front of what it is, and VLLM_NCCL_SO_PATH where that is unset; `by_name`: LD_LIBRARY_PATH too,
- * for programs that open libnccl.so.2 by name. ferrySystemError where libferry-nccl.so is not where this command's
- * libraries are, with the places, or where the loader cannot be told of it (a space or colon in its path).
+ * Sets LD_PRELOAD, in front of what it is, and VLLM_NCCL_SO_PATH where that is unset; `by_name`: for programs that open
+ * libnccl.so.2 by name, the library of that name is preloaded too, and its folder comes into LD_LIBRARY_PATH.
+ * ferrySystemError where libferry-nccl.so is not where this command's libraries are, with the places, or where the
+ * loader cannot be told of it (a space or colon in its path).
  */
 ferryResult_t ferry_preload_nccl(bool by_name);
 

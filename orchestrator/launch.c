@@ -256,7 +256,7 @@ static ncclResult_t issue_rests(struct launch *launch)
 		bool timed = sample->timed && !result && !split->lost &&
 		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
 		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_arm(&split->partner->meter, sample, timed);
+		ferry_meter_arm(sample, timed);
 		pthread_mutex_unlock(&split->partner->lock);
 	}
 	return result;

@@ -60,6 +60,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
                       bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS])
 {
 	uint64_t signature = settings(nranks);
+	memcpy(meter->rules.paces, paces, sizeof meter->rules.paces);
 	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
 	ferry_choice_init(&meter->choice, peers, nranks, paces);
 	adopt(meter, table, signature);
@@ -84,6 +85,20 @@ static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier 
 	return ferry_shares_pack(&shares);
 }
 
+/* However far a program runs ahead, only a few of its calls try something before it is known what one of them took. */
+static uint32_t tries_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call)
+{
+	uint32_t tries = 0;
+	for (uint32_t i = 0; i < meter->nsamples; i++) {
+		const struct ferry_sample *sample =
+		        &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
+		tries += sample->taken && sample->tries && sample->call.collective == call->collective &&
+		         sample->call.type == call->type &&
+		         ferry_balancer_size_class(sample->call.bytes) == ferry_balancer_size_class(call->bytes);
+	}
+	return tries;
+}
+
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
                              enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure)
 {
@@ -91,7 +106,7 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 	if (meter->rules.pinned)
 		return pinned_word(meter, carrier, whole);
 	if (!whole)
-		return ferry_ledger_propose(&meter->ledger, call, n, measure);
+		return ferry_ledger_propose(&meter->ledger, call, n, tries_under_way(meter, call), measure);
 	return ferry_choice_ours(&meter->choice, call, n) ? all_of(carrier) : FERRY_SHARES_NONE;
 }
 
@@ -106,38 +121,28 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
                                        bool whole, uint64_t n)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	for (uint32_t i = 0; i < FERRY_METER_SAMPLES; i++) {
-		struct ferry_sample *sample = &meter->samples[i];
-		if (sample->taken)
-			continue;
-		uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
-		*sample = (struct ferry_sample){.taken = true,
-		                                .nccl = shares.part[FERRY_CARRIER_NCCL],
-		                                .ferry = shares.part[FERRY_CARRIER_NCCL] < FERRY_SHARES_WHOLE,
-		                                .clock = sample->clock,
-		                                .call = *call,
-		                                .whole = whole,
-		                                .n = n,
-		                                .word = word,
-		                                .order = ++meter->begun,
-		                                .stamp = tag * FERRY_STAMPS + i};
-		meter->ntaken++;
-		return sample;
-	}
-	return NULL;
+	if (meter->nsamples == FERRY_METER_SAMPLES)
+		return NULL;
+	uint32_t at = (meter->oldest + meter->nsamples++) % FERRY_METER_SAMPLES;
+	uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
+	struct ferry_sample *sample = &meter->samples[at];
+	*sample = (struct ferry_sample){.taken = true,
+	                                .nccl = shares.part[FERRY_CARRIER_NCCL],
+	                                .ferry = shares.part[FERRY_CARRIER_NCCL] < FERRY_SHARES_WHOLE,
+	                                .clock = sample->clock,
+	                                .call = *call,
+	                                .whole = whole,
+	                                .tries = !whole && ferry_ledger_tries(&meter->ledger, call, word),
+	                                .n = n,
+	                                .word = word,
+	                                .stamp = tag * FERRY_STAMPS + at};
+	return sample;
 }
 
-static void give_back(struct ferry_meter *meter, struct ferry_sample *sample)
-{
-	sample->taken = sample->armed = false;
-	meter->ntaken--;
-}
-
-void ferry_meter_arm(struct ferry_meter *meter, struct ferry_sample *sample, bool timed)
+void ferry_meter_arm(struct ferry_sample *sample, bool timed)
 {
 	sample->armed = timed;
-	if (!timed)
-		give_back(meter, sample);
+	sample->taken = timed;
 }
 
 static enum ferry_carrier ferrys_carrier(uint32_t word)
@@ -169,35 +174,33 @@ static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
 }
 
-/* The first one that was made after `order`. */
-static struct ferry_sample *next_sample(struct ferry_meter *meter, uint64_t order)
+/* Whether both parts have ended. */
+static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
 {
-	struct ferry_sample *next = NULL;
-	for (int i = 0; i < FERRY_METER_SAMPLES; i++) {
-		struct ferry_sample *sample = &meter->samples[i];
-		if (sample->armed && sample->order > order && (!next || sample->order < next->order))
-			next = sample;
+	uint64_t ns;
+	if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]))
+		sample->nccl = false;
+	if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
+		sample->us[ferrys_carrier(sample->word)] = (double)ns / 1e3;
+		sample->ferry = false;
 	}
-	return next;
+	return !sample->nccl && !sample->ferry;
 }
 
+/* Calls of a communicator end in their order: where one has not, none behind it is asked. */
 void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 {
-	struct ferry_sample *sample;
-	bool waits = false; /* for one of NCCL's: those behind it are asked about another time */
-	uint64_t ns;
-	for (uint64_t order = 0; meter->ntaken && (sample = next_sample(meter, order)); order = sample->order) {
-		if (sample->nccl && !waits) {
-			sample->nccl = !ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]);
-			waits = sample->nccl;
-		}
-		if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {
-			sample->us[ferrys_carrier(sample->word)] = (double)ns / 1e3;
-			sample->ferry = false;
-		}
-		if (!sample->nccl && !sample->ferry)
+	while (meter->nsamples) {
+		struct ferry_sample *sample = &meter->samples[meter->oldest];
+		if (sample->taken && !sample->armed)
+			return; /* its call is being made */
+		bool ended = sample->taken && has_ended(sample, comm);
+		if (sample->taken && !ended && ++sample->age < OLD)
+			return;
+		sample->taken = sample->armed = false;
+		meter->oldest = (meter->oldest + 1) % FERRY_METER_SAMPLES;
+		meter->nsamples--;
+		if (ended)
 			learn(meter, sample);
-		if ((!sample->nccl && !sample->ferry) || ++sample->age == OLD)
-			give_back(meter, sample);
 	}
 }

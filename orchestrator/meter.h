@@ -22,10 +22,9 @@ struct ferry_sample {
 	bool nccl, ferry;        /* which parts are not known yet */
 	struct ferry_clock clock;
 	struct ferry_balancer_call call;
-	bool whole;
+	bool whole, tries; /* tries: a divided one has other shares than are settled for its size */
 	uint64_t n;
 	uint32_t word, stamp, age;
-	uint64_t order; /* the greater, the later */
 	double us[FERRY_NUM_CARRIERS];
 };
 
@@ -34,8 +33,8 @@ struct ferry_meter {
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
 	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
-	uint32_t stamps, ntaken;
-	uint64_t begun; /* samples */
+	uint32_t stamps;
+	uint32_t oldest, nsamples;       /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
 
@@ -70,7 +69,7 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
                                        bool whole, uint64_t n);
 
 /** The call has been made; timed: its parts say what they take. Else the sample is given back. */
-void ferry_meter_arm(struct ferry_meter *meter, struct ferry_sample *sample, bool timed);
+void ferry_meter_arm(struct ferry_sample *sample, bool timed);
 
 /**
  * Feeds the balancer with what has ended, in the order in which it was made. For each call: costs next to nothing where

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define AGAIN_NS 5000000000ull /* what could not be shown is tried again after so long */
+#define AGAIN_NS 1000000000ull /* what could not be shown is tried again after so long */
 
 void ferry_showing_init(struct ferry_showing *showing)
 {

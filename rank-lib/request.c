@@ -43,12 +43,10 @@ static const char *in_place_send(const struct ferry_request *request, const stru
 	}
 }
 
-/* any_place: by copy engines alone, which take bytes wherever they are. */
-static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank, bool any_place)
+static ferryResult_t check_buffers(const struct ferry_request *request, const struct ferry_rank *rank)
 {
 	const char *name = ferry_collective_name(request->collective);
 	uint64_t sends, receives;
-	size_t element = ferry_type_size(request->type);
 	bool blocks = request->collective != FERRY_SENDRECV && request->collective != FERRY_ALLTOALLV;
 	if (request->left_out.count > (blocks ? request->count : 0))
 		return ferry_fail(ferryInvalidArgument, "%s: %llu elements of blocks of %llu are left out", name,
@@ -63,11 +61,6 @@ static ferryResult_t check_buffers(const struct ferry_request *request, const st
 		                  sends && !request->send ? "sendbuff" : "recvbuff",
 		                  (unsigned long long)(sends && !request->send ? sends : receives),
 		                  sends && !request->send ? "sent" : "received");
-	if (!any_place &&
-	    ((sends && (uintptr_t)request->send % element) || (receives && (uintptr_t)request->receive % element)))
-		return ferry_fail(ferryInvalidArgument,
-		                  "%s: sendbuff %p or recvbuff %p is not aligned to an element of %zu bytes", name,
-		                  request->send, request->receive, element);
 	const char *send = request->send, *receive = request->receive;
 	if (request->collective == FERRY_ALLTOALLV || !sends || !receives || send == in_place_send(request, rank))
 		return ferrySuccess;
@@ -186,7 +179,7 @@ ferryResult_t ferry_request_check(const struct ferry_request *request, const str
 	if (!result && request->collective == FERRY_ALLTOALLV)
 		result = check_variable(request, rank);
 	if (!result)
-		result = check_buffers(request, rank, exports);
+		result = check_buffers(request, rank);
 	return result ? result : check_memory(request, rank, device, exports);
 }
 

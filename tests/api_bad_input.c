@@ -107,21 +107,17 @@ static void bad_types_operations_roots_and_peers_are_refused_by_value(void **sta
 	close_comms(comms, 2);
 }
 
-static void buffers_that_cannot_be_used_are_refused_with_addresses_and_sizes(void **state)
+static void buffers_that_are_missing_or_too_long_are_refused_with_their_sizes(void **state)
 {
 	(void)state;
 	ferryComm_t comms[2];
 	open_comms(comms, 2, "1");
-	char at[32];
-	snprintf(at, sizeof at, "%p", (void *)((char *)buffer + 1));
 	REFUSED(ferryInvalidArgument, ferryAllReduce(NULL, other, 3, ferryFloat, ferrySum, comms[0], NULL), "sendbuff",
 	        "12");
 	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, NULL, 3, ferryFloat, ferrySum, comms[0], NULL), "recvbuff",
 	        "12");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer, NULL, 3, ferryFloat, comms[0], NULL), "recvbuff", "24");
 	REFUSED(ferryInvalidArgument, ferryRecv(NULL, 3, ferryFloat, 1, comms[0], NULL), "recvbuff", "12");
-	REFUSED(ferryInvalidArgument,
-	        ferryAllReduce((char *)buffer + 1, other, 3, ferryFloat, ferrySum, comms[0], NULL), at, "4");
 	REFUSED(ferryInvalidArgument, ferryAllReduce(buffer, other, (size_t)-1, ferryFloat, ferrySum, comms[0], NULL),
 	        "18446744073709551615");
 	REFUSED(ferryInvalidArgument, ferryAllGather(buffer, other, (size_t)1 << 62, ferryDouble, comms[0], NULL),
@@ -453,7 +449,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(no_function_takes_a_null_or_foreign_communicator),
 	        cmocka_unit_test(bad_types_operations_roots_and_peers_are_refused_by_value),
-	        cmocka_unit_test(buffers_that_cannot_be_used_are_refused_with_addresses_and_sizes),
+	        cmocka_unit_test(buffers_that_are_missing_or_too_long_are_refused_with_their_sizes),
 	        cmocka_unit_test(buffers_that_overlap_and_are_not_in_place_are_refused),
 	        cmocka_unit_test(uneven_all_to_all_refuses_missing_arrays_and_impossible_counts),
 	        cmocka_unit_test(created_reductions_are_bound_to_their_type_and_communicator),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The promise of every collective, type and operation, with all ranks and the routers in this process:
- * bench/trial/trial.h says what is right and states the bound for floats. Guard bytes, element-aligned buffers and
- * untouched inputs are checked with it.
+ * bench/trial/trial.h says what is right and states the bound for floats. Guard bytes, buffers at any
+ * address and untouched inputs are checked with it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

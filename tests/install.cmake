@@ -130,9 +130,12 @@ expect("${output}" "^we are 2\nwe are 2\n$" "ferryrun -n 2 --fork -- allreduce")
 
 # And the library with NCCL's names, which has its two ways in.
 if(NOT SANITIZE)
-  run(${prefix}/${BINDIR}/ferryrun --nccl -- sh -c "readlink -f $VLLM_NCCL_SO_PATH && echo $LD_PRELOAD")
-  file(REAL_PATH ${prefix}/${LIBDIR}/libferry-nccl.so library)
-  expect("${output}" "^${library}\n${library}\n$" "ferryrun --nccl")
+  run(${prefix}/${BINDIR}/ferryrun --nccl -- sh -c "echo $VLLM_NCCL_SO_PATH && echo $LD_PRELOAD")
+  file(REAL_PATH ${prefix}/${LIBDIR} folder)
+  expect("${output}" "^${folder}/ferry/nccl/libnccl.so.2\n${folder}/libferry-nccl.so\n$" "ferryrun --nccl")
+  run(sh -c "env -u LD_LIBRARY_PATH ldd ${folder}/ferry/nccl/libnccl.so.2 | sed -n 's/.*libferry-nccl.so => //p' | \
+    cut -d ' ' -f 1 | xargs readlink -f")
+  expect("${output}" "^${folder}/libferry-nccl.so\n$" "what libnccl.so.2 of the folder is the name of")
 endif()
 
 # The README prints the example that has just run.

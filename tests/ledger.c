@@ -62,7 +62,7 @@ static void one_call(struct one *one, uint64_t n)
 {
 	double us[FERRY_NUM_CARRIERS];
 	bool measure;
-	uint32_t proposal = ferry_ledger_propose(&one->ledger, &call, n, &measure);
+	uint32_t proposal = ferry_ledger_propose(&one->ledger, &call, n, 0, &measure);
 	uint32_t word = ferry_seal_take(&one->seal, n, proposal);
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	one->words[n] = word;
@@ -107,7 +107,7 @@ static void the_slowest_rank_decides(void **state)
 	for (uint64_t n = 1000; n < 1010; n++) { /* and all propose it, though they have seen nothing of the others */
 		bool measure;
 		if (!ferry_balancer_picks(n, line.probe_every))
-			assert_int_equal(ferry_ledger_propose(&ranks[1].ledger, &call, n, &measure), line.word);
+			assert_int_equal(ferry_ledger_propose(&ranks[1].ledger, &call, n, 0, &measure), line.word);
 	}
 	free_all(ranks);
 	free(ranks);
@@ -122,8 +122,8 @@ static void a_rank_that_tells_nothing_is_not_waited_for(void **state)
 	struct ferry_share_line line;
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
-		one_open(&ranks[rank], &arena, rank, 60);
-	for (uint64_t n = 0; n < 60; n++) {
+		one_open(&ranks[rank], &arena, rank, 200);
+	for (uint64_t n = 0; n < 200; n++) {
 		one_call(&ranks[0], n);
 		one_call(&ranks[2], n);
 	}
@@ -225,10 +225,10 @@ static void what_was_learned_is_there_for_the_next_job(void **state)
 	ferry_kept_shares_give(kept, &arena);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		ferry_ledger_open(&ranks[rank].ledger, arena.shares, RANKS, rank, SIGNATURE, &rules);
-		check_share(ferry_ledger_propose(&ranks[rank].ledger, &call, 0, &measure));
+		check_share(ferry_ledger_propose(&ranks[rank].ledger, &call, 0, 0, &measure));
 	}
 	ferry_ledger_open(&ranks[0].ledger, arena.shares, RANKS, 0, SIGNATURE + 1, &rules); /* others start anew */
-	uint32_t word = ferry_ledger_propose(&ranks[0].ledger, &call, 0, &measure);
+	uint32_t word = ferry_ledger_propose(&ranks[0].ledger, &call, 0, 0, &measure);
 	assert_int_equal(word, FERRY_SHARES_NONE);
 	ferry_arena_unmap(&arena);
 
@@ -293,7 +293,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 				                                  (uint64_t)BYTES << n % 5, false};
 				const double us[] = {1000, 0, 1000};
 				bool measure;
-				uint32_t word = ferry_ledger_propose(ledger, &any, n, &measure);
+				uint32_t word = ferry_ledger_propose(ledger, &any, n, 0, &measure);
 				struct ferry_shares shares = ferry_shares_unpack(word);
 				assert_int_equal(shares.part[0] + shares.part[1] + shares.part[2],
 				                 FERRY_SHARES_WHOLE);

@@ -43,9 +43,9 @@ bool trial_buffers_open(struct ferry_trial *trial, int rank, unsigned offset, st
 	size_t size = ferry_type_size(trial->type);
 	size_t sends = ferry_trial_sends(trial, rank), receives = ferry_trial_receives(trial, rank);
 	*buffers = (struct trial_buffers){0};
-	if (!make_area(buffers, 0, trial->in_place ? 0 : sends * size, offset * size) ||
+	if (!make_area(buffers, 0, trial->in_place ? 0 : sends * size, offset) ||
 	    !make_area(buffers, 1, (trial->in_place ? ferry_trial_room(trial, rank) : receives) * size,
-	               (offset + 1) % 4 * size))
+	               (offset + 1) % 4))
 		return false;
 	buffers->send = buffers->area[0];
 	buffers->receive = buffers->area[1];

@@ -17,7 +17,7 @@ struct trial_buffers {
 	char *kept;           /* copy of the send area, out of place */
 };
 
-/** Allocates, guards and fills; false if there is no memory. offset: elements that the areas are off a cache line. */
+/** Allocates, guards and fills; false if there is no memory. offset: bytes that the areas are off a cache line. */
 bool trial_buffers_open(struct ferry_trial *trial, int rank, unsigned offset, struct trial_buffers *buffers);
 /** Elements wrong and bytes damaged at this rank after the call. */
 size_t trial_buffers_wrong(struct ferry_trial *trial, int rank, const struct trial_buffers *buffers);

@@ -7,14 +7,28 @@
 #define LEAST_GAIN   0.02  /* of a carrier that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
 #define SET_GAIN     0.04  /* nor is another set of carriers taken for less, of which other samples tell */
+#define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
+#define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
 #define LARGE_STEP   0.10  /* one learns behind it */
 #define SETTLING     3     /* samples without a step */
-#define TRIAL        16    /* a carrier of which nothing is known begins with one such part, or two floors */
+#define TRIAL        32    /* a carrier of which nothing is known begins with one such part, or two floors */
+#define TRIES        2     /* calls of a set before it is judged at a size, one at a time */
+#define MOST_TRIES   8     /* of a set of which nothing is told */
+#define TRY_EVERY    1u    /* a probe, while none is under way */
+#define RANGE        8     /* times the largest part that was seen, or less, is told by the line through all sizes */
+#define LONG_US      100   /* a carrier of which nothing is known is not tried by shorter calls, */
+#define MANY         64    /* but where there are more than so many of them */
+#define LIKELY       5.0   /* at most so many times off */
+#define HOPE         1.15  /* times as slow as now, as far as is known: worth being tried */
+#define SURE         1.05  /* times as fast by what is known of other sizes: not tried first */
+#define SURE_US      20.0  /* and by so much */
+#define SURE_SAMPLES 4
 #define PROBE_SOON   4u
 #define PROBE_EVERY  64u
+#define PROBE_AFTER  64u   /* samples of a size: of few calls one is too much */
 #define BACKOFFS     8     /* doublings */
-#define PROBE_COST   0.01  /* of the time of all calls, */
-#define PROBE_LESS   0.25  /* and so much of that where a probe only leaves a carrier out */
+#define PROBE_COST   0.005 /* of the time of all calls, */
+#define PROBE_LESS   0.5   /* and so much of that where a probe only leaves a carrier out */
 #define DEAR         4.0   /* of that of one call, for a set without NCCL */
 #define COST         0.001 /* of the time of a settled size, for measuring */
 #define INTERVAL     64u   /* at most */
@@ -54,6 +68,8 @@ static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, 
 		course->used = true;
 		course->collective = (uint8_t)collective;
 		course->type = (uint8_t)type;
+		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+			ferry_rate_fit_start(&course->fits[c][0], &balancer->rules.paces[c]);
 		return course;
 	}
 	return NULL;
@@ -105,18 +121,51 @@ void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct fer
 	const struct ferry_balancer_course *course = course_at(balancer, line);
 	*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
 	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++)
-		learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
-		        course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].pace;
+		if (course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].samples != 1)
+			learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
+			        course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].pace;
 }
 
 /* ---- what is known ---- */
+
+/* One sample of Ferry's alone may be of a call in which buffers were shown. */
+static bool is_line(const struct ferry_rate_fit *fit, int carrier)
+{
+	return fit->pace.rate > 0 && (fit->samples != 1 || carrier == FERRY_CARRIER_NCCL);
+}
+
+/* Parts that were far smaller say nothing of the rate. */
+static bool is_known(const struct ferry_balancer_course *course, int carrier, double bytes)
+{
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
+		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+		if (is_line(fit, carrier) && RANGE * (double)fit->most >= bytes / TRIAL)
+			return true;
+	}
+	return false;
+}
+
+/* Of a set in which it has not been seen at this size: as much off the line through all sizes as in another one. */
+static double likely_factor(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
+                            int carrier)
+{
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
+		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+		const struct ferry_trace *trace = &line->traces[carrier][slot];
+		if (trace->count && is_line(fit, carrier))
+			return fmin(fmax(ferry_trace_factor(trace, &fit->pace), 1 / LIKELY), LIKELY);
+	}
+	return (double)line->slower[carrier];
+}
 
 static struct ferry_pace seen_pace(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
                                    int carrier, int slot)
 {
 	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
 	const struct ferry_trace *trace = &line->traces[carrier][slot];
-	double factor = trace->count ? ferry_trace_factor(trace, fit) : (double)line->slower[carrier];
+	if (!trace->count && !is_line(&course->fits[carrier][slot], carrier))
+		return (struct ferry_pace){0, 0};
+	double factor = trace->count ? ferry_trace_factor(trace, fit) : likely_factor(course, line, carrier);
 	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
 }
 
@@ -169,25 +218,86 @@ static struct ferry_shares trial_of(uint32_t unknown, double floors)
 	return shares;
 }
 
-/* The best shares as far as is known, where the carriers in `kept` need no gain; *us is what a call then takes. */
-static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_paces *paces, double bytes,
-                     uint32_t kept, double *us)
+static double largest_part(const struct ferry_trace *trace)
 {
-	struct ferry_shares shares;
-	struct ferry_division_rules rules = {balancer->rules.usable, kept, balancer->rules.floor_bytes, LEAST_GAIN};
+	float largest = 0;
+	for (int i = 0; i < trace->count; i++)
+		largest = fmaxf(largest, trace->bytes[i]);
+	return (double)largest;
+}
+
+/*
+ * Parts that vary are made a little shorter, so that they are the last ones seldom. With a share x it pays to be last
+ * in a part x of the calls: then what is lost by a bit more of it, in these calls, is what is gained in the others. And
+ * what a part of many times the bytes takes is not to be told from small ones.
+ */
+static void restrain(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                  struct ferry_shares *shares)
+{
+	uint32_t set = ferry_division_set(shares);
+	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
+	for (int c = 0; c < FERRY_CARRIER_NCCL && set & BIT(FERRY_CARRIER_NCCL); c++) {
+		const struct ferry_trace *trace = &line->traces[c][beside(c, set & ~BIT(c))];
+		/* of it, and of its median */
+		double noise = ferry_trace_noise(trace) * (1 + 1 / sqrt(fmax(trace->count, 4)));
+		double part = shares->part[c], least = fmin(part, ceil(floor));
+		double less = part / (1 + 2 * noise * fmax(1 - 2 * part / FERRY_SHARES_WHOLE, 0));
+		if (trace->count)
+			less = fmin(less, GROWTH * largest_part(trace) / (double)line->bytes * FERRY_SHARES_WHOLE);
+		uint16_t left = (uint16_t)lround(fmax(less, least));
+		shares->part[FERRY_CARRIER_NCCL] += shares->part[c] - left;
+		shares->part[c] = left;
+	}
+}
+
+static uint32_t unknown_carriers(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
+{
+	const struct ferry_balancer_course *course = course_at(balancer, line);
 	uint32_t unknown = 0;
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		if (rules.usable & BIT(c) && !(paces->in[BIT(c)][c].rate > 0))
+		if (balancer->rules.usable & BIT(c) && !is_known(course, c, (double)line->bytes))
 			unknown |= BIT(c);
+	return unknown;
+}
+
+static double call_us(const struct ferry_balancer_line *line, const struct ferry_paces *paces, uint32_t word)
+{
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	double us = ferry_division_us(paces, (double)line->bytes, &shares);
+	return us + (word == FERRY_SHARES_NONE ? 0 : DIVIDED_US);
+}
+
+/* The best shares as far as is known, where the carriers in `kept` need no gain; *us is what a call then takes. */
+static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                     const struct ferry_paces *paces, uint32_t kept, double *us)
+{
+	struct ferry_shares shares;
+	struct ferry_division_rules rules = {balancer->rules.usable & ~unknown_carriers(balancer, line), kept,
+	                                     balancer->rules.floor_bytes, LEAST_GAIN};
 	*us = 0;
-	if (unknown & BIT(FERRY_CARRIER_NCCL))
+	if (!(paces->in[BIT(FERRY_CARRIER_NCCL)][FERRY_CARRIER_NCCL].rate > 0))
 		return FERRY_SHARES_NONE; /* what there is without Ferry comes first */
-	if (unknown)
-		shares = trial_of(unknown, rules.floor_bytes / bytes);
-	else
-		*us = ferry_divide(paces, bytes, &rules, &shares);
+	ferry_divide(paces, (double)line->bytes, &rules, &shares);
+	restrain(balancer, line, &shares);
+	*us = call_us(line, paces, ferry_shares_pack(&shares));
 	return ferry_shares_pack(&shares);
 }
+
+/* The same of one set; infinite, and what it has, where that cannot be. */
+static uint32_t best_of_set(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                            const struct ferry_paces *paces, uint32_t set, double *us)
+{
+	struct ferry_shares shares = ferry_shares_unpack(line->word);
+	struct ferry_division_rules rules = {set, set, balancer->rules.floor_bytes, 0};
+	*us = ferry_divide_among(paces, (double)line->bytes, set, &rules, &shares);
+	if (!isfinite(*us))
+		return line->word;
+	restrain(balancer, line, &shares);
+	*us = call_us(line, paces, ferry_shares_pack(&shares));
+	return ferry_shares_pack(&shares);
+}
+
+/* ---- what it tries ---- */
 
 /* The next set that may be tried now and then in place of the line's; less often once all have been. */
 static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
@@ -204,11 +314,54 @@ static void turn_probe(const struct ferry_balancer *balancer, struct ferry_balan
 	line->probe_set = 0;
 }
 
+/* Not enough so far. Sets without NCCL are left to probes. */
+static bool is_tried(const struct ferry_balancer_line *line, uint32_t set)
+{
+	return set & BIT(FERRY_CARRIER_NCCL) && line->tries[set] < TRIES;
+}
+
+/* Of the sets that have not been tried enough at this size the best one, if it may be better than what there is. */
+static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
+{
+	struct ferry_paces paces;
+	struct ferry_shares shares = ferry_shares_unpack(line->word);
+	uint32_t unknown = unknown_carriers(balancer, line);
+	double bytes = (double)line->bytes, least;
+	line->trial = 0;
+	if (unknown & BIT(FERRY_CARRIER_NCCL))
+		return false;
+	ferry_balancer_paces(balancer, line, &paces);
+	least = HOPE * call_us(line, &paces, line->word);
+	bool pays = least > HOPE * LONG_US || line->samples > MANY;
+	for (uint32_t set = 1; set < FERRY_CARRIER_SETS; set++) {
+		double us;
+		if (set & ~(balancer->rules.usable & ~unknown) || !is_tried(line, set) ||
+		    set == carriers_of(line->word))
+			continue;
+		uint32_t word = best_of_set(balancer, line, &paces, set, &us);
+		if (!(us < least))
+			continue;
+		least = us;
+		line->trial = (uint8_t)set;
+		line->probe = word;
+	}
+	unknown &= balancer->rules.usable;
+	if (unknown && pays && line->tries[unknown | BIT(FERRY_CARRIER_NCCL)] < MOST_TRIES) {
+		shares = trial_of(unknown, balancer->rules.floor_bytes / bytes);
+		line->trial = (uint8_t)ferry_division_set(&shares);
+		line->probe = ferry_shares_pack(&shares);
+	}
+	return line->trial;
+}
+
 static void choose_probe(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
 	struct ferry_shares now = ferry_shares_unpack(line->word), other;
 	double bytes = (double)line->bytes;
+	line->probe_every = choose_trial(balancer, line) ? TRY_EVERY : 0;
+	if (line->probe_every)
+		return;
 	if (!line->probe_set || line->probe_set == carriers_of(line->word)) {
 		line->eager = 0;
 		turn_probe(balancer, line);
@@ -216,7 +369,8 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	struct ferry_division_rules rules = {line->probe_set, line->probe_set, balancer->rules.floor_bytes, 0};
 	ferry_balancer_paces(balancer, line, &paces);
 	double us = line->probe_set ? ferry_divide_among(&paces, bytes, line->probe_set, &rules, &other) : INFINITY;
-	line->probe_every = 0;
+	if (!line->eager && line->samples < PROBE_AFTER)
+		return;
 	if (line->settling || !isfinite(us)) {
 		line->probe_set = line->settling ? line->probe_set : 0;
 		return;
@@ -232,11 +386,27 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	line->probe_every = line->eager ? PROBE_SOON : (uint32_t)every;
 }
 
-struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
-                                                const struct ferry_balancer_call *call)
+/* Even if starts, which large sizes say little of, are others. */
+static bool promises_much(double now_us, double us)
+{
+	return now_us > SURE * us && now_us - us > SURE_US;
+}
+
+/* What is known of other sizes is enough where it promises much. */
+static void begin(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
 	double us;
+	ferry_balancer_paces(balancer, line, &paces);
+	uint32_t word = best(balancer, line, &paces, 0, &us);
+	if (us > 0 && promises_much(call_us(line, &paces, FERRY_SHARES_NONE), us))
+		line->word = word;
+	choose_probe(balancer, line);
+}
+
+struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
+                                                const struct ferry_balancer_call *call)
+{
 	uint8_t size_class = ferry_balancer_size_class(call->bytes);
 	for (uint32_t i = 0; i < balancer->nlines; i++) {
 		struct ferry_balancer_line *line = &balancer->lines[i];
@@ -253,21 +423,32 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 	                                     .settling = SETTLING,
 	                                     .slower = {1, 1, 1},
 	                                     .bytes = call->bytes};
-	ferry_balancer_paces(balancer, line, &paces);
-	line->word = best(balancer, &paces, (double)line->bytes, 0, &us);
+	begin(balancer, line);
 	return line;
 }
 
-uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n)
+bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying)
+{
+	line->due = every && (line->due || ferry_balancer_picks(n, every));
+	return line->due && !trying;
+}
+
+void ferry_balancer_probed(struct ferry_balancer_line *line)
+{
+	line->due = false;
+}
+
+uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
+                                uint32_t trying)
 {
 	if ((double)call->bytes < balancer->rules.least_bytes)
 		return FERRY_SHARES_NONE;
 	if (balancer->rules.pinned)
 		return ferry_shares_pack(&balancer->rules.pins);
-	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
+	struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
 	if (!line)
 		return FERRY_SHARES_NONE;
-	return ferry_balancer_picks(n, line->probe_every) ? line->probe : line->word;
+	return ferry_balancer_probes(line, line->probe_every, n, trying) ? line->probe : line->word;
 }
 
 uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
@@ -287,7 +468,7 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
 		return false;
 	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
-	return line && (ferry_balancer_picks(n, line->probe_every) ||
+	return line && (line->due || ferry_balancer_picks(n, line->probe_every) ||
 	                ferry_balancer_picks(n, ferry_balancer_interval(balancer, line)));
 }
 
@@ -299,7 +480,16 @@ static void warn_others(struct ferry_balancer *balancer, const struct ferry_bala
 {
 	for (uint32_t i = 0; i < balancer->nlines; i++)
 		for (int slot = 0; slot < FERRY_SHARE_BESIDE && &balancer->lines[i] != changed; slot++)
-			balancer->lines[i].traces[carrier][slot].strikes = slower ? 1 : -1;
+			ferry_trace_warn(&balancer->lines[i].traces[carrier][slot], slower);
+}
+
+/* Beside others it is as it is alone, or beside yet others, as far as that is known. */
+static void begin_fit(struct ferry_balancer_course *course, int carrier, int slot)
+{
+	struct ferry_rate_fit *fits = course->fits[carrier];
+	for (int other = 0; other < FERRY_SHARE_BESIDE && !(fits[slot].pace.rate > 0); other++)
+		if (is_line(&fits[other], carrier))
+			ferry_rate_fit_start(&fits[slot], &fits[other].pace);
 }
 
 /* A part of a call, beside those others. True: the carrier has changed, in all sets. */
@@ -308,12 +498,14 @@ static bool learn(struct ferry_balancer *balancer, struct ferry_balancer_course 
 {
 	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
 	struct ferry_trace *trace = &line->traces[carrier][slot];
+	begin_fit(course, carrier, slot);
+	bool known = is_line(fit, carrier);
 	if (!(fit->pace.rate > 0))
 		ferry_rate_fit_add(fit, bytes, us);
 	double before = ferry_trace_factor(trace, &fit->pace);
-	bool changed = ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling);
+	bool changed = ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling, known);
 	double times = ferry_trace_factor(trace, &fit->pace) / before;
-	if (ferry_trace_typical(trace))
+	if (ferry_trace_typical(trace) && trace->seen > 1)
 		ferry_rate_fit_add(fit, bytes, us);
 	if (!changed)
 		return false;
@@ -325,22 +517,42 @@ static bool learn(struct ferry_balancer *balancer, struct ferry_balancer_course 
 	return true;
 }
 
+/* All of it has been seen in calls of other sizes. */
+static bool is_sure(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line, uint32_t word)
+{
+	const struct ferry_balancer_course *course = course_at(balancer, line);
+	uint32_t set = carriers_of(word);
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
+		if (set & BIT(c) && course->fits[c][beside(c, set & ~BIT(c))].samples < SURE_SAMPLES)
+			return false;
+	return true;
+}
+
 /* Towards the best shares, if that gains something. True: a step. */
 static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
-	struct ferry_shares now = ferry_shares_unpack(line->word);
-	double us, bytes = (double)line->bytes;
+	double us;
 	ferry_balancer_paces(balancer, line, &paces);
-	uint32_t word = best(balancer, &paces, bytes, carriers_of(line->word), &us);
-	double gain = us > 0 ? ferry_division_us(&paces, bytes, &now) / us - 1 : INFINITY; /* a trial is to be made */
+	uint32_t word = best(balancer, line, &paces, carriers_of(line->word), &us);
+	double gain = us > 0 ? call_us(line, &paces, line->word) / us - 1 : 0;
 	bool other_set = carriers_of(word) != carriers_of(line->word);
+	if (other_set && is_tried(line, carriers_of(word)) &&
+	    !(promises_much(call_us(line, &paces, line->word), us) && is_sure(balancer, line, word))) {
+		word = best_of_set(balancer, line, &paces, carriers_of(line->word), &us);
+		gain = call_us(line, &paces, line->word) / us - 1;
+		other_set = false;
+	}
 	if (word == line->word || !(gain > (other_set ? SET_GAIN : STEP_GAIN)))
 		return false;
 	if (line->settling || gain > LARGE_STEP || other_set)
 		line->settling = SETTLING;
 	if (line->settling && line->why != FERRY_BALANCE_CHANGED)
 		line->why = FERRY_BALANCE_LEARNING;
+	if (other_set) { /* soon again, lest it was chance */
+		line->probe_set = (uint8_t)carriers_of(line->word);
+		line->eager = 1;
+	}
 	line->word = word;
 	line->backoff = 0;
 	return true;
@@ -351,7 +563,9 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	uint32_t set = ferry_division_set(&shares);
-	bool changed = false, probe = line->probe_every && word == line->probe && word != line->word;
+	line->tries[set] += line->tries[set] < UINT8_MAX;
+	bool probe = line->probe_every > TRY_EVERY && word == line->probe && word != line->word;
+	bool changed = false, struck = false;
 	for (int pass = 0; pass < 1 + changed && pass < 2; pass++)
 		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
 			int slot = beside(c, set & ~BIT(c));
@@ -360,6 +574,7 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 			if (set & BIT(c) && us[c] > 0 && isfinite(us[c]) && (!pass || doubted))
 				changed |= learn(balancer, course, line, c, slot,
 				                 (double)line->bytes * shares.part[c] / FERRY_SHARES_WHOLE, us[c]);
+			struck |= set & BIT(c) && line->traces[c][slot].strikes < 0;
 		}
 	if (changed) {
 		line->why = FERRY_BALANCE_CHANGED;
@@ -369,11 +584,13 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 		line->eager = 1;
 	}
 	bool stepped = step(balancer, line);
-	if (probe)
-		line->eager = 0;
+	if (probe) {
+		line->due = false;
+		line->eager = struck; /* it may have become faster: soon again */
+	}
 	if (!stepped && word == line->word && line->settling && !--line->settling)
 		line->why = FERRY_BALANCE_SETTLED;
-	if (!probe || stepped)
+	if (!probe || stepped || struck)
 		return;
 	turn_probe(balancer, line);
 }

@@ -8,22 +8,27 @@
  * less. But it steps to where they would end together, as it knows each carrier's pace, and looks at every set of
  * carriers, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
  *
- * - At first paces are what has been measured elsewhere (ferry_balancer_know); where that is nothing, one call is
- *   NCCL's alone, and one has small parts of the others. Then they are what calls have shown, for each carrier in each
- *   set. A line through all sizes of a collective and type (rate_fit) says it for a size that has not been seen; what a
- *   size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean of what is known of
- *   other sets: so it is tried where it looks better.
- * - A size that is not settled believes its last two samples and measures every call. One that is settled takes the
- *   median of five, and measures as seldom as costs a thousandth. A step is made for a gain of 1.5%, to another set of
- *   carriers for 4%.
+ * - At first paces are what has been measured elsewhere (rules.paces, ferry_balancer_know), then what calls have shown,
+ *   for each carrier in each set. A line through all sizes of a collective and type (rate_fit) says it for a size that
+ *   has not been seen, if parts were not far smaller; what a size itself has seen (trace) goes before. Of a set that
+ *   has not been tried one expects the mean of what is known of other sets.
+ * - A size begins as NCCL's alone, but where other sizes promise much. Sets with NCCL that may be better are tried by
+ *   two calls, one at a time, however far a program runs ahead: at the shares that they would have, or, where nothing
+ *   is known of a carrier, by a small part. So NCCL alone and NCCL beside others have been measured at the same size
+ *   before one is preferred. Short calls are not used to try a carrier of which nothing is known.
+ * - All goes by the median of five samples. While a size is not settled every call is measured, and one slow sample, as
+ *   of a call in which buffers are shown, is not believed. One that is settled measures as seldom as costs a
+ *   thousandth. A step is made for a gain of 1.5%, to another set of carriers for 4%; and 4 us are what dividing a call
+ *   costs.
+ * - Parts that vary from call to call are made shorter than would end together on average: so they are last seldom.
  * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
  *   carrier was before its last change: a burst is left, and met again, at once. A change of a carrier holds for all
  *   sets that it is in, also those that were not tried; other sizes, and other carriers of the same call, are then
  *   believed at their first sample. What was learned in a burst stays out of the line through all sizes. Drift stays in
  *   the band, and the median follows.
  * - Other sets are tried again: soon after a change, else by one call in 64, then, when all have been, by half as many,
- *   down to one in 16384; and never so many that they cost more than a hundredth, or a four-hundredth where they only
- *   leave a carrier out.
+ *   down to one in 16384; and never so many that they cost more than a two-hundredth, or half of that where they
+ *   only leave a carrier out; and not in the first 64 samples.
  */
 #ifndef FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
 #define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
@@ -40,6 +45,7 @@ struct ferry_balancer_rules {
 	double measure_us;    /* what measuring a call costs */
 	bool pinned;
 	struct ferry_shares pins;
+	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* of each alone, as measured elsewhere; rate 0: it has not been */
 };
 
 struct ferry_balancer_line {
@@ -51,6 +57,9 @@ struct ferry_balancer_line {
 	uint8_t settling;     /* samples until it is settled */
 	uint8_t backoff;      /* probes in a row that have not helped */
 	uint8_t probe_set;    /* which set is tried */
+	uint8_t trial;        /* which set is tried now, as it has not been tried enough; 0: none */
+	uint8_t tries[FERRY_CARRIER_SETS]; /* calls of each set that have told what they took */
+	bool due;             /* this rank's: a probe is to be made, and has not been */
 	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
 	float slower[FERRY_NUM_CARRIERS]; /* so many times than before all its changes: for sets that were not tried */
@@ -94,8 +103,17 @@ void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct fer
 /** Calls of a class differ by a factor of 1.4 at most. */
 uint8_t ferry_balancer_size_class(uint64_t bytes);
 
-/** The shares of call n, packed. */
-uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);
+/** The shares of call n, packed. trying: calls of its size that try something and have not ended. */
+uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
+                                uint32_t trying);
+
+/**
+ * Whether this rank proposes a line's `probe` for call n, where one in `every` has it. Once that is due it is proposed
+ * until it is made (ferry_balancer_probed): other reasons, as buffers that have not been shown, may be against a call.
+ */
+bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying);
+
+void ferry_balancer_probed(struct ferry_balancer_line *line);
 
 /** Whether call n is to be measured. */
 bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n);

@@ -37,17 +37,13 @@
 
 enum { NCCLS, OURS };
 
-/* What a call is expected to take, and how far off that may be. us 0: nothing is known. */
-struct belief {
-	double us, doubt;
-};
-
 void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
                        const struct ferry_pace paces[FERRY_NUM_CARRIERS])
 {
 	memset(choice, 0, sizeof *choice);
 	choice->peers = peers;
 	choice->nranks = nranks;
+	choice->learned = 1;
 	memcpy(choice->paces, paces, sizeof choice->paces);
 }
 
@@ -131,19 +127,19 @@ static double median(const struct ferry_choice_line *line, int who)
 /* ---- what is believed, for a class's size ---- */
 
 /* Of the size itself; a single call of Ferry's is left to who knows more. */
-static struct belief of_line(const struct ferry_choice_line *line, int who)
+static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, int who)
 {
 	if (line->seen[who] > 1)
-		return (struct belief){median(line, who), DOUBT_SEEN};
+		return (struct ferry_choice_belief){median(line, who), DOUBT_SEEN};
 	if (line->known[who] > 0)
-		return (struct belief){(double)line->known[who], DOUBT_KEPT};
+		return (struct ferry_choice_belief){(double)line->known[who], DOUBT_KEPT};
 	if (line->seen[who] && who == NCCLS)
-		return (struct belief){median(line, who), DOUBT_ONCE};
-	return (struct belief){0, 0};
+		return (struct ferry_choice_belief){median(line, who), DOUBT_ONCE};
+	return (struct ferry_choice_belief){0, 0};
 }
 
 /* Of the sizes around it, in place or not as said. NCCL's own calls say more than sizes far away. */
-static struct belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool in_place,
+static struct ferry_choice_belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool in_place,
                                int who)
 {
 	const struct ferry_choice_line *below = NULL, *above = NULL;
@@ -159,18 +155,18 @@ static struct belief of_others(const struct ferry_choice *choice, const struct f
 			above = other;
 	}
 	if (!below && !above)
-		return (struct belief){0, 0};
+		return (struct ferry_choice_belief){0, 0};
 	if (below && above) {
 		double low = class_bytes(below->size_class), high = class_bytes(above->size_class);
 		double from = of_line(below, who).us, to = of_line(above, who).us;
-		return (struct belief){high > low ? from + (to - from) * (bytes - low) / (high - low) : from,
+		return (struct ferry_choice_belief){high > low ? from + (to - from) * (bytes - low) / (high - low) : from,
 		                       high > low ? DOUBT_BETWEEN : DOUBT_KEPT};
 	}
 	const struct ferry_choice_line *one = below ? below : above;
 	double octaves = abs((int)one->size_class - (int)line->size_class) / 2.0;
 	if (who == NCCLS && octaves > 1)
-		return (struct belief){0, 0};
-	return (struct belief){
+		return (struct ferry_choice_belief){0, 0};
+	return (struct ferry_choice_belief){
 	        shift(of_line(one, who).us, start_of(choice, line, who), class_bytes(one->size_class), bytes),
 	        DOUBT_OCTAVE * octaves};
 }
@@ -196,7 +192,7 @@ static double best_rate(const struct ferry_choice *choice, const struct ferry_ch
 }
 
 /* Of Ferry, as far as the machine says. */
-static struct belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
 {
 	enum ferry_collective collective = (enum ferry_collective)line->collective;
 	enum ferry_carrier carrier = ferry_choice_carrier(choice, collective);
@@ -208,56 +204,55 @@ static struct belief of_machine(const struct ferry_choice *choice, const struct 
 		if (carrier == FERRY_CARRIER_HOST)
 			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
 	}
-	return pace.rate > 0 ? (struct belief){ferry_pace_us(&pace, class_bytes(line->size_class)), doubt}
-	                     : (struct belief){0, 0};
+	return pace.rate > 0 ? (struct ferry_choice_belief){ferry_pace_us(&pace, class_bytes(line->size_class)), doubt}
+	                     : (struct ferry_choice_belief){0, 0};
 }
 
-static struct belief less_doubted(struct belief one, struct belief other)
+static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, struct ferry_choice_belief other)
 {
 	return !(one.us > 0) || (other.us > 0 && other.doubt < one.doubt) ? other : one;
 }
 
-static struct belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
+static struct ferry_choice_belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
 {
-	struct belief best = of_line(line, who);
+	struct ferry_choice_belief best = of_line(line, who);
 	if (best.us > 0)
 		return best;
-	struct belief elsewhere = of_others(choice, line, !line->in_place, who);
+	struct ferry_choice_belief elsewhere = of_others(choice, line, !line->in_place, who);
 	elsewhere.doubt += DOUBT_OCTAVE;
 	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
 	if (who == OURS) {
-		struct belief machine = of_machine(choice, line);
+		struct ferry_choice_belief machine = of_machine(choice, line);
 		machine.doubt = best.us > 0 ? fmax(machine.doubt, DOUBT_FAR) : machine.doubt;
 		best = less_doubted(best, machine);
 	}
 	if (line->seen[who] && (double)line->us[who][0] < best.us)
-		best = (struct belief){(double)line->us[who][0], DOUBT_ONCE};
+		best = (struct ferry_choice_belief){(double)line->us[who][0], DOUBT_ONCE};
 	return best;
 }
 
 /* ---- what is chosen ---- */
 
-struct outlook {
-	struct belief of[2];
-	bool settled; /* both are known */
-	bool clear;   /* Ferry is faster, doubts and all */
-	double cost;  /* of Ferry's having a call, doubts and all */
-};
-
-static struct outlook look(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+/* Of most calls nothing has been learned since the last one of the size. */
+static const struct ferry_choice_outlook *look(const struct ferry_choice *choice, struct ferry_choice_line *line)
 {
-	struct outlook outlook = {.of = {believe(choice, line, NCCLS), believe(choice, line, OURS)}};
-	const struct belief *nccl = &outlook.of[NCCLS], *ours = &outlook.of[OURS];
-	bool known = nccl->us > 0 && ours->us > 0;
-	outlook.settled = known && nccl->doubt <= DOUBT_KEPT && ours->doubt <= DOUBT_KEPT;
-	double worst = ours->us * (1 + ours->doubt) - nccl->us * (1 - nccl->doubt);
-	outlook.clear = known && worst < 0;
-	outlook.cost = fmax(worst, LEAST * nccl->us);
+	struct ferry_choice_outlook *outlook = &line->outlook;
+	if (line->looked == choice->learned)
+		return outlook;
+	const struct ferry_choice_belief nccl = believe(choice, line, NCCLS), ours = believe(choice, line, OURS);
+	bool known = nccl.us > 0 && ours.us > 0;
+	double worst = ours.us * (1 + ours.doubt) - nccl.us * (1 - nccl.doubt);
+	*outlook = (struct ferry_choice_outlook){.of = {nccl, ours},
+	                                         .settled = known && nccl.doubt <= DOUBT_KEPT &&
+	                                                    ours.doubt <= DOUBT_KEPT,
+	                                         .clear = known && worst < 0,
+	                                         .cost = fmax(worst, LEAST * nccl.us)};
+	line->looked = choice->learned;
 	return outlook;
 }
 
 /* Both are known: whose it is, but for a try of the other now and then. */
-static bool choose(struct ferry_choice_line *line, const struct outlook *outlook, uint64_t n)
+static bool choose(struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook, uint64_t n)
 {
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
 	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
@@ -274,15 +269,15 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 		return false;
 	if (ferry_balancer_picks(n, FORGET))
 		line->pending = 0;
-	struct outlook outlook = look(choice, line);
-	if (outlook.settled)
-		return choose(line, &outlook, n);
-	if (!(outlook.of[NCCLS].us > 0) || !(outlook.of[OURS].us > 0))
+	const struct ferry_choice_outlook *outlook = look(choice, line);
+	if (outlook->settled)
+		return choose(line, outlook, n);
+	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
 		return false;
-	if (outlook.clear)
-		return outlook.of[OURS].doubt < SURE ||
+	if (outlook->clear)
+		return outlook->of[OURS].doubt < SURE ||
 		       line->pending + line->seen[OURS] < LOOKS;
-	return line->credit_us > outlook.cost && !line->pending;
+	return line->credit_us > outlook->cost && !line->pending;
 }
 
 bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours)
@@ -290,16 +285,16 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line)
 		return false;
-	struct outlook outlook = look(choice, line);
-	double us[2] = {outlook.of[NCCLS].us, outlook.of[OURS].us};
-	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook.settled;
-	bool other = outlook.settled && ours != line->ours;
+	const struct ferry_choice_outlook *outlook = look(choice, line);
+	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
+	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook->settled;
+	bool other = outlook->settled && ours != line->ours;
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
-	else if (doubted && known && !outlook.clear)
-		line->credit_us -= outlook.cost;
+	else if (doubted && known && !outlook->clear)
+		line->credit_us -= outlook->cost;
 	line->pending += doubted || (ours && other);
 	/* a call of NCCL's costs a little to be measured */
 	uint32_t first = ours ? FERRY_CHOICE_SAMPLES : line->known[NCCLS] > 0 ? 0 : 2;
@@ -318,6 +313,7 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 	line->us[ours][at % FERRY_CHOICE_SAMPLES] =
 	        (float)shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
 	line->pending -= ours && line->pending;
+	choice->learned++;
 }
 
 /* ---- from job to job ---- */
@@ -339,6 +335,7 @@ void ferry_choice_adopt(struct ferry_choice *choice, const struct ferry_share_li
 		if (paces[who]->rate > 0)
 			line->known[who] = (float)ferry_pace_us(paces[who], bytes);
 	line->ours = line->known[OURS] > 0 && line->known[OURS] < line->known[NCCLS];
+	choice->learned++;
 }
 
 bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint32_t *index,
@@ -347,11 +344,11 @@ bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line)
 		return false;
-	struct outlook outlook = look(choice, line);
+	const struct ferry_choice_outlook *outlook = look(choice, line);
 	enum ferry_carrier ours = ferry_choice_carrier(choice, call->collective);
 	struct ferry_shares shares = {.part = {0}};
 	double bytes = class_bytes(line->size_class);
-	bool taken = outlook.settled ? line->ours : outlook.clear;
+	bool taken = outlook->settled ? line->ours : outlook->clear;
 	shares.part[taken ? ours : FERRY_CARRIER_NCCL] = FERRY_SHARES_WHOLE;
 	*index = (uint32_t)(line - choice->lines);
 	*told = (struct ferry_share_line){.collective = line->collective,
@@ -359,14 +356,14 @@ bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_
 	                                  .size_class = line->size_class,
 	                                  .whole = true,
 	                                  .in_place = line->in_place,
-	                                  .why = outlook.settled     ? FERRY_BALANCE_SETTLED
+	                                  .why = outlook->settled   ? FERRY_BALANCE_SETTLED
 	                                         : line->seen[OURS] ? FERRY_BALANCE_LEARNING
 	                                                            : FERRY_BALANCE_COLD,
 	                                  .samples = line->seen[NCCLS] + line->seen[OURS],
 	                                  .word = ferry_shares_pack(&shares),
 	                                  .interval = LOOK_EVERY,
 	                                  .bytes = line->bytes,
-	                                  .us = shift(outlook.of[taken].us, start_of(choice, line, taken), bytes,
+	                                  .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
 	                                              (double)line->bytes)};
 	for (int who = NCCLS; who <= OURS; who++) {
 		double us = of_line(line, who).us; /* nothing that is not known of this size */

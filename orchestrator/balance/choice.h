@@ -21,6 +21,18 @@
 
 #define FERRY_CHOICE_SAMPLES 5
 
+/* What a call is expected to take, and how far off that may be, relative. us 0: nothing is known. */
+struct ferry_choice_belief {
+	double us, doubt;
+};
+
+struct ferry_choice_outlook {
+	struct ferry_choice_belief of[2]; /* NCCL's, Ferry's */
+	bool settled;                     /* both are known */
+	bool clear;                       /* Ferry is faster, doubts and all */
+	double cost;                      /* of Ferry's having a call, doubts and all */
+};
+
 struct ferry_choice_line {
 	uint8_t collective, type, size_class;
 	bool in_place;
@@ -32,6 +44,8 @@ struct ferry_choice_line {
 	double credit_us;  /* what trying the slower one may cost */
 	float known[2];    /* what an earlier job took for the class's size; 0: nothing */
 	float us[2][FERRY_CHOICE_SAMPLES]; /* the same of this one */
+	uint64_t looked;   /* `learned` as of the outlook; 0: there is none */
+	struct ferry_choice_outlook outlook;
 };
 
 struct ferry_choice {
@@ -43,6 +57,7 @@ struct ferry_choice {
 
 	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
+	uint64_t learned; /* counts what may change an outlook; from 1 on */
 };
 
 /** paces: as ferry-perf limits has measured them, of the bytes that the busiest device moves. */

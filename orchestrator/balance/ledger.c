@@ -70,22 +70,44 @@ static void adopt_learned(struct ferry_ledger *ledger)
 		}
 }
 
+static bool does_learn(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
+	return !rules->pinned && (double)call->bytes >= rules->least_bytes;
+}
+
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
-                              bool *measure)
+                              uint32_t trying, bool *measure)
 {
 	struct ferry_balancer *balancer = &ledger->balancer;
 	struct ferry_share_line line;
-	bool learns = !balancer->rules.pinned && (double)call->bytes >= balancer->rules.least_bytes;
-	if (learns && ledger->self && find_line(ledger, call, &line)) {
-		bool probe = ferry_balancer_picks(n, line.probe_every);
-		*measure = probe || ferry_balancer_picks(n, line.interval);
+	bool learns = does_learn(ledger, call);
+	struct ferry_balancer_line *own;
+	if (learns && ledger->self && find_line(ledger, call, &line) && (own = ferry_balancer_line(balancer, call))) {
+		bool probe = ferry_balancer_probes(own, line.probe_every, n, trying);
+		*measure = own->due || ferry_balancer_picks(n, line.interval);
 		return probe ? line.probe : line.word;
 	}
 	if (learns && ledger->self)
 		adopt_learned(ledger);
-	uint32_t word = ferry_balancer_propose(balancer, call, n);
+	uint32_t word = ferry_balancer_propose(balancer, call, n, trying);
 	*measure = ferry_balancer_measures(balancer, call, n);
 	return word;
+}
+
+bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	if (!does_learn(ledger, call))
+		return false;
+	struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
+	if (!own)
+		return false;
+	bool told = ledger->self && find_line(ledger, call, &line);
+	bool tries = told ? word == line.probe && word != line.word : word == own->probe && word != own->word;
+	if (tries)
+		ferry_balancer_probed(own);
+	return tries;
 }
 
 /* ---- what is learned ---- */
@@ -174,8 +196,7 @@ static void feed_pending(struct ferry_ledger *ledger)
 void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
                        const double us[FERRY_NUM_CARRIERS])
 {
-	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
-	if (rules->pinned || (double)call->bytes < rules->least_bytes)
+	if (!does_learn(ledger, call))
 		return;
 	ferry_share_times_write(ledger->table, ledger->self, n, us);
 	if (ledger->self)

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#define FERRY_LEDGER_PENDING 8 /* measured calls of which ranks have not told yet */
+#define FERRY_LEDGER_PENDING 32 /* measured calls of which ranks have not told yet: as far as programs run ahead */
 
 struct ferry_ledger {
 	struct ferry_share_table *table;
@@ -38,9 +38,15 @@ void ferry_ledger_open(struct ferry_ledger *ledger, struct ferry_share_table *ta
 
 void ferry_ledger_close(struct ferry_ledger *ledger);
 
-/** The shares to propose for call n, packed; whether it is to be measured: the same on all ranks but for a moment. */
+/**
+ * The shares to propose for call n, packed; whether it is to be measured: the same on all ranks but for a moment.
+ * trying: calls of this size that try something (ferry_ledger_tries) and have not ended, as far as this rank knows.
+ */
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
-                              bool *measure);
+                              uint32_t trying, bool *measure);
+
+/** Whether a call of these shares only tries them. */
+bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);
 
 /** A line in the log, if there is one, of call n. why: it had these shares. */
 void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/balance/rate_fit.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +27,8 @@ void ferry_rate_fit_start(struct ferry_rate_fit *fit, const struct ferry_pace *p
 	fit->pace = *pace;
 	if (!(pace->rate > 0))
 		return;
+	fit->samples = 2;
+	fit->most = FLT_MAX;
 	put(fit, SMALL, ferry_pace_us(pace, SMALL), 1);
 	put(fit, LARGE, ferry_pace_us(pace, LARGE), 1);
 }
@@ -55,6 +58,7 @@ void ferry_rate_fit_add(struct ferry_rate_fit *fit, double bytes, double us)
 		fit->pace = (struct ferry_pace){start, bytes / (us - start)};
 	}
 	fit->samples++;
+	fit->most = fmaxf(fit->most, (float)bytes);
 	fit->weight *= KEPT;
 	fit->b *= KEPT;
 	fit->bb *= KEPT;

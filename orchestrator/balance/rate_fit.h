@@ -12,6 +12,7 @@
 struct ferry_rate_fit {
 	struct ferry_pace pace; /* rate 0: nothing is known */
 	uint32_t samples;
+	float most; /* bytes of the largest part of these; no end where it was measured elsewhere */
 	float weight, b, bb, t, bt; /* sums over samples, each divided by its time squared */
 };
 

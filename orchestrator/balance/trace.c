@@ -7,7 +7,12 @@
 #define BAND       0.08 /* relative, at least; HyLink's gamma is 0.05 */
 #define NOISES     4.0  /* mean deviations */
 #define LIKE       0.15 /* as it was before its last change */
-#define UNSETTLED  2    /* samples that count */
+#define UNSETTLED  5    /* samples that count */
+#define SLOW       1.5  /* times as slow as is known: the first sample is doubted */
+#define SECOND     0.5  /* of a change two samples tell that differ by no more */
+#define FAR        0.2
+#define LIKELY_NOISE 0.1
+#define NOISE_WEIGHT 0.1
 
 static double median(double *values, int count)
 {
@@ -39,21 +44,77 @@ static void keep(struct ferry_trace *trace, double bytes, double us, int most)
 	trace->count++;
 }
 
-bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled)
+/* From all samples, as a band that is too narrow at first would never see how wide it has to be. */
+static void add_noise(struct ferry_trace *trace, double off)
+{
+	double weight = fmax(1.0 / (trace->seen + 1), NOISE_WEIGHT);
+	trace->noise = (float)ferry_trace_noise(trace);
+	trace->noise += (float)(weight * (fmin(fabs(off), FAR) - (double)trace->noise));
+	trace->seen += trace->seen < UINT8_MAX;
+}
+
+double ferry_trace_noise(const struct ferry_trace *trace)
+{
+	return trace->seen ? (double)trace->noise : LIKELY_NOISE;
+}
+
+static void strike(struct ferry_trace *trace, double bytes, double us, int8_t side)
+{
+	trace->strikes = side;
+	trace->strike_bytes = (float)bytes;
+	trace->strike_us = (float)us;
+}
+
+/* Out of the band like the one before: one that was only late is not told by another one. */
+static bool is_second(const struct ferry_trace *trace, const struct ferry_pace *pace, double ratio, int8_t side)
+{
+	if (trace->strikes != side)
+		return false;
+	/* another size, or carrier, has warned */
+	if (!(trace->strike_us > 0))
+		return true;
+	return fabs(log(ratio * ferry_pace_us(pace, trace->strike_bytes) / trace->strike_us)) < SECOND;
+}
+
+/* Held against what is known, if something is. */
+static void add_first(struct ferry_trace *trace, double ratio, double bytes, double us, bool known)
+{
+	trace->noise = LIKELY_NOISE;
+	trace->seen++;
+	if (known && ratio > SLOW && !trace->strikes) {
+		strike(trace, bytes, us, 1);
+		return;
+	}
+	trace->strikes = 0;
+	keep(trace, bytes, us, 1);
+}
+
+/* In the band. */
+static void add_alike(struct ferry_trace *trace, double bytes, double us, bool settled)
+{
+	trace->strikes = 0;
+	keep(trace, bytes, us, settled ? FERRY_TRACE_SAMPLES : UNSETTLED);
+}
+
+bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled,
+                     bool known)
 {
 	double factor = ferry_trace_factor(trace, pace), ratio = us / ferry_pace_us(pace, bytes);
-	double off = log(ratio / factor), band = fmax(BAND, NOISES * trace->noise);
+	double off = log(ratio / factor), band = fmax(BAND, NOISES * ferry_trace_noise(trace));
 	int8_t side = off > 0 ? 1 : -1;
-	if (!trace->count || fabs(off) <= band) {
-		trace->noise += trace->count ? 0.1f * ((float)fabs(off) - trace->noise) : 0;
-		trace->strikes = 0;
-		keep(trace, bytes, us, settled ? FERRY_TRACE_SAMPLES : UNSETTLED);
+	if (!trace->count) {
+		add_first(trace, ratio, bytes, us, known);
+		return false;
+	}
+	add_noise(trace, off);
+	if (fabs(off) <= band) {
+		add_alike(trace, bytes, us, settled);
 		return false;
 	}
 	double other = trace->other_us > 0 ? trace->other_us / ferry_pace_us(pace, trace->other_bytes) : 0;
 	bool back = other > 0 && fabs(off) > LIKE && fabs(log(ratio / other)) < LIKE;
-	if (settled && !back && trace->strikes != side) {
-		trace->strikes = side;
+	if (!back && (settled || side > 0) && !is_second(trace, pace, ratio, side)) {
+		strike(trace, bytes, us, side);
 		return false;
 	}
 	/* who learns believes all, but a change is one only if it is settled or undone */
@@ -66,6 +127,12 @@ bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, d
 	trace->strikes = 0;
 	keep(trace, bytes, us, 1);
 	return changed;
+}
+
+void ferry_trace_warn(struct ferry_trace *trace, bool slower)
+{
+	trace->strikes = slower ? 1 : -1;
+	trace->strike_us = 0;
 }
 
 void ferry_trace_scale(struct ferry_trace *trace, double times)

@@ -14,21 +14,35 @@
 
 struct ferry_trace {
 	float bytes[FERRY_TRACE_SAMPLES], us[FERRY_TRACE_SAMPLES]; /* the last ones, newest first */
-	float noise;    /* mean deviation of samples in the band, relative */
+	float noise;    /* mean deviation of samples, relative; one that is far off counts as FAR (trace.c) */
 	float other_bytes, other_us; /* what a part took before the last change; 0 us: there was none */
-	int8_t strikes; /* the last sample was out of the band: -1 below, 1 above */
+	float strike_bytes, strike_us; /* the last sample out of the band, */
+	int8_t strikes; /* if it was the last of all: -1 below, 1 above */
 	bool away;      /* it has changed, and not back */
 	uint8_t count;
+	uint8_t seen;   /* samples, believed or not; no more than 255 */
 };
 
-/** A sample. settled: one out of the band is not believed, unless it fits what was before. True: it has changed. */
-bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled);
+/**
+ * A sample. settled: one out of the band is not believed, unless it fits what was before. Who is not settled believes
+ * one that was faster, and one that was slower only when the next is slow, too: calls in which buffers are shown to the
+ * router take many times as long. known: the pace has been measured, and the first sample is held against it. True: it
+ * has changed.
+ */
+bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled,
+                     bool known);
 
 /** The last sample is what the carrier is like: no outlier, nor of a burst. */
 bool ferry_trace_typical(const struct ferry_trace *trace);
 
+/** It has changed elsewhere: the next sample that says so is believed. */
+void ferry_trace_warn(struct ferry_trace *trace, bool slower);
+
 /** The carrier is so many times slower than when these were taken. */
 void ferry_trace_scale(struct ferry_trace *trace, double times);
+
+/** Mean deviation of samples, or what is likely before there are some. */
+double ferry_trace_noise(const struct ferry_trace *trace);
 
 /** Time over what the pace says, the median of the samples; 1 where there are none. */
 double ferry_trace_factor(const struct ferry_trace *trace, const struct ferry_pace *pace);

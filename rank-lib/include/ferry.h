@@ -5,8 +5,8 @@
  *
  * A rank is one communicator handle. Calls are asynchronous and ordered by the stream they are given: they return at
  * once, start when the stream reaches them, and later work on that stream waits for them. Counts are elements, 64-bit.
- * Buffers need only be aligned to their element, and not even that where a router moves a GPU's data. Every function
- * returns a ferryResult_t; ferryGetLastError() tells the values.
+ * Buffers may lie at any address: sums run in the routers' memory. Every function returns a ferryResult_t;
+ * ferryGetLastError() tells the values.
  *
  * All functions may be called from any thread. Calls on one communicator must be made in the same order on every rank.
  */

@@ -17,6 +17,7 @@ import time
 
 BYTES = 64 << 20
 FLOAT32, SUM = 7, 0
+NON_BLOCKING = 1
 SETTLED_S = 1.5  # Ferry's communicators are made beside
 COLUMNS = ["contexts_ms", "made_ms", "first_ms", "call_us", "destroyed_ms", "rss_mib", "rss_peak_mib", "threads",
            "gpu_mib"]
@@ -46,9 +47,9 @@ def call(library, name, *arguments):
 
 
 class Process:
-    """Contexts and buffers on all GPUs."""
+    """Contexts, streams, two buffers of so many bytes, and communicators when they are made, on all GPUs."""
 
-    def __init__(self, gpus):
+    def __init__(self, gpus, size):
         try:
             self.cuda = ctypes.CDLL("libcuda.so.1")
         except OSError:
@@ -60,11 +61,14 @@ class Process:
             sys.exit(77)
         self.count = min(gpus or count.value, count.value)
         self.contexts = [ctypes.c_void_p() for _ in range(self.count)]
-        self.buffers = [ctypes.c_uint64() for _ in range(self.count)]
+        self.streams = [ctypes.c_void_p() for _ in range(self.count)]
+        self.buffers = [(ctypes.c_uint64(), ctypes.c_uint64()) for _ in range(self.count)]
         for gpu in range(self.count):
             call(self.cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(self.contexts[gpu]), gpu)
             self.enter(gpu)
-            call(self.cuda, "cuMemAlloc_v2", ctypes.byref(self.buffers[gpu]), ctypes.c_size_t(BYTES))
+            call(self.cuda, "cuStreamCreate", ctypes.byref(self.streams[gpu]), NON_BLOCKING)
+            for buffer in self.buffers[gpu]:
+                call(self.cuda, "cuMemAlloc_v2", ctypes.byref(buffer), ctypes.c_size_t(size))
         self.nccl = open_nccl()
         self.comms = (ctypes.c_void_p * self.count)()
 
@@ -77,17 +81,34 @@ class Process:
         call(self.cuda, "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return (total.value - free.value) >> 20
 
-    def reduce(self, times=1):
-        for _ in range(times):
-            call(self.nccl, "ncclGroupStart")
-            for gpu in range(self.count):
-                buffer = ctypes.c_void_p(self.buffers[gpu].value)
-                call(self.nccl, "ncclAllReduce", buffer, buffer, ctypes.c_size_t(BYTES // 4), FLOAT32, SUM,
-                     ctypes.c_void_p(self.comms[gpu]), None)
-            call(self.nccl, "ncclGroupEnd")
+    def make(self):
+        call(self.nccl, "ncclCommInitAll", self.comms, self.count, None)
+
+    def end(self):
+        for comm in self.comms:
+            call(self.nccl, "ncclCommDestroy", ctypes.c_void_p(comm))
+
+    def collective(self, name, size):
+        """One of all GPUs, of so many bytes as nccl-tests counts them, out of place."""
+        count = size // 4 // (1 if name == "AllReduce" else self.count)
+        call(self.nccl, "ncclGroupStart")
+        for gpu in range(self.count):
+            send, receive = (ctypes.c_void_p(buffer.value) for buffer in self.buffers[gpu])
+            last = (SUM,) if name in ("AllReduce", "ReduceScatter") else ()
+            call(self.nccl, "nccl" + name, send, receive, ctypes.c_size_t(count), FLOAT32, *last,
+                 ctypes.c_void_p(self.comms[gpu]), self.streams[gpu])
+        call(self.nccl, "ncclGroupEnd")
+
+    def wait(self):
         for gpu in range(self.count):
             self.enter(gpu)
-            call(self.cuda, "cuCtxSynchronize")
+            call(self.cuda, "cuStreamSynchronize", self.streams[gpu])
+
+    def timed_us(self, name, size):
+        begin = time.monotonic()
+        self.collective(name, size)
+        self.wait()
+        return (time.monotonic() - begin) * 1e6
 
 
 def own_status():
@@ -99,21 +120,17 @@ def own_status():
 
 def measure(gpus):
     marks = [time.monotonic()]
-    process = Process(gpus)
+    process = Process(gpus, BYTES)
     marks.append(time.monotonic())
-    call(process.nccl, "ncclCommInitAll", process.comms, process.count, None)
+    process.make()
     marks.append(time.monotonic())
-    process.reduce()
+    process.timed_us("AllReduce", BYTES)
     marks.append(time.monotonic())
     time.sleep(SETTLED_S)
-    process.reduce(10)  # what is learned at first
-    begin = time.monotonic()
-    process.reduce(10)
-    call_us = (time.monotonic() - begin) * 1e5
-    report = dict(own_status(), gpu_mib=process.used_mib(), call_us=call_us)
+    times = [process.timed_us("AllReduce", BYTES) for _ in range(20)]
+    report = dict(own_status(), gpu_mib=process.used_mib(), call_us=sorted(times[10:])[5])
     marks.append(time.monotonic())
-    for comm in process.comms:
-        call(process.nccl, "ncclCommDestroy", ctypes.c_void_p(comm))
+    process.end()
     marks.append(time.monotonic())
     for name, begin in (("contexts_ms", 0), ("made_ms", 1), ("first_ms", 2), ("destroyed_ms", 4)):
         report[name] = (marks[begin + 1] - marks[begin]) * 1e3
@@ -140,4 +157,5 @@ def main():
         measure(int(sys.argv[1]) if sys.argv[1:] else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

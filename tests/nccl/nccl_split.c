@@ -85,6 +85,48 @@ static void every_collective_goes_by_ferry_where_shares_say_so(void **state)
 	unsetenv("FERRY_SHARES");
 }
 
+/* NCCL takes any address. */
+static void unaligned(struct rank *rank)
+{
+	enum { COUNTED = LARGE / RANKS - 1 };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 1);
+	uint64_t parts = parts_of(player);
+	for (int round = 0; round < 4; round++) {
+		size_t off = (size_t)round % 4;
+		float *in = malloc(COUNTED * sizeof *in), *out = malloc(COUNTED * sizeof *out), sum = 0;
+		for (size_t i = 0; i < COUNTED; i++)
+			in[i] = value_of(rank->rank, i, round);
+		memcpy((char *)player->in + off, in, COUNTED * sizeof *in);
+		NCCL(ncclAllReduce((char *)player->send + off, (char *)player->receive + (off + 1) % 4, COUNTED,
+		                   ncclFloat32, ncclSum, rank->comm, (cudaStream_t)player->stream));
+		settle(player);
+		memcpy(out, (char *)player->out + (off + 1) % 4, COUNTED * sizeof *out);
+		for (int from = 0; from < RANKS; from++)
+			sum += value_of(from, COUNTED - 1, round);
+		HOLDS(out[COUNTED - 1] == sum);
+		NCCL(ncclAllGather((char *)player->send + off, (char *)player->receive + (off + 1) % 4, COUNTED,
+		                   ncclFloat32, rank->comm, (cudaStream_t)player->stream));
+		settle(player);
+		memcpy(out, (char *)player->out + (off + 1) % 4 + sizeof *out * COUNTED, COUNTED * sizeof *out);
+		for (size_t i = 0; i < COUNTED; i++)
+			HOLDS(out[i] == value_of(1, i, round));
+		free(in);
+		free(out);
+	}
+	EQUAL(parts_of(player) - parts, 8);
+	player_close(player);
+}
+
+static void buffers_may_lie_at_any_address(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(unaligned);
+	unsetenv("FERRY_SHARES");
+}
+
 static void messages(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
@@ -512,6 +554,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(allreduce_is_divided_and_right, no_misuse),
 	        cmocka_unit_test_teardown(every_collective_goes_by_ferry_where_shares_say_so, no_misuse),
+	        cmocka_unit_test_teardown(buffers_may_lie_at_any_address, no_misuse),
 	        cmocka_unit_test_teardown(messages_of_a_group_go_by_ferry, no_misuse),
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),

@@ -38,6 +38,17 @@ static void a_program_that_opens_nccl_by_name_gets_it_from_the_folder(void **sta
 	expect(0, "watching", "LD_LIBRARY_PATH=$F:" NOW " $P");
 }
 
+/* Its RPATH goes before LD_LIBRARY_PATH, but behind what is loaded under the name. */
+static void a_program_that_brings_nccl_with_it_gets_it_from_ferryrun(void **state)
+{
+	(void)state;
+	expect(0, "right", "$R libnccl.so.2");
+	expect(0, "info: NCCL 2.32.3: " NOW "/libnccl.so.2", "$B/ferryrun --nccl=name -- $R libnccl.so.2");
+	expect(0, "watching", "$B/ferryrun --nccl=name -- $R libnccl.so.2");
+	expect(0, "watching", "$B/ferryrun --nccl=name -- $P");
+	expect(0, "1\n", "$B/ferryrun --nccl=name -- $P 2>&1 | grep -c 'info: NCCL [0-9]'");
+}
+
 static void both_ways_at_once_are_one(void **state)
 {
 	(void)state;
@@ -108,11 +119,14 @@ int main(int argc, char **argv)
 	setenv("F", argv[3], 1);
 	setenv("P", argv[4], 1);
 	setenv("O", argv[5], 1);
+	setenv("R", argv[6], 1);
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_setup_teardown(preloaded_it_finds_what_the_program_links, make_directory,
 	                                        remove_directory),
 	        cmocka_unit_test_setup_teardown(off_it_looks_at_nothing, make_directory, remove_directory),
 	        cmocka_unit_test_setup_teardown(a_program_that_opens_nccl_by_name_gets_it_from_the_folder,
+	                                        make_directory, remove_directory),
+	        cmocka_unit_test_setup_teardown(a_program_that_brings_nccl_with_it_gets_it_from_ferryrun,
 	                                        make_directory, remove_directory),
 	        cmocka_unit_test_setup_teardown(both_ways_at_once_are_one, make_directory, remove_directory),
 	        cmocka_unit_test_setup_teardown(another_build_of_it_is_not_nccl, make_directory, remove_directory),

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What Ferry adds to calls that stay NCCL's, in CPU time of the thread that makes them: the same calls are made with
+ * and without, by ranks that are threads of this process on the doubles of the CUDA driver and of NCCL.
+ */
+#include "tests/nccl/players.h"
+
+#include <time.h>
+
+#define CALLS 4000
+#define SIZES 4 /* one class each */
+#define MOST_US 2.0 /* on a slow machine; what it is on others is printed */
+
+static double cost_us[RANKS];
+
+static double cpu_us(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static void gather(struct player *player, size_t block)
+{
+	NCCL(ncclAllGather(player->send, player->receive, block, ncclFloat32, player->rank.comm,
+	                   (cudaStream_t)player->stream));
+}
+
+/* Calls that Ferry has had, to see what it takes, do not count. */
+static void gather_often(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	double us = 0;
+	int nccls = 0;
+	for (int i = 0; i < CALLS; i++) {
+		uint64_t parts = parts_of(player);
+		double before = cpu_us(), taken;
+		gather(player, LARGE / RANKS * 2 * (size_t)(SIZES - i % SIZES) / SIZES);
+		taken = cpu_us() - before;
+		if (i >= CALLS / 4 && parts_of(player) == parts) { /* settled by then */
+			us += taken;
+			nccls++;
+		}
+		if (i % 8 == 7)
+			settle(player);
+	}
+	HOLDS(nccls > CALLS / 8);
+	cost_us[rank->rank] = us / nccls;
+	player_close(player);
+}
+
+static double slowest(void)
+{
+	double most = 0;
+	for (int rank = 0; rank < RANKS; rank++)
+		most = cost_us[rank] > most ? cost_us[rank] : most;
+	return most;
+}
+
+static void a_call_that_stays_nccls_costs_little_more(void **state)
+{
+	(void)state;
+	setenv("FERRY_SPLIT_WAIT", "30", 1);
+	run(gather_often);
+	double with = slowest();
+	setenv("FERRY_SPLIT_FLOOR", "1G", 1);
+	run(gather_often);
+	double without = slowest();
+	unsetenv("FERRY_SPLIT_FLOOR");
+	unsetenv("FERRY_SPLIT_WAIT");
+	print_message("a call takes its thread %.2f us, %.2f without Ferry\n", with, without);
+	assert_true(with - without < MOST_US);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(a_call_that_stays_nccls_costs_little_more),
+	};
+	setenv("FERRY_TEST_MAPPED", "1", 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
