@@ -209,6 +209,24 @@ static void measure(struct launch *launch)
 		pthread_mutex_lock(&partner->lock);
 		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 		pthread_mutex_unlock(&partner->lock);
+		if (split->sample && split->whole)
+			split->sample->timed = ferry_clock_start(&split->sample->clock, launch->calls[i].stream);
+	}
+}
+
+/* Samples are taken where all has been made. */
+static void measured(struct launch *launch, bool made)
+{
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		struct ferry_sample *sample = split->sample;
+		if (!sample)
+			continue;
+		bool timed = sample->timed && made && !split->lost &&
+		             (!split->whole || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
+		pthread_mutex_lock(&split->partner->lock);
+		ferry_meter_arm(sample, timed);
+		pthread_mutex_unlock(&split->partner->lock);
 	}
 }
 
@@ -240,24 +258,19 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 	return result ? result : ended;
 }
 
+/* Between two events where Ferry has a part beside it. */
 static ncclResult_t issue_rests(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_sample *sample = launch->splits[i].sample;
-		if (sample)
+		if (sample && !sample->whole)
 			sample->timed = !sample->nccl || ferry_clock_start(&sample->clock, launch->calls[i].stream);
 	}
 	ncclResult_t result = launch->nrests ? issue_all(launch->rests, launch->nrests) : ncclSuccess;
 	for (int i = 0; i < launch->n; i++) {
-		struct ferry_split *split = &launch->splits[i];
-		struct ferry_sample *sample = split->sample;
-		if (!sample)
-			continue;
-		bool timed = sample->timed && !result && !split->lost &&
-		             (!sample->nccl || ferry_clock_stop(&sample->clock, launch->calls[i].stream));
-		pthread_mutex_lock(&split->partner->lock);
-		ferry_meter_arm(sample, timed);
-		pthread_mutex_unlock(&split->partner->lock);
+		struct ferry_sample *sample = launch->splits[i].sample;
+		if (sample && !sample->whole && sample->nccl && sample->timed)
+			sample->timed = ferry_clock_stop(&sample->clock, launch->calls[i].stream);
 	}
 	return result;
 }
@@ -280,6 +293,7 @@ static ncclResult_t run(struct launch *launch)
 	ferryResult_t finished = ferrys ? ferry_group_finish(&launch->open) : ferrySuccess;
 	if (finished && !begun)
 		give_up(launch);
+	measured(launch, !result);
 	for (int i = 0; i < launch->n; i++)
 		lost |= launch->splits[i].lost;
 	if (result && result != ncclInProgress)

@@ -174,10 +174,13 @@ static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
 }
 
-/* Whether both parts have ended. */
+/* Whether both parts have ended. Who has the whole is timed by events. */
 static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
 {
 	uint64_t ns;
+	if (sample->whole)
+		return ferry_clock_read(&sample->clock, &sample->us[sample->nccl ? FERRY_CARRIER_NCCL
+		                                                                 : ferrys_carrier(sample->word)]);
 	if (sample->nccl && ferry_clock_read(&sample->clock, &sample->us[FERRY_CARRIER_NCCL]))
 		sample->nccl = false;
 	if (sample->ferry && ferry_launch_took(comm, sample->stamp, &ns)) {

@@ -94,11 +94,12 @@ static bool has_blocks(const struct ferry_nccl_call *call)
 /*
  * What NCCL does alone and what it does of a call with blocks beside Ferry are two paces to the balancer, as all that
  * works beside others has one of its own: where NCCL has to move blocks one by one and is slower by that, it finds out
- * by one call. Pushes and NCCL have the same links: one of the two has all.
+ * by one call. Pushes and NCCL have the same links: one of the two has all. So has a message, whose pace only two ranks
+ * know. What is pinned needs no pace.
  */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	if (has_blocks(call) && split->partner->meter.rules.pinned)
+	if (split->partner->meter.rules.pinned)
 		return true;
 	if (has_blocks(call))
 		return split->carrier == FERRY_CARRIER_HOST && split->asked.bytes >= BLOCKS_FROM;

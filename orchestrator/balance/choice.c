@@ -139,8 +139,8 @@ static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, 
 }
 
 /* Of the sizes around it, in place or not as said. NCCL's own calls say more than sizes far away. */
-static struct ferry_choice_belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool in_place,
-                               int who)
+static struct ferry_choice_belief of_others(const struct ferry_choice *choice, const struct ferry_choice_line *line,
+                                            bool in_place, int who)
 {
 	const struct ferry_choice_line *below = NULL, *above = NULL;
 	double bytes = class_bytes(line->size_class);
@@ -159,8 +159,9 @@ static struct ferry_choice_belief of_others(const struct ferry_choice *choice, c
 	if (below && above) {
 		double low = class_bytes(below->size_class), high = class_bytes(above->size_class);
 		double from = of_line(below, who).us, to = of_line(above, who).us;
-		return (struct ferry_choice_belief){high > low ? from + (to - from) * (bytes - low) / (high - low) : from,
-		                       high > low ? DOUBT_BETWEEN : DOUBT_KEPT};
+		return (struct ferry_choice_belief){high > low ? from + (to - from) * (bytes - low) / (high - low)
+		                                               : from,
+		                                    high > low ? DOUBT_BETWEEN : DOUBT_KEPT};
 	}
 	const struct ferry_choice_line *one = below ? below : above;
 	double octaves = abs((int)one->size_class - (int)line->size_class) / 2.0;
@@ -213,7 +214,8 @@ static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, s
 	return !(one.us > 0) || (other.us > 0 && other.doubt < one.doubt) ? other : one;
 }
 
-static struct ferry_choice_belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line, int who)
+static struct ferry_choice_belief believe(const struct ferry_choice *choice, const struct ferry_choice_line *line,
+                                          int who)
 {
 	struct ferry_choice_belief best = of_line(line, who);
 	if (best.us > 0)

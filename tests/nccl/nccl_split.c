@@ -293,7 +293,7 @@ static void withheld(struct rank *rank)
 	if (rank->rank == 1)
 		EQUAL(ferry_comm_enter(partner->comm), ferrySuccess);
 	pthread_barrier_wait(&together);
-	for (int round = 0; round < 20; round++)
+	for (int round = 0; round < 12; round++)
 		gather_round(player, round);
 	HOLDS(is_wanted(partner->meter.ledger.table));
 	pthread_barrier_wait(&together);
@@ -312,7 +312,7 @@ static void no_call_waits_for_buffers_that_are_being_shown(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.02", 1);
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	run(withheld);
 	unsetenv("FERRY_SPLIT_WAIT");
@@ -347,7 +347,7 @@ static void replaced(struct rank *rank)
 static void buffers_come_and_go_while_they_are_shown(void **state)
 {
 	(void)state;
-	setenv("FAKE_NCCL_GBPS", "0.02", 1);
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
 	run(replaced);
 	unsetenv("FAKE_NCCL_GBPS");
 }
