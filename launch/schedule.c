@@ -148,22 +148,13 @@ static uint32_t add_copies(struct ferry_schedule *schedule)
 {
 	const struct ferry_program *program = schedule->program;
 	uint32_t before = schedule->nevents;
-	for (uint32_t rank = 0; rank < program->nranks; rank++) {
-		uint32_t send, receive;
-		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
-		                        &send, &receive);
-		for (uint32_t chunk = 0; chunk < receive; chunk++) {
-			uint64_t ranks;
-			if (ferry_receive_writer(program, &schedule->versions, rank, chunk) != FERRY_NO_STATEMENT)
-				continue;
-			ferry_collective_demand(program, rank, chunk, &ranks, &send);
-			schedule->events[schedule->nevents++] = (struct ferry_event){
-			        .statement = FERRY_NO_STATEMENT,
-			        .lane = find_lane(schedule, FERRY_LANE_DOWN, rank),
-			        .send = send,
-			        .receive = chunk};
-		}
-	}
+	struct ferry_own_copy copy = {0};
+	while (ferry_own_copy_next(program, &schedule->versions, &copy))
+		schedule->events[schedule->nevents++] =
+		        (struct ferry_event){.statement = FERRY_NO_STATEMENT,
+		                             .lane = find_lane(schedule, FERRY_LANE_DOWN, copy.rank),
+		                             .send = copy.send_chunk,
+		                             .receive = copy.receive_chunk};
 	return schedule->nevents - before;
 }
 

@@ -42,8 +42,11 @@ static uint32_t propose(void *argument, uint64_t n)
 	                                .root = call->root,
 	                                .comm = partner->comm,
 	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	/* who learns will soon try Ferry */
+	bool wanted = word != FERRY_SHARES_NONE ||
+	              (!split->whole && split->measure && ferry_ledger_learns(&partner->meter.ledger, &split->asked));
 	if (partner->meter.rules.pinned ||
-	    ferry_partner_can_begin(partner, &request, kind_of(call, split), word != FERRY_SHARES_NONE,
+	    ferry_partner_can_begin(partner, &request, kind_of(call, split), wanted,
 	                            split->carrier == FERRY_CARRIER_PEER))
 		return word;
 	return FERRY_SHARES_NONE;
@@ -91,11 +94,12 @@ static bool has_blocks(const struct ferry_nccl_call *call)
 /*
  * What NCCL does alone and what it does of a call with blocks beside Ferry are two paces to the balancer, as all that
  * works beside others has one of its own: where NCCL has to move blocks one by one and is slower by that, it finds out
- * by one call. Pushes and NCCL have the same links: one of the two has all.
+ * by one call. Pushes and NCCL have the same links: one of the two has all. So has a message, whose pace only two ranks
+ * know. What is pinned needs no pace.
  */
 static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	if (has_blocks(call) && split->partner->meter.rules.pinned)
+	if (split->partner->meter.rules.pinned)
 		return true;
 	if (has_blocks(call))
 		return split->carrier == FERRY_CARRIER_HOST && split->asked.bytes >= BLOCKS_FROM;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What Ferry and NCCL have of a call: decided as all ranks have agreed (partner.h), and Ferry's part of it made. A part
- * is a range of every block of the user's buffers at its exact offset. Messages are one's or the other's. Of the thread
- * that makes the call.
+ * is a range of every block of the user's buffers, or of a message, at its exact offset. Of the thread that makes the
+ * call.
  *
  * Ferry has the beginning of each block, and what is left for NCCL are blocks with gaps (call.h), which it moves one by
  * one. Of two ranks NCCL can have an AllGather and a ReduceScatter by its own call: there Ferry has the end of the

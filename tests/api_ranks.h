@@ -3,22 +3,10 @@
 #ifndef FERRY_TESTS_API_RANKS_H
 #define FERRY_TESTS_API_RANKS_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "ferry.h"
+#include "tests/succeeds.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		ferryResult_t result_ = (call);                                                                        \
-		if (result_)                                                                                           \
-			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
-	} while (0)
 
 struct ranks {
 	int count;

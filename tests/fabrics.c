@@ -3,13 +3,7 @@
  * Host devices that push: many ranks, communicators out of others, programs of the user's where links are missing, and
  * what is said where the host carries what it was not named for. Ranks are threads of this process.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
-#include "ferry.h"
+#include "tests/succeeds.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -19,13 +13,6 @@
 
 #define MOST_RANKS 64
 #define BYTES      (70u << 10) /* a message of that length is pushed */
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		ferryResult_t result_ = (call);                                                                        \
-		if (result_)                                                                                           \
-			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
-	} while (0)
 
 struct rank {
 	ferryComm_t comm;

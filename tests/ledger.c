@@ -17,12 +17,18 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RANKS 3
 #define GB_S 1000.0
 #define BYTES (64u << 20)
 #define SIGNATURE 77
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COST_NS 5000
+#else
+#define COST_NS 500
+#endif
 
 static const struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, BYTES, false};
 static const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
@@ -318,6 +324,75 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 	free(ledger);
 }
 
+/* ---- what it costs ---- */
+
+static struct ferry_balancer_call call_of(int which)
+{
+	static const enum ferry_collective of[] = {FERRY_ALLREDUCE, FERRY_BROADCAST, FERRY_REDUCE_TO_ROOT};
+	return (struct ferry_balancer_call){of[which % 3], ferryFloat32, (uint64_t)exp2(20 + which / 6.0), false};
+}
+
+static double cpu_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+/* Nanoseconds of a call that is proposed, the least of several rounds; *measured: of all. */
+static double cost_of(struct ferry_ledger *ledger, const struct ferry_balancer_call *settled, double *measured)
+{
+	enum { CALLS = 20000, ROUNDS = 10 };
+	double least = INFINITY;
+	int count = 0;
+	for (int round = 0; round < ROUNDS; round++) {
+		double begun = cpu_ns();
+		for (uint64_t n = 0; n < CALLS; n++) {
+			bool measure;
+			ferry_ledger_propose(ledger, settled, 1000000 + n, 1, &measure);
+			count += measure;
+		}
+		least = fmin(least, (cpu_ns() - begun) / CALLS);
+	}
+	*measured = (double)count / (CALLS * ROUNDS);
+	return least;
+}
+
+/* With a table full of other sizes, too, the processor's part of a call is far below a microsecond. */
+static void a_settled_call_costs_next_to_nothing(void **state)
+{
+	(void)state;
+	enum { SIZES = 60 };
+	struct ferry_arena arena;
+	struct one *ranks = calloc(RANKS, sizeof *ranks);
+	uint64_t n = 0;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		one_open(&ranks[rank], &arena, rank, 1);
+	for (int which = 0; which < SIZES; which++)
+		for (int i = 0; i < 40; i++, n++)
+			for (int rank = RANKS - 1; rank >= 0; rank--) {
+				double us[FERRY_NUM_CARRIERS];
+				bool measure;
+				struct ferry_balancer_call other = call_of(which);
+				uint32_t word = ferry_ledger_propose(&ranks[0].ledger, &other, n, 0, &measure);
+				struct ferry_shares shares = ferry_shares_unpack(word);
+				carriers_call(&ranks[rank].machine, (double)other.bytes, &shares, us);
+				ferry_ledger_tell(&ranks[rank].ledger, &other, n, word, us);
+			}
+	for (int rank = 0; rank < 2; rank++)
+		for (int which = 0; which < SIZES; which += SIZES - 1) {
+			struct ferry_balancer_call settled = call_of(which);
+			double measured, ns = cost_of(&ranks[rank].ledger, &settled, &measured);
+			print_message("rank %d, size %2d of %d: %.0f ns a call, %.3f of them measured\n", rank, which,
+			              SIZES, ns, measured);
+			assert_true(ns < COST_NS);
+		}
+	free_all(ranks);
+	free(ranks);
+	ferry_arena_unmap(&arena);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -328,6 +403,7 @@ int main(void)
 	        cmocka_unit_test(what_was_learned_is_there_for_the_next_job),
 	        cmocka_unit_test(the_settings_used_last_are_kept),
 	        cmocka_unit_test(nothing_that_a_rank_has_written_is_trusted),
+	        cmocka_unit_test(a_settled_call_costs_next_to_nothing),
 	};
 	return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
 }

@@ -126,9 +126,19 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
     nccl_frees_opener)
 endif()
 
+# The command that measures shares.
+if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+  add_executable(nccl_shares nccl/nccl_shares.c)
+  target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
+  add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
+    $<TARGET_FILE:fake_nccl_now>)
+  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api)
+  add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
+endif()
+
 # Random programs with kills, under the preload.
 if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
-  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c)
+  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_routers.c)
   target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads
     ${CMAKE_DL_LIBS})
   foreach(how "" --one)

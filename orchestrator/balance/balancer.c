@@ -75,6 +75,11 @@ static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, 
 	return NULL;
 }
 
+uint8_t ferry_balancer_place(const struct ferry_balancer_call *call, uint8_t size_class)
+{
+	return (uint8_t)(size_class + 53u * call->collective + 101u * call->type);
+}
+
 uint8_t ferry_balancer_size_class(uint64_t bytes)
 {
 	return (uint8_t)lround(2 * log2(bytes ? (double)bytes : 1));
@@ -408,10 +413,14 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
                                                 const struct ferry_balancer_call *call)
 {
 	uint8_t size_class = ferry_balancer_size_class(call->bytes);
+	uint8_t *place = &balancer->places[ferry_balancer_place(call, size_class)];
 	for (uint32_t i = 0; i < balancer->nlines; i++) {
-		struct ferry_balancer_line *line = &balancer->lines[i];
-		if (line->size_class == size_class && line->collective == call->collective && line->type == call->type)
-			return line;
+		uint32_t at = (*place + i) % balancer->nlines;
+		struct ferry_balancer_line *line = &balancer->lines[at];
+		if (line->size_class != size_class || line->collective != call->collective || line->type != call->type)
+			continue;
+		*place = (uint8_t)at;
+		return line;
 	}
 	if (balancer->nlines == FERRY_SHARE_LINES || !course_of(balancer, call->collective, call->type))
 		return NULL;
@@ -421,6 +430,7 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 	                                     .size_class = size_class,
 	                                     .why = FERRY_BALANCE_COLD,
 	                                     .settling = SETTLING,
+	                                     .interval = 1,
 	                                     .slower = {1, 1, 1},
 	                                     .bytes = call->bytes};
 	begin(balancer, line);
@@ -451,7 +461,7 @@ uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct fe
 	return ferry_balancer_probes(line, line->probe_every, n, trying) ? line->probe : line->word;
 }
 
-uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
+static uint32_t interval_of(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
 	struct ferry_shares now = ferry_shares_unpack(line->word);
@@ -469,7 +479,7 @@ bool ferry_balancer_measures(struct ferry_balancer *balancer, const struct ferry
 		return false;
 	const struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
 	return line && (line->due || ferry_balancer_picks(n, line->probe_every) ||
-	                ferry_balancer_picks(n, ferry_balancer_interval(balancer, line)));
+	                ferry_balancer_picks(n, line->interval));
 }
 
 /* ---- what it learns ---- */
@@ -608,4 +618,5 @@ void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_bal
 	line->bytes = call->bytes;
 	feed(balancer, line, course, word, us);
 	choose_probe(balancer, line);
+	line->interval = interval_of(balancer, line);
 }

@@ -53,6 +53,7 @@ struct ferry_balancer_line {
 	uint32_t word;        /* the shares, packed */
 	uint32_t probe;       /* what one call in `probe_every` has in their place; 0 of these: none */
 	uint32_t probe_every;
+	uint32_t interval;    /* one call in so many is measured */
 	uint32_t samples;     /* since the line was made */
 	uint8_t settling;     /* samples until it is settled */
 	uint8_t backoff;      /* probes in a row that have not helped */
@@ -71,11 +72,14 @@ struct ferry_balancer_course {
 	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
 };
 
+#define FERRY_BALANCER_PLACES 256 /* few sizes share one */
+
 struct ferry_balancer {
 	struct ferry_balancer_rules rules;
 	struct ferry_balancer_course courses[FERRY_SHARE_COURSES];
 	struct ferry_balancer_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
+	uint8_t places[FERRY_BALANCER_PLACES]; /* where lines are, by ferry_balancer_place: a guess */
 };
 
 struct ferry_balancer_call {
@@ -103,6 +107,9 @@ void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct fer
 /** Calls of a class differ by a factor of 1.4 at most. */
 uint8_t ferry_balancer_size_class(uint64_t bytes);
 
+/** Where one who looks for lines of such calls notes what he has found. */
+uint8_t ferry_balancer_place(const struct ferry_balancer_call *call, uint8_t size_class);
+
 /** The shares of call n, packed. trying: calls of its size that try something and have not ended. */
 uint32_t ferry_balancer_propose(struct ferry_balancer *balancer, const struct ferry_balancer_call *call, uint64_t n,
                                 uint32_t trying);
@@ -129,9 +136,6 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 /** What a line believes of all carriers in all sets. */
 void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                           struct ferry_paces *paces);
-
-/** Calls between two that are measured. */
-uint32_t ferry_balancer_interval(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line);
 
 /** What one call in `every` has: the same on all ranks that ask for call n. */
 bool ferry_balancer_picks(uint64_t n, uint32_t every);

@@ -48,14 +48,19 @@ void ferry_ledger_close(struct ferry_ledger *ledger)
 /* ---- what is proposed ---- */
 
 /* The line of the table, if rank 0 has made it. */
-static bool find_line(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call,
+static bool find_line(struct ferry_ledger *ledger, const struct ferry_balancer_call *call,
                       struct ferry_share_line *line)
 {
 	uint8_t size_class = ferry_balancer_size_class(call->bytes);
-	for (int i = 0; i < FERRY_SHARE_LINES; i++)
-		if (ferry_share_line_read(&ledger->table->lines[i], line) && line->size_class == size_class &&
-		    line->collective == call->collective && line->type == call->type)
-			return true;
+	uint8_t *place = &ledger->places[ferry_balancer_place(call, size_class)];
+	for (uint32_t i = 0; i < FERRY_SHARE_LINES; i++) {
+		uint32_t at = (*place + i) % FERRY_SHARE_LINES;
+		if (!ferry_share_line_read(&ledger->table->lines[at], line) || line->size_class != size_class ||
+		    line->collective != call->collective || line->type != call->type)
+			continue;
+		*place = (uint8_t)at;
+		return true;
+	}
 	return false;
 }
 
@@ -95,6 +100,17 @@ uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_ba
 	return word;
 }
 
+bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	struct ferry_share_line line;
+	if (!does_learn(ledger, call))
+		return false;
+	if (ledger->self)
+		return !find_line(ledger, call, &line) || line.why != FERRY_BALANCE_SETTLED;
+	const struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
+	return own && own->why != FERRY_BALANCE_SETTLED;
+}
+
 bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
 {
 	struct ferry_share_line line;
@@ -127,7 +143,7 @@ static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_
 	                                .word = line->word,
 	                                .probe = line->probe,
 	                                .probe_every = line->probe_every,
-	                                .interval = ferry_balancer_interval(balancer, line),
+	                                .interval = line->interval,
 	                                .bytes = line->bytes,
 	                                .us = ferry_division_us(&paces, (double)line->bytes, &shares)};
 	memcpy(told.paces, paces.in[ferry_division_set(&shares)], sizeof told.paces);

@@ -16,6 +16,7 @@
 struct ferry_ledger {
 	struct ferry_share_table *table;
 	uint32_t self, nranks;
+	uint8_t places[FERRY_BALANCER_PLACES]; /* where lines of the table are: a guess */
 	struct ferry_balancer balancer; /* of ranks but 0: for sizes that the table has not got */
 	uint32_t adopted;               /* bit i: the balancer has course i from there */
 	/* rank 0's: what it has measured itself, oldest first */
@@ -44,6 +45,9 @@ void ferry_ledger_close(struct ferry_ledger *ledger);
  */
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
                               uint32_t trying, bool *measure);
+
+/** Whether shares of this size may change with the next calls. */
+bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call);
 
 /** Whether a call of these shares only tries them. */
 bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);

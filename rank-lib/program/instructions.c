@@ -185,32 +185,24 @@ static void emit(struct ferry_part *part, uint32_t statement)
 static ferryResult_t emit_copies(struct ferry_part *part)
 {
 	const struct ferry_program *program = part->program;
-	for (uint32_t rank = 0; rank < program->nranks; rank++) {
-		uint32_t send, receive;
-		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank,
-		                        &send, &receive);
-		for (uint32_t chunk = 0; chunk < receive; chunk++) {
-			uint64_t ranks;
-			uint32_t send_chunk;
-			if (ferry_receive_writer(program, &part->versions, rank, chunk) != FERRY_NO_STATEMENT)
-				continue;
-			if (part->compiler->options->redop == ferryNumOps)
-				return ferry_fail(ferryProgramError,
-				                  "%s: premulsum scales in a REDUCE, and chunk %u of rank %u has "
-				                  "passed none",
-				                  program->name, chunk, rank);
-			ferry_collective_demand(program, rank, chunk, &ranks, &send_chunk);
-			struct ferry_instr *instr = new_instr(part, FERRY_COPY, rank, program->rank_domain[rank],
-			                                      send_chunk);
-			if (!instr)
-				return ferrySuccess; /* `failed` says so */
-			instr->user_offset = ferry_part_send_offset(part, rank, send_chunk);
-			instr->user_destination = ferry_part_receive_offset(part, rank, chunk);
-			ferry_compiler_origin(part->compiler, part->compiler->instrs.count - 1)->send = send_chunk;
-			ferry_compiler_origin(part->compiler, part->compiler->instrs.count - 1)->receive = chunk;
-			instr->window_domain = program->rank_domain[rank];
-			instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)rank : 0;
-		}
+	struct ferry_own_copy copy = {0};
+	while (ferry_own_copy_next(program, &part->versions, &copy)) {
+		if (part->compiler->options->redop == ferryNumOps)
+			return ferry_fail(ferryProgramError,
+			                  "%s: premulsum scales in a REDUCE, and chunk %u of rank %u has passed none",
+			                  program->name, copy.receive_chunk, copy.rank);
+		struct ferry_instr *instr = new_instr(part, FERRY_COPY, copy.rank, program->rank_domain[copy.rank],
+		                                      copy.send_chunk);
+		if (!instr)
+			return ferrySuccess; /* `failed` says so */
+		instr->user_offset = ferry_part_send_offset(part, copy.rank, copy.send_chunk);
+		instr->user_destination = ferry_part_receive_offset(part, copy.rank, copy.receive_chunk);
+		struct ferry_instr_origin *origin =
+		        ferry_compiler_origin(part->compiler, part->compiler->instrs.count - 1);
+		origin->send = copy.send_chunk;
+		origin->receive = copy.receive_chunk;
+		instr->window_domain = program->rank_domain[copy.rank];
+		instr->chunk = program->collective == FERRY_ALLTOALLV ? (uint16_t)copy.rank : 0;
 	}
 	return ferrySuccess;
 }

@@ -569,3 +569,23 @@ void ferry_versions_free(struct ferry_versions *versions)
 	free(versions->received);
 	memset(versions, 0, sizeof *versions);
 }
+
+bool ferry_own_copy_next(const struct ferry_program *program, const struct ferry_versions *versions,
+                         struct ferry_own_copy *copy)
+{
+	for (; copy->rank < program->nranks; copy->rank++, copy->next = 0) {
+		uint32_t send, receive;
+		ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root,
+		                        copy->rank, &send, &receive);
+		while (copy->next < receive) {
+			uint64_t ranks;
+			copy->receive_chunk = copy->next++;
+			if (ferry_receive_writer(program, versions, copy->rank, copy->receive_chunk) !=
+			    FERRY_NO_STATEMENT)
+				continue;
+			ferry_collective_demand(program, copy->rank, copy->receive_chunk, &ranks, &copy->send_chunk);
+			return true;
+		}
+	}
+	return false;
+}

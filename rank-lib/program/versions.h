@@ -70,4 +70,14 @@ static inline uint32_t ferry_receive_writer(const struct ferry_program *program,
 void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
                              uint32_t *send_chunk);
 
+/** Output that is a rank's own input and that nothing writes. */
+struct ferry_own_copy {
+	uint32_t rank, send_chunk, receive_chunk;
+	uint32_t next; /* of the rank's chunks */
+};
+
+/** The next one, by rank and chunk: the first after one of zeros. False: there is no more. */
+bool ferry_own_copy_next(const struct ferry_program *program, const struct ferry_versions *versions,
+                         struct ferry_own_copy *copy);
+
 #endif

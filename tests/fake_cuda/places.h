@@ -9,23 +9,11 @@
 #ifndef FERRY_TESTS_PLACES_H
 #define FERRY_TESTS_PLACES_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "ferry.h"
+#include "tests/succeeds.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-#define OK(call)                                                                                                       \
-	do {                                                                                                           \
-		ferryResult_t result_ = (call);                                                                        \
-		if (result_)                                                                                           \
-			fail_msg("%s: %s: %s", #call, ferryGetErrorString(result_), ferryGetLastError(NULL));          \
-	} while (0)
 
 #define CU(call)                                                                                                       \
 	do {                                                                                                           \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promise: AllGather, ReduceScatter, AllToAll, Gather and Scatter are divided at exact offsets, by pinned shares.
- * Random calls of all types, alone and in groups with messages, in place and out, captured and not, of 2 to 8 ranks:
+ * Promise: AllGather, ReduceScatter, AllToAll, Gather, Scatter and messages are divided at exact offsets, by pinned
+ * shares. Random calls of all types, alone and in groups, in place and out, captured and not, of 2 to 8 ranks:
  * threads of this process on the double of the CUDA driver, beside the double of NCCL. All that buffers have is
  * compared, also what no call may touch.
  *
@@ -33,7 +33,8 @@ struct player {
 	unsigned char *in, *out;        /* where this process has them */
 	unsigned char *in_was, *wanted; /* what `in` had and still has to have, and what `out` has to */
 	uint64_t random;                /* the same numbers on all ranks */
-	uint64_t parts;                 /* of Ferry's, as the shares say */
+	uint64_t parts;                 /* of Ferry's, as the shares say; messages apart, */
+	uint64_t messages;              /* of which the first of a pair may be NCCL's */
 };
 
 /* One of a round. */
@@ -185,14 +186,14 @@ static void prepare(struct player *p, const struct call *c)
 
 /* ---- calls ---- */
 
-static struct call draw_call(struct player *p, int round, int slot, bool grouped)
+static struct call draw_call(struct player *p, int round, int slot)
 {
 	static const enum ferry_collective kinds[] = {FERRY_ALLGATHER, FERRY_REDUCESCATTER, FERRY_ALLTOALL,
 	                                              FERRY_GATHER,    FERRY_SCATTER,       FERRY_SENDRECV};
 	static const ncclDataType_t types[] = {ncclInt8,   ncclUint8,   ncclInt32,   ncclUint32,  ncclInt64,
 	                                       ncclUint64, ncclFloat16, ncclFloat32, ncclFloat64, ncclBfloat16};
 	struct call c = {.round = round, .slot = slot};
-	c.collective = kinds[draw(p, grouped ? 6 : 5)];
+	c.collective = kinds[draw(p, 6)];
 	c.type = types[draw(p, 10)];
 	c.element = ferry_type_size((ferryDataType_t)c.type);
 	c.op = (ncclRedOp_t[]){ncclSum, ncclMax, ncclMin}[draw(p, 3)];
@@ -237,12 +238,15 @@ static void make_call(struct player *p, const struct call *c)
 		NCCL(ncclScatter(rank == c->root ? send : NULL, receive, c->count, c->type, c->root, comm, stream));
 		break;
 	default:
+		NCCL(ncclGroupStart());
 		NCCL(ncclSend(send, c->count, c->type, (rank + 1) % nranks, comm, stream));
 		NCCL(ncclRecv(receive, c->count, c->type, (rank + nranks - 1) % nranks, comm, stream));
+		NCCL(ncclGroupEnd());
 	}
 	uint64_t at, nccls;
 	ferry_shares_range(&pins, FERRY_CARRIER_NCCL, c->count, 4096 / c->element, &at, &nccls);
 	p->parts += c->collective != FERRY_SENDRECV && nccls < c->count;
+	p->messages += c->collective == FERRY_SENDRECV && nccls < c->count;
 }
 
 /* Calls that Ferry has had a part of. */
@@ -300,17 +304,24 @@ static void capture_calls(struct player *p, const struct call *calls, int n)
 	p->parts = parts; /* those are counted that run at once */
 }
 
-static void play_round(struct player *p, int round)
+static void play_round(struct player *p, int round, bool messages)
 {
 	struct call calls[SLOTS];
 	int n = draw(p, 2) ? 1 : 1 + (int)draw(p, SLOTS);
-	bool captured = round > 10 && !draw(p, 4);
+	bool captured = round > 10 && !messages && !draw(p, 4);
 	memset(p->in, UNTOUCHED, BYTES);
 	memset(p->in_was, UNTOUCHED, BYTES);
 	memset(p->out, UNTOUCHED, BYTES);
 	memset(p->wanted, UNTOUCHED, BYTES);
 	for (int i = 0; i < n; i++) {
-		calls[i] = draw_call(p, round, i, n > 1);
+		calls[i] = draw_call(p, round, i);
+		if (messages)
+			calls[i] = (struct call){.collective = FERRY_SENDRECV,
+			                         .type = ncclFloat32,
+			                         .element = sizeof(float),
+			                         .count = (size_t)(2 * MOST_COUNT / nranks),
+			                         .round = round,
+			                         .slot = i};
 		prepare(p, &calls[i]);
 	}
 	if (captured)
@@ -350,11 +361,14 @@ static void play(struct rank *rank)
 	NCCL(ncclCommInitRank(&rank->comm, nranks, rank->id, rank->rank));
 	meet(p);
 	uint64_t first = p->parts;
-	for (int round = 0; round < (rounds ? atoi(rounds) : 30); round++)
-		play_round(p, round);
-	/* messages are Ferry's where it has more */
-	HOLDS(2 * pins.part[FERRY_CARRIER_NCCL] < FERRY_SHARES_WHOLE ? parts_of(p) >= p->parts
-	                                                             : parts_of(p) == p->parts);
+	int most = rounds ? atoi(rounds) : 30;
+	for (int round = 0; round < most; round++)
+		play_round(p, round, false);
+	HOLDS(parts_of(p) >= p->parts && parts_of(p) <= p->parts + p->messages);
+	uint64_t before = parts_of(p);
+	for (int round = most; round < most + 5; round++)
+		play_round(p, round, true);
+	HOLDS(pins.part[FERRY_CARRIER_HOST] ? parts_of(p) - before >= 3 : parts_of(p) == before);
 	HOLDS(!pins.part[FERRY_CARRIER_HOST] == (p->parts == first));
 	NCCL(ncclCommDestroy(rank->comm));
 	for (int i = 0; i < 2; i++)

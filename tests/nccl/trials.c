@@ -12,8 +12,8 @@
  * Ranks start routers by themselves. Exit code: 0, 1, or 77 where there are no two GPUs or there is no NCCL.
  */
 #include "tests/nccl/trial_call.h"
+#include "tests/nccl/trial_routers.h"
 
-#include <dirent.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
@@ -24,8 +24,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -69,6 +67,7 @@ struct player {
 	struct trial_comm comms[COMMS];
 	struct trial_call calls[SLOTS];
 	cudaStream_t streams[STREAMS];
+	void *graph, *executable; /* of the step's capture */
 	void *scratch;
 	pthread_t thread;
 };
@@ -118,43 +117,10 @@ static void meet(void)
 
 /* ---- failures ---- */
 
-/* The router that listens there. */
-static pid_t listener(const char *path)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	struct ucred peer = {0};
-	socklen_t bytes = sizeof peer;
-	int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-	bool found = !connect(connection, (struct sockaddr *)&address, sizeof address) &&
-	             !getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
-	close(connection);
-	return found ? peer.pid : 0;
-}
-
-/* Sends a signal to all that listen in the folder. Returns how many. */
-static unsigned end_routers(const char *folder, int signal)
-{
-	char path[108];
-	const struct dirent *entry;
-	unsigned count = 0;
-	DIR *open = opendir(folder);
-	while (open && (entry = readdir(open))) {
-		if (entry->d_name[0] == '.')
-			continue;
-		snprintf(path, sizeof path, "%.40s/%.60s", folder, entry->d_name);
-		pid_t router = listener(path);
-		count += router > 1 && router != getpid() && !kill(router, signal);
-	}
-	if (open)
-		closedir(open);
-	return count;
-}
-
 static void kill_now(const struct player *p)
 {
 	if (p->kill == ROUTER) {
-		atomic_fetch_add(&shared->routers, end_routers(getenv("FERRY_SOCKET_DIR"), SIGKILL));
+		atomic_fetch_add(&shared->routers, trial_routers_end(getenv("FERRY_SOCKET_DIR"), SIGKILL));
 		return;
 	}
 	atomic_fetch_add(&shared->ranks, 1);
@@ -203,10 +169,21 @@ static void abort_all(struct player *p)
 			pthread_join(endings[c].thread, NULL);
 }
 
+/* Before the communicator that it has calls of: NCCL waits for it. */
+static void drop_graph(struct player *p)
+{
+	if (p->executable)
+		p->nccl.graph_exec_destroy(p->executable);
+	if (p->graph)
+		p->nccl.graph_destroy(p->graph);
+	p->executable = p->graph = NULL;
+}
+
 /* The calls and communicators of this run end here, on this rank. Its streams must come to their ends. */
 static void give_up(struct player *p)
 {
 	atomic_store(&shared->failed, true);
+	drop_graph(p);
 	abort_all(p);
 	for (int s = 0; s < STREAMS; s++) {
 		double until = now() + LIMIT_S / 2.0;
@@ -302,7 +279,6 @@ static bool capture(struct player *p, int c)
 {
 	int n = 1 + (int)trial_draw(&p->random, 3), replays = 1 + (int)trial_draw(&p->random, 4);
 	cudaStream_t stream = p->streams[trial_draw(&p->random, STREAMS)];
-	void *graph = NULL, *executable = NULL;
 	const struct trial_names *names = &p->nccl;
 	for (int slot = 0; slot < n; slot++)
 		draw_call(p, slot, c);
@@ -311,18 +287,15 @@ static bool capture(struct player *p, int c)
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i < n && !result; i++)
 		result = trial_call_issue(names, &p->calls[i], stream);
-	int ended = names->stream_end_capture(stream, &graph);
+	int ended = names->stream_end_capture(stream, &p->graph);
 	bool going = fine(p, result, "a captured call");
-	if (going && (ended || names->graph_instantiate(&executable, graph, 0)))
+	if (going && (ended || names->graph_instantiate(&p->executable, p->graph, 0)))
 		wrong(p, "a capture that cannot be replayed: CUDA's error %d", ended);
 	for (int i = 0; i < replays && going; i++)
-		if (names->graph_launch(executable, stream))
+		if (names->graph_launch(p->executable, stream))
 			wrong(p, "a graph is not launched");
 	going = going && settle(p);
-	if (executable)
-		names->graph_exec_destroy(executable);
-	if (graph)
-		names->graph_destroy(graph);
+	drop_graph(p);
 	return going;
 }
 
@@ -597,7 +570,7 @@ int main(int argc, char **argv)
 	started = now();
 	run_all(&bad);
 	unsigned long long runs = atomic_load(&shared->run) - options.seed + 1, killed = atomic_load(&shared->routers);
-	end_routers(folder, SIGTERM);
+	trial_routers_end(folder, SIGTERM);
 	printf("%s: %llu runs from seed %llu on in %.0f s%s: %u hung or wrong; %llu routers and %llu ranks were "
 	       "killed, "
 	       "%llu runs ended with an error\n",

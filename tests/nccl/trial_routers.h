@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Routers that ranks have started, found by who listens. */
+#ifndef FERRY_TESTS_TRIAL_ROUTERS_H
+#define FERRY_TESTS_TRIAL_ROUTERS_H
+
+/** Sends a signal to all routers that listen in the folder. Returns how many. */
+unsigned trial_routers_end(const char *folder, int signal);
+
+#endif
