@@ -96,12 +96,12 @@ static bool has_blocks(const struct ferry_nccl_call *call)
  * goes over the links to the host, and whoever makes the better use of them has all of a call; so with pushes, which
  * have NCCL's links, and with a message, whose pace only two ranks know. What is pinned needs no pace.
  */
-static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
+static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
 {
 	const struct ferry_meter *meter = &split->partner->meter;
 	if (meter->rules.pinned)
 		return true;
-	return meter->choice.peers && ferry_collective_reduces(call->collective) &&
+	return works && meter->choice.peers && ferry_collective_reduces(call->collective) &&
 	       split->asked.bytes >= meter->divided_from * (has_blocks(call) ? BLOCKS_FROM : 1);
 }
 
@@ -130,7 +130,7 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	bool works = ferry_partner_works(partner);
 	/* constant once it works */
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
-	split->whole = !is_divided(call, split);
+	split->whole = !is_divided(call, split, works);
 	struct asking asking = {call, split};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
