@@ -46,8 +46,10 @@ void trial_routers_remove(const char *folder)
 {
 	char path[108];
 	const struct dirent *entry;
-	for (int waited = 0; waited < 300 && rmdir(folder); waited++)
+	for (int waited = 0; waited < 300 && rmdir(folder); waited++) {
+		trial_routers_end(folder, SIGTERM); /* also one that a rank has started last of all */
 		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+	}
 	DIR *open = opendir(folder);
 	while (open && (entry = readdir(open))) {
 		snprintf(path, sizeof path, "%.40s/%.60s", folder, entry->d_name);
