@@ -35,6 +35,7 @@ struct ferry_meter {
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
 	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
+	uint64_t divided_from;           /* bytes of sums of which both have a part */
 	uint32_t stamps;
 	uint32_t oldest, nsamples;       /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];

@@ -175,7 +175,8 @@ static struct ferry_choice_belief of_others(const struct ferry_choice *choice, c
 /* The bytes of a call for each that the busiest device moves. */
 static double bytes_per_moved(const struct ferry_choice *choice, enum ferry_collective collective)
 {
-	bool blocks = collective != FERRY_BROADCAST && collective != FERRY_SENDRECV;
+	bool blocks = collective != FERRY_BROADCAST && collective != FERRY_SENDRECV &&
+	              !ferry_collective_reduces(collective); /* whose input goes to the host whole */
 	return blocks && choice->nranks > 1 ? choice->nranks / (choice->nranks - 1.0) : 1;
 }
 
