@@ -219,14 +219,14 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 	return word;
 }
 
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_request *request, uint64_t kind,
-                             bool wanted, bool landing)
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, uint64_t kind,
+                             bool wanted)
 {
 	struct ferry_share_table *table = partner->meter.ledger.table;
-	bool message = request->collective == FERRY_SENDRECV;
-	uint32_t first = message ? (uint32_t)request->root : 0, count = message ? 1 : (uint32_t)partner->nranks;
+	bool message = call->request.collective == FERRY_SENDRECV;
+	uint32_t first = message ? (uint32_t)call->request.root : 0, count = message ? 1 : (uint32_t)partner->nranks;
 	bool asked = wanted || ferry_share_is_wanted(table, first, count, kind);
-	bool shown = asked && ferry_showing_has(&partner->showing, request, landing);
+	bool shown = asked && ferry_showing_has(&partner->showing, call);
 	ferry_share_say_ready(table, (uint32_t)partner->rank, kind, wanted, shown);
 	return shown && wanted && ferry_share_is_shown(table, first, count, kind);
 }

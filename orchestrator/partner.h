@@ -74,12 +74,12 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
                                     const struct ferry_partner_caller *caller);
 
 /**
- * Under the lock, in a proposal: whether Ferry could have this call at once on all its ranks, as their buffers have
- * been shown to the routers. wanted: it is to have it; then this rank's are shown, if they are not. `kind` names such
- * calls on all ranks; request: its buffers. landing: others push into what it receives.
+ * Under the lock, in a proposal: whether Ferry could have this call at once on all its ranks, as what its routers
+ * need of it has been shown to them. wanted: it is to have it; then this rank's is shown, if it is not. `kind` names
+ * such calls on all ranks.
  */
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_request *request, uint64_t kind,
-                             bool wanted, bool landing);
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, uint64_t kind,
+                             bool wanted);
 
 /** Waits, at most until `deadline` (ferry_now_ns), until it is known whether there is a communicator of Ferry's. */
 void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline);

@@ -24,39 +24,38 @@ void ferry_showing_ring(struct ferry_showing *showing)
 	ferry_doorbell_ring(&showing->bell);
 }
 
-static bool same(const struct ferry_showing_asked *asked, const struct ferry_request *request)
+static bool same(const struct ferry_showing_asked *a, const struct ferry_showing_asked *b)
 {
-	const struct ferry_request *other = &asked->request;
-	return other->collective == request->collective && other->send == request->send &&
-	       other->receive == request->receive && other->count == request->count && other->root == request->root;
+	const struct ferry_request *one = &a->request, *other = &b->request;
+	return one->collective == other->collective && one->send == other->send && one->receive == other->receive &&
+	       one->count == other->count && one->type == other->type && one->op == other->op &&
+	       one->root == other->root && a->landing == b->landing && a->whole == b->whole;
 }
 
 /* Under the lock. */
 static const struct ferry_showing_refused *find_refused(const struct ferry_showing *showing,
-                                                        const struct ferry_request *request)
+                                                        const struct ferry_showing_asked *asked)
 {
 	for (int i = 0; i < FERRY_SHOWING_MOST; i++) {
 		const struct ferry_showing_refused *refused = &showing->refused[i];
-		if ((refused->send || refused->receive) && refused->send == request->send &&
-		    refused->receive == request->receive && refused->count == request->count &&
-		    ferry_now_ns() < refused->until_ns)
+		if (refused->until_ns && same(&refused->asked, asked) && ferry_now_ns() < refused->until_ns)
 			return refused;
 	}
 	return NULL;
 }
 
 /* Where there is no room it is asked for again with the next call. True: it goes by a window. */
-static bool ask(struct ferry_showing *showing, const struct ferry_request *request, bool landing)
+static bool ask(struct ferry_showing *showing, const struct ferry_showing_asked *asked)
 {
 	bool window = false, rings = false, known = false;
 	pthread_mutex_lock(&showing->lock);
-	const struct ferry_showing_refused *refused = find_refused(showing, request);
+	const struct ferry_showing_refused *refused = find_refused(showing, asked);
 	for (uint32_t i = 0; i < showing->nasked; i++)
-		known |= same(&showing->asked[i], request);
+		known |= same(&showing->asked[i], asked);
 	if (refused) {
 		window = refused->window;
 	} else if (!known && showing->nasked < FERRY_SHOWING_MOST) {
-		showing->asked[showing->nasked++] = (struct ferry_showing_asked){*request, landing};
+		showing->asked[showing->nasked++] = *asked;
 		rings = true;
 	}
 	pthread_mutex_unlock(&showing->lock);
@@ -65,24 +64,20 @@ static bool ask(struct ferry_showing *showing, const struct ferry_request *reque
 	return window;
 }
 
-bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_request *request, bool landing)
+bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_showing_asked *asked)
 {
-	return ferry_launch_has_shown(request, landing) || ask(showing, request, landing);
+	return ferry_launch_has_shown(&asked->request, asked->landing, asked->whole) || ask(showing, asked);
 }
 
 /* ---- the thread ---- */
 
 static void show(struct ferry_showing *showing, const struct ferry_showing_asked *asked)
 {
-	ferryResult_t result = ferry_launch_show(&asked->request, asked->landing);
+	ferryResult_t result = ferry_launch_show(&asked->request, asked->landing, asked->whole);
 	pthread_mutex_lock(&showing->lock);
 	if (result)
-		showing->refused[showing->nrefused++ % FERRY_SHOWING_MOST] =
-		        (struct ferry_showing_refused){.send = asked->request.send,
-		                                       .receive = asked->request.receive,
-		                                       .count = asked->request.count,
-		                                       .until_ns = ferry_now_ns() + AGAIN_NS,
-		                                       .window = ferry_exports_refused(result)};
+		showing->refused[showing->nrefused++ % FERRY_SHOWING_MOST] = (struct ferry_showing_refused){
+		        *asked, ferry_now_ns() + AGAIN_NS, ferry_exports_refused(result)};
 	showing->nasked--;
 	memmove(&showing->asked[0], &showing->asked[1], showing->nasked * sizeof showing->asked[0]);
 	pthread_mutex_unlock(&showing->lock);

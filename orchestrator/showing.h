@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Buffers that are shown to Ferry's routers ahead of calls: exporting and mapping takes up to 10 ms, and all ranks wait
- * for who does that in a call. So a call whose buffers are not mapped is NCCL's, and a thread shows them meanwhile.
- * What has been shown may be freed: it is looked for anew in each call (rank-lib/exports.h).
+ * What Ferry's routers need is shown to them ahead of calls: exporting and mapping buffers takes up to 10 ms, making
+ * and giving a plan up to 0.5 ms, and all ranks wait for who does that in a call. So a call whose buffers are not
+ * mapped, or whose plan the routers have not got, is NCCL's, and a thread shows them meanwhile. What has been shown may
+ * be freed, or make room for other plans: it is looked for anew in each call (rank-lib/launch.h).
+ *
+ * Plans are shown for whole calls. Of one that is divided each share is a plan, and shares change from call to call
+ * while they are found: such a call makes its plan itself.
  *
  * Calls' threads ask, one at a time; one thread shows.
  */
@@ -16,15 +20,17 @@
 
 #define FERRY_SHOWING_MOST 8 /* calls that wait to be shown; and that could not be */
 
+/* A call that may come. */
 struct ferry_showing_asked {
-	struct ferry_request request;
-	bool landing;
+	struct ferry_request request; /* without stream; not checked */
+	bool landing;                 /* others push into what it receives */
+	bool whole;                   /* it is this request to the element, so its plan is known, if it has one */
 };
 
 /* What cannot be shown: the call goes by a window, or is none for Ferry. */
 struct ferry_showing_refused {
-	const void *send, *receive; /* both NULL: none */
-	uint64_t count, until_ns;
+	struct ferry_showing_asked asked;
+	uint64_t until_ns; /* 0: none */
 	bool window;
 };
 
@@ -40,10 +46,10 @@ void ferry_showing_init(struct ferry_showing *showing);
 void ferry_showing_free(struct ferry_showing *showing);
 
 /**
- * Whether a call would find its buffers mapped, or knows that it goes by a window; well under 1 us. If not, has them
- * shown. The request without stream; landing: others push into what it receives.
+ * Whether the call would find its buffers mapped, or knows that it goes by a window, and its plan with the routers;
+ * well under 1 us. If not, has them shown.
  */
-bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_request *request, bool landing);
+bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_showing_asked *asked);
 
 /** Shows what is asked for until *over, after which whoever has set that rings. By a thread of its own. */
 void ferry_showing_run(struct ferry_showing *showing, const _Atomic bool *over);

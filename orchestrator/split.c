@@ -15,17 +15,28 @@ struct asking {
 	struct ferry_split *split;
 };
 
-/* The same for such a call on all its ranks. */
+static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
+{
+	return call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps;
+}
+
+/* The same for such a call on all its ranks. With a plan, all that this depends on: one is ready, another is not. */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
 	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
 	uint64_t self = (uint64_t)call->comm->rank, peer = (uint64_t)call->root;
 	if (call->collective == FERRY_SENDRECV)
 		kind |= (call->sends ? self << 8 | peer : peer << 8 | self) << 16;
+	else if (split->whole)
+		kind += (uint64_t)call->count << 32 ^ peer << 24 ^ (uint64_t)call->type << 20 ^
+		        (uint64_t)redop_of(call) << 16;
 	return kind;
 }
 
-/* Ferry is not proposed before all ranks' buffers are known to its routers. Pins hold from the first call on. */
+/*
+ * Ferry is not proposed before its routers know all ranks' buffers, and the plan of a whole call. Pins hold from the
+ * first call on.
+ */
 static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
@@ -34,20 +45,21 @@ static uint32_t propose(void *argument, uint64_t n)
 	struct ferry_partner *partner = split->partner;
 	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, n,
 	                                    &split->measure);
-	struct ferry_request request = {.collective = call->collective,
-	                                .send = call->send,
-	                                .receive = call->receive,
-	                                .count = call->count,
-	                                .type = (ferryDataType_t)call->type,
-	                                .root = call->root,
-	                                .comm = partner->comm,
-	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
+	struct ferry_showing_asked shown = {.request = {.collective = call->collective,
+	                                                .send = call->send,
+	                                                .receive = call->receive,
+	                                                .count = call->count,
+	                                                .type = (ferryDataType_t)call->type,
+	                                                .op = redop_of(call),
+	                                                .root = call->root,
+	                                                .comm = partner->comm,
+	                                                .direction = call->sends ? FERRY_UP : FERRY_DOWN},
+	                                    .landing = split->carrier == FERRY_CARRIER_PEER,
+	                                    .whole = split->whole};
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE ||
 	              (!split->whole && split->measure && ferry_ledger_learns(&partner->meter.ledger, &split->asked));
-	if (partner->meter.rules.pinned ||
-	    ferry_partner_can_begin(partner, &request, kind_of(call, split), wanted,
-	                            split->carrier == FERRY_CARRIER_PEER))
+	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, kind_of(call, split), wanted))
 		return word;
 	return FERRY_SHARES_NONE;
 }

@@ -24,13 +24,25 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 	}
 }
 
+/* What its plan is found by, but for a program. */
+static struct ferry_plan_key key_of(const struct ferry_request *request)
+{
+	enum ferry_collective collective = request->collective;
+	struct ferry_plan_key key = {.collective = collective,
+	                             .type = request->type,
+	                             .redop = ferrySum,
+	                             .count = collective == FERRY_ALLTOALLV ? 0 : request->count,
+	                             .left_out = request->left_out,
+	                             .root = ferry_collective_has_root(collective) ? (uint32_t)request->root : 0};
+	if (ferry_collective_reduces(collective))
+		key.redop = request->op < ferryNumOps ? request->op : ferryNumOps;
+	return key;
+}
+
 static ferryResult_t find_plan(const struct ferry_request *request, struct ferry_plan_entry **entry)
 {
 	struct ferryComm *comm = request->comm;
-	struct ferry_plan_key key = {.collective = request->collective,
-	                             .type = request->type,
-	                             .left_out = request->left_out,
-	                             .root = (uint32_t)request->root};
+	struct ferry_plan_key key = key_of(request);
 	if (request->program) {
 		ferryResult_t result = ferry_user_programs_find(&comm->programs, &comm->topology, request->program,
 		                                                &key.program);
@@ -40,12 +52,6 @@ static ferryResult_t find_plan(const struct ferry_request *request, struct ferry
 			return ferry_fail(ferryProgramError, "the program is for %s",
 			                  ferry_collective_name(key.program->collective));
 	}
-	key.count = key.collective == FERRY_ALLTOALLV ? 0 : request->count;
-	if (!ferry_collective_has_root(key.collective))
-		key.root = 0;
-	key.redop = !ferry_collective_reduces(key.collective) ? ferrySum
-	            : request->op < ferryNumOps               ? request->op
-	                                                      : ferryNumOps;
 	return key.program ? ferry_plans_find(&comm->plans, &key, entry) : find_replaceable(comm, &key, entry);
 }
 
@@ -199,15 +205,39 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open)
 
 /* ---- ahead of calls ---- */
 
-ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing)
+/*
+ * Whether the call has a plan that can be made before it. Under the lock. Where there are users' programs it has not:
+ * one that does not compile is refused from then on, on each rank by the same calls in the same order, which no thread
+ * beside them keeps.
+ */
+static bool is_planned(const struct ferry_request *request)
+{
+	return request->collective != FERRY_SENDRECV && !request->comm->programs.count;
+}
+
+/* Others push into what is received where the plan does: *landing. */
+static ferryResult_t prepare_plan(const struct ferry_request *request, bool *landing)
+{
+	struct ferryComm *comm = request->comm;
+	struct ferry_plan_key key = key_of(request);
+	struct ferry_device_visit visit;
+	ferryResult_t result = enter(comm, request->collective, &visit);
+	if (result)
+		return result;
+	if (is_planned(request) && !(result = ferry_plans_prepare(&comm->plans, &key)))
+		*landing = ferry_plan_cache_look(&comm->plans.cache, &key)->plan->flags & FERRY_PLAN_PUTS;
+	return leave(comm, &visit, result);
+}
+
+static ferryResult_t show_buffers(const struct ferry_request *request, bool landing)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
 	struct ferry_device_visit visit;
 	struct ferry_buffer_name name;
 	uint64_t sends, receives;
-	ferryResult_t result = exports ? enter(comm, request->collective, &visit) : ferrySuccess;
-	if (result || !exports)
+	ferryResult_t result = enter(comm, request->collective, &visit);
+	if (result)
 		return result;
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
 	if (sends)
@@ -217,7 +247,28 @@ ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landin
 	return leave(comm, &visit, result);
 }
 
-bool ferry_launch_has_shown(const struct ferry_request *request, bool landing)
+/* The lock is given back between the two. */
+ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing, bool whole)
+{
+	if (!request->comm->mapped.exports)
+		return ferrySuccess;
+	ferryResult_t result = whole ? prepare_plan(request, &landing) : ferrySuccess;
+	if (ferry_exports_refused(result))
+		result = ferryInternalError; /* of a plan: no window helps */
+	return result ? result : show_buffers(request, landing);
+}
+
+/* Under the lock. */
+static bool has_plan(const struct ferry_request *request, bool *landing)
+{
+	struct ferry_plan_key key = key_of(request);
+	const struct ferry_plan_entry *entry = ferry_plan_cache_look(&request->comm->plans.cache, &key);
+	if (entry)
+		*landing = entry->plan->flags & FERRY_PLAN_PUTS;
+	return entry;
+}
+
+bool ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
@@ -228,7 +279,8 @@ bool ferry_launch_has_shown(const struct ferry_request *request, bool landing)
 		return false;
 	ferry_exports_begin(exports);
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
-	bool shown = (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
+	bool shown = (!whole || !is_planned(request) || has_plan(request, &landing)) &&
+	             (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
 	             (!receives || ferry_exports_have(exports, request->receive, receives, landing));
 	ferry_comm_exit(comm);
 	return shown;

@@ -112,11 +112,23 @@ static ferryResult_t grow(struct ferry_plan_cache *cache)
 	return ferrySuccess;
 }
 
-struct ferry_plan_entry *ferry_plan_cache_take(struct ferry_plan_cache *cache, const struct ferry_plan_key *key)
+static struct ferry_plan_entry *find(const struct ferry_plan_cache *cache, const struct ferry_plan_key *key)
 {
 	struct ferry_plan_entry *entry = cache->nbuckets ? *bucket_of_key(cache, key) : NULL;
 	while (entry && !same_key(&entry->key, key))
 		entry = entry->next_of_key;
+	return entry;
+}
+
+const struct ferry_plan_entry *ferry_plan_cache_look(const struct ferry_plan_cache *cache,
+                                                     const struct ferry_plan_key *key)
+{
+	return find(cache, key);
+}
+
+struct ferry_plan_entry *ferry_plan_cache_take(struct ferry_plan_cache *cache, const struct ferry_plan_key *key)
+{
+	struct ferry_plan_entry *entry = find(cache, key);
 	if (!entry)
 		return NULL;
 	refer(cache, entry);

@@ -44,6 +44,10 @@ struct ferry_plan_cache {
 	_Atomic uint32_t busy; /* entries with references, or more: who lets the last one go counts it out after that */
 };
 
+/** The plan of this key, or NULL; for as long as the lock is held. It does not count as used. */
+const struct ferry_plan_entry *ferry_plan_cache_look(const struct ferry_plan_cache *cache,
+                                                     const struct ferry_plan_key *key);
+
 /** The plan of this key with one more reference, or NULL. */
 struct ferry_plan_entry *ferry_plan_cache_take(struct ferry_plan_cache *cache, const struct ferry_plan_key *key);
 

@@ -198,22 +198,10 @@ static ferryResult_t forget(struct ferry_plans *plans)
 	return result;
 }
 
-/* Gives it to the routers. What goes wrong there goes wrong for all ranks, which would wait for this one. */
-static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *entry)
+/* Compiled, and nobody's but the caller's yet. */
+static ferryResult_t make(const struct ferry_plans *plans, const struct ferry_plan_key *key,
+                          struct ferry_plan_entry **made)
 {
-	ferryResult_t result = forget(plans);
-	if (!result)
-		result = upload(plans, entry);
-	if (result)
-		ferry_rank_fail(plans->rank, result, ferry_last_message());
-	return result ? result : ferry_plan_cache_add(&plans->cache, entry);
-}
-
-ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
-                               struct ferry_plan_entry **found)
-{
-	if ((*found = ferry_plan_cache_take(&plans->cache, key)))
-		return ferrySuccess;
 	struct ferry_plan_entry *entry = calloc(1, sizeof *entry);
 	if (!entry)
 		return ferry_fail(ferrySystemError, "no memory for a plan");
@@ -224,15 +212,59 @@ ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_pla
 	if (!result)
 		result = ferry_steps_find(&entry->steps, entry->plan, &plans->rank->shared,
 		                          (uint32_t)plans->rank->self);
-	if (!result)
-		result = keep(plans, entry);
-	if (result) {
+	if (result)
 		entry_free(entry);
-		return result;
+	else
+		*made = entry;
+	return result;
+}
+
+/*
+ * Gives it to the routers, with a reference for the caller; frees it where that fails. What goes wrong there in a call
+ * goes wrong for all ranks, which would wait for this one.
+ */
+static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *entry, bool in_call)
+{
+	ferryResult_t result = forget(plans);
+	if (!result)
+		result = upload(plans, entry);
+	if (result && in_call)
+		ferry_rank_fail(plans->rank, result, ferry_last_message());
+	if (!result)
+		result = ferry_plan_cache_add(&plans->cache, entry);
+	if (result)
+		entry_free(entry);
+	else
+		show(plans, entry);
+	return result;
+}
+
+ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
+                               struct ferry_plan_entry **found)
+{
+	struct ferry_plan_entry *entry = ferry_plan_cache_take(&plans->cache, key);
+	ferryResult_t result = ferrySuccess;
+	if (!entry) {
+		plans->late++;
+		result = make(plans, key, &entry);
+		if (!result)
+			result = keep(plans, entry, true);
 	}
-	show(plans, entry);
-	*found = entry;
-	return ferrySuccess;
+	*found = result ? NULL : entry;
+	return result;
+}
+
+ferryResult_t ferry_plans_prepare(struct ferry_plans *plans, const struct ferry_plan_key *key)
+{
+	struct ferry_plan_entry *entry;
+	if (ferry_plan_cache_look(&plans->cache, key))
+		return ferrySuccess;
+	ferryResult_t result = make(plans, key, &entry);
+	if (!result)
+		result = keep(plans, entry, false);
+	if (!result)
+		ferry_plan_cache_give_back(&plans->cache, entry);
+	return result;
 }
 
 void ferry_plans_free(struct ferry_plans *plans)

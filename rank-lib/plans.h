@@ -24,6 +24,7 @@ struct ferry_plans {
 	struct ferry_fabrics *fabrics;
 	struct ferry_compile_options options; /* but for what a plan's key says, and the staging */
 	bool shown;                           /* FERRY_DEBUG=plan */
+	uint64_t late; /* plans that a call had to wait for: not prepared ahead of it */
 };
 
 /**
@@ -33,6 +34,12 @@ struct ferry_plans {
  */
 ferryResult_t ferry_plans_find(struct ferry_plans *plans, const struct ferry_plan_key *key,
                                struct ferry_plan_entry **entry);
+
+/**
+ * The same ahead of calls, which find it then: made, where it is not kept, and given to the routers, which have it when
+ * this returns. It is kept as if a call had been. Errors: as above, but none fails the rank, for which nobody waits.
+ */
+ferryResult_t ferry_plans_prepare(struct ferry_plans *plans, const struct ferry_plan_key *key);
 
 void ferry_plans_free(struct ferry_plans *plans);
 

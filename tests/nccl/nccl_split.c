@@ -233,15 +233,19 @@ static bool is_wanted(const struct ferry_share_table *table)
 	return wanted;
 }
 
-static void gather_round(struct player *player, int round)
+static void gather_blocks(struct player *player, size_t block, int round)
 {
-	enum { BLOCK = LARGE / RANKS };
-	fill(player, BLOCK, round);
-	NCCL(ncclAllGather(player->send, player->receive, BLOCK, ncclFloat32, player->rank.comm,
+	fill(player, block, round);
+	NCCL(ncclAllGather(player->send, player->receive, block, ncclFloat32, player->rank.comm,
 	                   (cudaStream_t)player->stream));
 	settle(player);
-	for (int from = 0; from < RANKS; from++)
-		HOLDS(player->out[(size_t)(from + 1) * BLOCK - 1] == value_of(from, BLOCK - 1, round));
+	for (size_t from = 0; from < RANKS; from++)
+		HOLDS(player->out[(from + 1) * block - 1] == value_of((int)from, block - 1, round));
+}
+
+static void gather_round(struct player *player, int round)
+{
+	gather_blocks(player, LARGE / RANKS, round);
 }
 
 /* Tried a few times, and then had by Ferry, as what both take is known. */
@@ -318,6 +322,33 @@ static void no_call_waits_for_buffers_that_are_being_shown(void **state)
 	unsetenv("FERRY_SPLIT_WAIT");
 	unsetenv("FAKE_NCCL_GBPS");
 	pthread_barrier_destroy(&together);
+}
+
+/* The size that comes next has come before, to NCCL, and the routers have been given its plan since. */
+static void planned(struct rank *rank)
+{
+	enum { SIZES = 3, ENOUGH = 5 };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	for (size_t size = 1; size <= SIZES; size++) {
+		uint64_t before = parts_of(player);
+		int round = 0;
+		for (; round < MOST && parts_of(player) - before < ENOUGH; round++)
+			gather_blocks(player, LARGE / RANKS * size / 2 + LARGE / RANKS / 2, round);
+		HOLDS(round < MOST);
+	}
+	struct ferryComm *comm = partner_of(player)->comm;
+	HOLDS(comm->plans.cache.nentries >= SIZES);
+	EQUAL(comm->plans.late, 0);
+	player_close(player);
+}
+
+static void no_call_waits_for_its_plan(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	run(planned);
+	unsetenv("FAKE_NCCL_GBPS");
 }
 
 /* What is being shown may be gone before it is, or have come again at its address. */
@@ -601,6 +632,7 @@ int main(void)
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
+	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
