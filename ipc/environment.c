@@ -68,7 +68,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
 	{"FERRY_SPLIT_FLOOR", "256K",
-	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks."},
+	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks. Where it "
+	 "is set sums are divided from there on, too; else from 128M."},
 	{"FERRY_SPLIT_WAIT", "0",
 	 "Seconds, 0 to 3600, that who makes an NCCL program's communicators waits at most until Ferry's are there. 0: "
 	 "they are made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},

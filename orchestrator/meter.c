@@ -12,9 +12,16 @@
 
 #define OLD 4096 /* looks after which a sample is given up */
 
+/*
+ * Beside links between GPUs the ones to the host add about a tenth, and a short part of Ferry's takes longer than NCCL
+ * would: of AllReduces of 64 MiB over NVLink nothing is to be gained (docs/lab/nccl-programs.md).
+ */
+#define DIVIDED_FROM (128u << 20)
+#define LEAST_PART   (4u << 20)
+
 ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 {
-	const char *given = ferry_env("FERRY_SHARES");
+	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR");
 	memset(meter, 0, sizeof *meter);
 	meter->rules = ferry_balancer_default_rules();
 	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, 256 << 10, &meter->floor_bytes);
@@ -22,6 +29,9 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 		result = ferry_shares_pin(given, &meter->rules.pins);
 	meter->rules.pinned = given;
 	meter->rules.least_bytes = (double)meter->floor_bytes;
+	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;
+	if (!floor)
+		meter->rules.floor_bytes = LEAST_PART;
 	return result;
 }
 

@@ -4,7 +4,7 @@
  * its measurements. A measured call has a sample until both its parts have ended; who makes calls looks at them then.
  * NCCL's part is timed by events in the stream, Ferry's by the router (ferry_launch_took). Calls that one of the two
  * has whole are compared, so both are timed by events: a router does not see what it costs a stream to come to a word
- * and to go on, some 5 us of a call. Under the partner's lock.
+ * and to go on. Under the partner's lock.
  *
  * Collectives whose blocks NCCL has in one piece are one carrier's, whole (balance/choice.h); others are divided by
  * what rank 0 has learned (balance/ledger.h).
@@ -35,6 +35,7 @@ struct ferry_meter {
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
 	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
+	uint64_t divided_from;           /* bytes of sums of which both have a part */
 	uint32_t stamps;
 	uint32_t oldest, nsamples;       /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];

@@ -5,7 +5,7 @@
 #include "rank-lib/group.h"
 
 #define PAGE 4096u /* where Ferry's part ends, so that neither touches the other's lines */
-#define BLOCKS_FROM (4u << 20) /* bytes of a call with blocks that is divided: shorter ones gain nothing by it */
+#define BLOCKS_FROM 4u /* times the bytes from which sums are divided: what has blocks for each rank gains less */
 
 /* ---- what is agreed ---- */
 
@@ -104,19 +104,17 @@ static bool has_blocks(const struct ferry_nccl_call *call)
 }
 
 /*
- * What NCCL does alone and what it does of a call with blocks beside Ferry are two paces to the balancer, as all that
- * works beside others has one of its own: where NCCL has to move blocks one by one and is slower by that, it finds out
- * by one call. Pushes and NCCL have the same links: one of the two has all. So has a message, whose pace only two ranks
- * know. What is pinned needs no pace.
+ * Sums, where GPUs reach each other: NCCL has those links, and Ferry's part takes the ones to the host. Elsewhere all
+ * goes over the links to the host, and whoever makes the better use of them has all of a call; so with pushes, which
+ * have NCCL's links, and with a message, whose pace only two ranks know. What is pinned needs no pace.
  */
-static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split)
+static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_split *split, bool works)
 {
-	if (split->partner->meter.rules.pinned)
+	const struct ferry_meter *meter = &split->partner->meter;
+	if (meter->rules.pinned)
 		return true;
-	if (has_blocks(call))
-		return split->carrier == FERRY_CARRIER_HOST && split->asked.bytes >= BLOCKS_FROM;
-	return call->collective == FERRY_ALLREDUCE || call->collective == FERRY_REDUCE_TO_ROOT ||
-	       (call->collective == FERRY_BROADCAST && split->carrier == FERRY_CARRIER_HOST);
+	return works && meter->choice.peers && ferry_collective_reduces(call->collective) &&
+	       split->asked.bytes >= meter->divided_from * (has_blocks(call) ? BLOCKS_FROM : 1);
 }
 
 static void divide(const struct ferry_nccl_call *call, struct ferry_split *split)
@@ -144,7 +142,7 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	bool works = ferry_partner_works(partner);
 	/* constant once it works */
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
-	split->whole = !is_divided(call, split);
+	split->whole = !is_divided(call, split, works);
 	struct asking asking = {call, split};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)

@@ -88,8 +88,10 @@ if(CUDA_INCLUDE_DIR)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
   endforeach()
   # And where GPUs do not reach each other, so that Ferry's part goes through the host.
-  add_test(NAME nccl_blocks_by_host COMMAND nccl_blocks)
-  set_tests_properties(nccl_blocks_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
+  foreach(suite split blocks)
+    add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
+    set_tests_properties(nccl_${suite}_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
+  endforeach()
 
   # What is measured in CPU time, sanitizers make longer.
   if(NOT FERRY_SANITIZE)

@@ -32,8 +32,8 @@
 #define PUSH_US    18.0 /* Ferry's by pushes, */
 #define HOST_US    90.0 /* and by the host, where that has not been measured */
 #define START_MOST 0.75 /* of a call's time */
-#define HOST_RATE  25e3 /* bytes per microsecond of a device's link to the host, at most, where that has not */
-#define BEYOND     1.2  /* times the best rate of NCCL's, the same */
+#define HOST_RATE  50e3 /* bytes per microsecond of a device's link to the host, at most, where that has not */
+#define BEYOND     1.5  /* times the best rate of NCCL's, the same: worth two looks where calls are long */
 
 enum { NCCLS, OURS };
 
@@ -175,7 +175,8 @@ static struct ferry_choice_belief of_others(const struct ferry_choice *choice, c
 /* The bytes of a call for each that the busiest device moves. */
 static double bytes_per_moved(const struct ferry_choice *choice, enum ferry_collective collective)
 {
-	bool blocks = collective != FERRY_BROADCAST && collective != FERRY_SENDRECV;
+	bool blocks = collective != FERRY_BROADCAST && collective != FERRY_SENDRECV &&
+	              !ferry_collective_reduces(collective); /* whose input goes to the host whole */
 	return blocks && choice->nranks > 1 ? choice->nranks / (choice->nranks - 1.0) : 1;
 }
 
@@ -276,9 +277,10 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 		return choose(line, outlook, n);
 	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
 		return false;
-	if (outlook->clear)
-		return outlook->of[OURS].doubt < SURE ||
-		       line->pending + line->seen[OURS] < LOOKS;
+	if (outlook->clear && outlook->of[OURS].doubt < SURE)
+		return true;
+	if (outlook->clear) /* a first call of NCCL's is no measure */
+		return line->seen[NCCLS] > 1 && line->pending + line->seen[OURS] < LOOKS;
 	return line->credit_us > outlook->cost && !line->pending;
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 /* The router that listens there. */
@@ -39,4 +40,22 @@ unsigned trial_routers_end(const char *folder, int signal)
 	if (open)
 		closedir(open);
 	return count;
+}
+
+void trial_routers_remove(const char *folder)
+{
+	char path[108];
+	const struct dirent *entry;
+	for (int waited = 0; waited < 300 && rmdir(folder); waited++) {
+		trial_routers_end(folder, SIGTERM); /* also one that a rank has started last of all */
+		nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+	}
+	DIR *open = opendir(folder);
+	while (open && (entry = readdir(open))) {
+		snprintf(path, sizeof path, "%.40s/%.60s", folder, entry->d_name);
+		unlink(path);
+	}
+	if (open)
+		closedir(open);
+	rmdir(folder);
 }

@@ -6,4 +6,7 @@
 /** Sends a signal to all routers that listen in the folder. Returns how many. */
 unsigned trial_routers_end(const char *folder, int signal);
 
+/** The folder goes, and what routers that were killed have left in it. Those that were told to end have three seconds. */
+void trial_routers_remove(const char *folder);
+
 #endif

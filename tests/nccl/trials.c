@@ -571,6 +571,7 @@ int main(int argc, char **argv)
 	run_all(&bad);
 	unsigned long long runs = atomic_load(&shared->run) - options.seed + 1, killed = atomic_load(&shared->routers);
 	trial_routers_end(folder, SIGTERM);
+	trial_routers_remove(folder);
 	printf("%s: %llu runs from seed %llu on in %.0f s%s: %u hung or wrong; %llu routers and %llu ranks were "
 	       "killed, "
 	       "%llu runs ended with an error\n",
