@@ -24,7 +24,7 @@ static ferryResult_t find_replaceable(struct ferryComm *comm, struct ferry_plan_
 	}
 }
 
-/* What its plan is found by, but for a program. */
+/* What its plan is found by, but for a program. Where nothing is left out it does not matter how. */
 static struct ferry_plan_key key_of(const struct ferry_request *request)
 {
 	enum ferry_collective collective = request->collective;
@@ -32,8 +32,9 @@ static struct ferry_plan_key key_of(const struct ferry_request *request)
 	                             .type = request->type,
 	                             .redop = ferrySum,
 	                             .count = collective == FERRY_ALLTOALLV ? 0 : request->count,
-	                             .left_out = request->left_out,
 	                             .root = ferry_collective_has_root(collective) ? (uint32_t)request->root : 0};
+	if (request->left_out.count)
+		key.left_out = request->left_out;
 	if (ferry_collective_reduces(collective))
 		key.redop = request->op < ferryNumOps ? request->op : ferryNumOps;
 	return key;

@@ -5,6 +5,9 @@
  */
 #include "tests/nccl/players.h"
 
+#include "rank-lib/group.h"
+#include "rank-lib/launch.h"
+
 #include <unistd.h>
 
 /* ---- promises ---- */
@@ -338,8 +341,10 @@ static void planned(struct rank *rank)
 		HOLDS(round < MOST);
 	}
 	struct ferryComm *comm = partner_of(player)->comm;
+	EQUAL(ferry_comm_enter(comm), ferrySuccess);
 	HOLDS(comm->plans.cache.nentries >= SIZES);
 	EQUAL(comm->plans.late, 0);
+	ferry_comm_exit(comm);
 	player_close(player);
 }
 
@@ -349,6 +354,54 @@ static void no_call_waits_for_its_plan(void **state)
 	setenv("FAKE_NCCL_GBPS", "0.005", 1);
 	run(planned);
 	unsetenv("FAKE_NCCL_GBPS");
+}
+
+static void gather_alone(struct player *player, size_t block, struct ferry_left_out left_out)
+{
+	ferryComm_t comm = partner_of(player)->comm;
+	EQUAL(ferryGroupStart(), ferrySuccess);
+	ferry_group_leave_out(&left_out);
+	EQUAL(ferryAllGather(player->send, player->receive, block, ferryFloat32, comm, (ferryStream_t)player->stream),
+	      ferrySuccess);
+	EQUAL(ferryGroupEnd(), ferrySuccess);
+	settle(player);
+}
+
+/* As many as are kept, and one that makes room for the others. */
+static void prepared(struct rank *rank)
+{
+	enum { KEPT = FERRY_IDLE_PLANS };
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	reduce_until(player, 1);
+	struct ferryComm *comm = partner_of(player)->comm;
+	struct ferry_request request = {.collective = FERRY_ALLGATHER, .send = player->send,
+	                                .receive = player->receive, .count = 100, .type = ferryFloat32, .comm = comm};
+	uint64_t late = comm->plans.late;
+	for (int again = 0; again < 2; again++) {
+		EQUAL(ferry_launch_has_shown(&request, false, true), false);
+		EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
+		EQUAL(ferry_launch_has_shown(&request, false, true), true);
+		/* as where two ranks divide it */
+		gather_alone(player, request.count, (struct ferry_left_out){0, true});
+		EQUAL(comm->plans.late, late);
+		for (uint64_t other = 1; other <= KEPT + 1; other++) {
+			struct ferry_request next = request;
+			next.count += other;
+			EQUAL(ferry_launch_show(&next, false, true), ferrySuccess);
+			EQUAL(ferry_launch_has_shown(&next, false, true), true);
+		}
+		HOLDS(comm->plans.cache.nentries <= KEPT + 1);
+	}
+	player_close(player);
+}
+
+static void plans_that_are_prepared_make_room_for_each_other(void **state)
+{
+	(void)state;
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(prepared);
+	unsetenv("FERRY_SHARES");
 }
 
 /* What is being shown may be gone before it is, or have come again at its address. */
@@ -633,6 +686,7 @@ int main(void)
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
+	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
