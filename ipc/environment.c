@@ -67,7 +67,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SHARES_LOG", "",
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
-	{"FERRY_SPLIT_FLOOR", "256K",
+	{"FERRY_SPLIT_FLOOR", "8M",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks. Where it "
 	 "is set sums are divided from there on, too; else from 128M."},
 	{"FERRY_SPLIT_WAIT", "0",

@@ -12,6 +12,9 @@
 
 #define OLD 4096 /* looks after which a sample is given up */
 
+/* Two H200s: shorter calls gain little, and to find that out costs more (docs/lab/nccl-programs.md). */
+#define FLOOR (8u << 20)
+
 /*
  * Beside links between GPUs the ones to the host add about a tenth, and a short part of Ferry's takes longer than NCCL
  * would: of AllReduces of 64 MiB over NVLink nothing is to be gained (docs/lab/nccl-programs.md).
@@ -24,7 +27,7 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 	const char *given = ferry_env("FERRY_SHARES"), *floor = ferry_env("FERRY_SPLIT_FLOOR");
 	memset(meter, 0, sizeof *meter);
 	meter->rules = ferry_balancer_default_rules();
-	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, 256 << 10, &meter->floor_bytes);
+	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, FLOOR, &meter->floor_bytes);
 	if (!result && given)
 		result = ferry_shares_pin(given, &meter->rules.pins);
 	meter->rules.pinned = given;

@@ -45,6 +45,10 @@ static uint32_t propose(void *argument, uint64_t n)
 	struct ferry_partner *partner = split->partner;
 	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, n,
 	                                    &split->measure);
+	/* it goes by a window, which is made in the first call and takes what pushes gain */
+	if (call->collective == FERRY_ALLTOALL && split->asked.in_place && split->carrier == FERRY_CARRIER_PEER &&
+	    !partner->meter.rules.pinned)
+		word = FERRY_SHARES_NONE;
 	struct ferry_showing_asked shown = {.request = {.collective = call->collective,
 	                                                .send = call->send,
 	                                                .receive = call->receive,

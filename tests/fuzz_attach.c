@@ -32,7 +32,7 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       message->descriptors <= FERRY_ATTACH_MOST_DESCRIPTORS && !message->flags;
 	case FERRY_ATTACH_FORGET:
 		return message->index < FERRY_MOST_EXPORTS && !message->payload && !message->descriptors &&
-		       !message->flags;
+		       !(message->flags & ~FERRY_ATTACH_UNMAPPED);
 	case FERRY_ATTACH_PLAN:
 		return message->payload >= sizeof(struct ferry_plan) && message->payload <= FERRY_PLAN_MAX_BYTES &&
 		       !message->descriptors && !message->flags;

@@ -134,7 +134,7 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
   target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
     $<TARGET_FILE:fake_nccl_now>)
-  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api)
+  set_tests_properties(nccl_shares PROPERTIES TIMEOUT 120 LABELS api ENVIRONMENT FERRY_SPLIT_FLOOR=128K)
   add_dependencies(nccl_shares ferryrun ferry-router ferry-nccl ferry-shares fake_nccl_now)
 endif()
 

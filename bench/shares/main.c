@@ -27,7 +27,7 @@ struct options {
 static const struct argp_option options_known[] = {
         {"collective", 'c', "NAME", 0, "allreduce, allgather or reducescatter; more than once (default: all; of bursts "
                                        "the first)", 0},
-        {"size", 'b', "BYTES", 0, "Of a call; more than once (default: 4M 16M 64M 256M 1G; of bursts 256M)", 0},
+        {"size", 'b', "BYTES", 0, "Of a call; more than once (default: 16M 32M 64M 256M 1G; of bursts 256M)", 0},
         {"share", 's', "SHARE", 0, "A fixed share of the host, 0 to 1; more than once (default: 0 to 1)", 0},
         {"gpus", 'g', "N", 0, "How many (default: all)", 0},
         {"calls", 'n', "N", 0, "From a cold start (default: 20)", 0},
@@ -114,7 +114,7 @@ static const struct argp command = {
 
 static void complete(struct options *options)
 {
-	static const size_t sizes[] = {4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30};
+	static const size_t sizes[] = {16 << 20, 32 << 20, 64 << 20, 256 << 20, 1 << 30};
 	static const double fixed[] = {0, 0.03, 0.06, 0.09, 0.12, 0.16, 0.25, 0.4, 0.5, 0.6, 0.75, 1};
 	static const double beside[] = {0, 0.05, 0.1, 0.4, 0.5};
 	for (int c = 0; c < CREW_COLLECTIVES && !options->chosen; c++)

@@ -23,6 +23,7 @@
 #define DOUBT_KEPT    0.02
 #define DOUBT_BETWEEN 0.06 /* two sizes that are known */
 #define DOUBT_OCTAVE  0.08 /* away from one that is known */
+#define DOUBT_PLACE   0.05 /* in place, of one that is known out of place, or the other way round */
 #define DOUBT_LIMITS  0.12
 #define DOUBT_GUESS   0.2
 #define DOUBT_FAR     0.3 /* limits, of a collective in which Ferry has been seen */
@@ -222,7 +223,7 @@ static struct ferry_choice_belief believe(const struct ferry_choice *choice, con
 	if (best.us > 0)
 		return best;
 	struct ferry_choice_belief elsewhere = of_others(choice, line, !line->in_place, who);
-	elsewhere.doubt += DOUBT_OCTAVE;
+	elsewhere.doubt += DOUBT_PLACE;
 	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
 	if (who == OURS) {
 		struct ferry_choice_belief machine = of_machine(choice, line);
@@ -279,8 +280,9 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 		return false;
 	if (outlook->clear && outlook->of[OURS].doubt < SURE)
 		return true;
-	if (outlook->clear) /* a first call of NCCL's is no measure */
-		return line->seen[NCCLS] > 1 && line->pending + line->seen[OURS] < LOOKS;
+	if (outlook->clear) /* a first call of NCCL's is no measure to hold a guess against */
+		return (line->seen[NCCLS] > 1 || outlook->of[OURS].doubt < DOUBT_GUESS) &&
+		       line->pending + line->seen[OURS] < LOOKS;
 	return line->credit_us > outlook->cost && !line->pending;
 }
 
