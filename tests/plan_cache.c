@@ -68,6 +68,24 @@ static void close_cache(struct ferry_plan_cache *cache)
 		entry_free(entry);
 }
 
+/* Who looks before a call takes no reference, and what was only looked at goes as if it had not been. */
+static void looking_is_no_use(void **state)
+{
+	(void)state;
+	struct ferry_plan_cache cache = {0};
+	struct ferry_plan_key first = key_of(1), none = key_of(FERRY_IDLE_PLANS + 2), mirrored = key_of(1);
+	mirrored.left_out = (struct ferry_left_out){1, true};
+	assert_null(ferry_plan_cache_look(&cache, &first));
+	add_many(&cache, 1, FERRY_IDLE_PLANS + 1);
+	for (uint64_t count = 1; count <= FERRY_IDLE_PLANS + 1; count++)
+		make_idle(&cache, count);
+	assert_true(ferry_plan_cache_look(&cache, &first)->key.count == 1);
+	assert_null(ferry_plan_cache_look(&cache, &none));
+	assert_null(ferry_plan_cache_look(&cache, &mirrored));
+	assert_true(ferry_plan_cache_surplus(&cache)->key.count == 1);
+	close_cache(&cache);
+}
+
 static void what_was_asked_is_found_among_thousands_and_nothing_else(void **state)
 {
 	(void)state;
@@ -216,6 +234,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(what_was_asked_is_found_among_thousands_and_nothing_else),
+	        cmocka_unit_test(looking_is_no_use),
 	        cmocka_unit_test(plans_in_use_are_never_given_up_and_idle_ones_in_the_order_of_their_last_use),
 	        cmocka_unit_test(where_routers_take_no_more_the_last_idle_plan_goes_too),
 	        cmocka_unit_test(a_hash_is_there_until_the_last_key_that_has_it_goes),
