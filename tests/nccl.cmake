@@ -144,7 +144,7 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
   target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads
     ${CMAKE_DL_LIBS})
   foreach(how "" --one)
-    add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 60 --bytes 65536 --idle-kills ${how})
+    add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 30 --bytes 65536 --idle-kills ${how})
     set_tests_properties(nccl_trials${how} PROPERTIES TIMEOUT 300 LABELS api ENVIRONMENT
       "LD_PRELOAD=$<TARGET_FILE:ferry-nccl>;FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_SPLIT_WAIT=5;\
 FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DOMAINS=1;FERRY_LOG=error")
