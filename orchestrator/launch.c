@@ -206,6 +206,8 @@ static void measure(struct launch *launch)
 		struct ferry_partner *partner = split->partner;
 		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
 			continue;
+		if (!split->ferrys && split->word != FERRY_SHARES_NONE) /* a part of less than a page */
+			continue;
 		pthread_mutex_lock(&partner->lock);
 		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
 		pthread_mutex_unlock(&partner->lock);
@@ -275,12 +277,21 @@ static ncclResult_t issue_rests(struct launch *launch)
 	return result;
 }
 
+/* Messages are whole. */
+static bool is_alone(const struct launch *launch, int which)
+{
+	for (int i = 0; i < launch->n && launch->calls[which].collective != FERRY_SENDRECV; i++)
+		if (i != which && launch->calls[i].comm == launch->calls[which].comm)
+			return false;
+	return true;
+}
+
 static ncclResult_t run(struct launch *launch)
 {
 	bool ferrys = false, lost = false;
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
-		ferry_split_decide(&launch->calls[i], split);
+		ferry_split_decide(&launch->calls[i], is_alone(launch, i), split);
 		ferrys |= split->ferrys && !split->lost;
 		if (split->nccls || !split->ferrys)
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);

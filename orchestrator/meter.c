@@ -102,6 +102,8 @@ static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier 
 static uint32_t tries_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call)
 {
 	uint32_t tries = 0;
+	if (meter->nsamples == FERRY_METER_SAMPLES)
+		return tries + 1; /* another one would not be measured */
 	for (uint32_t i = 0; i < meter->nsamples; i++) {
 		const struct ferry_sample *sample =
 		        &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
@@ -113,13 +115,13 @@ static uint32_t tries_under_way(const struct ferry_meter *meter, const struct fe
 }
 
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure)
+                             enum ferry_carrier carrier, bool whole, bool tries, uint64_t n, bool *measure)
 {
 	*measure = false;
 	if (meter->rules.pinned)
 		return pinned_word(meter, carrier, whole);
 	if (!whole)
-		return ferry_ledger_propose(&meter->ledger, call, n, tries_under_way(meter, call), measure);
+		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
 	return ferry_choice_ours(&meter->choice, call, n) ? all_of(carrier) : FERRY_SHARES_NONE;
 }
 

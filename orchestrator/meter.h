@@ -55,10 +55,10 @@ void ferry_meter_free(struct ferry_meter *meter);
 
 /**
  * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
- * whole: one of the two has all of it.
+ * whole: one of the two has all of it. tries: of a divided one, whether it may have other shares than are settled.
  */
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
-                             enum ferry_carrier carrier, bool whole, uint64_t n, bool *measure);
+                             enum ferry_carrier carrier, bool whole, bool tries, uint64_t n, bool *measure);
 
 /**
  * What the ranks have agreed on for call n of those that one of the two has whole; *measure: whether it is to be

@@ -13,6 +13,7 @@
 struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
+	bool alone;
 };
 
 static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
@@ -43,7 +44,10 @@ static uint32_t propose(void *argument, uint64_t n)
 	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split *split = asking->split;
 	struct ferry_partner *partner = split->partner;
-	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, n,
+	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
+	bool tries = split->whole || partner->meter.rules.pinned ||
+	             (asking->alone && !ferry_clock_captures(call->stream));
+	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, tries, n,
 	                                    &split->measure);
 	/* it goes by a window, which is made in the first call and takes what pushes gain */
 	if (call->collective == FERRY_ALLTOALL && split->asked.in_place && split->carrier == FERRY_CARRIER_PEER &&
@@ -131,7 +135,7 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
 }
 
-void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *split)
+void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct ferry_split *split)
 {
 	*split = (struct ferry_split){.nccls = call->count};
 	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
@@ -147,12 +151,13 @@ void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *
 	/* constant once it works */
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split, works);
-	struct asking asking = {call, split};
+	struct asking asking = {call, split, alone};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);
 	divide(call, split);
-	split->lost = split->ferrys && !works;
+	/* it may have become ready since */
+	split->lost = split->ferrys && !works && !ferry_partner_works(partner);
 }
 
 /* ---- Ferry's part ---- */

@@ -27,8 +27,11 @@ struct ferry_split {
 	bool lost;                  /* Ferry could not begin its part */
 };
 
-/** Decides. Takes the call's number with all ranks; so once for each call, in the program's order. */
-void ferry_split_decide(const struct ferry_nccl_call *call, struct ferry_split *split);
+/**
+ * Decides. Takes the call's number with all ranks; so once for each call, in the program's order. alone: the only one
+ * of its communicator in a group, or in none.
+ */
+void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct ferry_split *split);
 
 /** Asks Ferry for its part, inside a group of Ferry's. */
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);

@@ -109,6 +109,24 @@ static void a_size_between_two_that_are_known_goes_by_them(void **state)
 	assert_int_equal(fast.ferrys, 20);
 }
 
+/* A call is Ferry's when all ranks have just said that they are ready for it: so at the second one that is wanted. */
+static void what_was_slower_is_tried_again_though_nobody_is_ready_at_once(void **state)
+{
+	(void)state;
+	bool wanted = false;
+	int ferrys = 0;
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 256 * MIB, false};
+	choice_start(&slow, 0);
+	for (uint64_t n = 0; n < 50000; n++) {
+		bool proposed = ferry_choice_ours(&slow.choice, &call, n), ours = proposed && wanted;
+		wanted = proposed;
+		ferrys += ours;
+		if (ferry_choice_agreed(&slow.choice, &call, n, ours))
+			ferry_choice_feed(&slow.choice, &call, ours, !ours ? 500 : n < 1000 ? 600 : 400);
+	}
+	assert_true(ferrys > 25000);
+}
+
 static void another_job_begins_with_what_one_has_learned(void **state)
 {
 	struct ferry_share_line learned;
@@ -218,6 +236,7 @@ int main(void)
 	        cmocka_unit_test(the_faster_one_is_found_though_its_first_call_is_slow),
 	        cmocka_unit_test(a_slower_one_is_tried_a_few_times),
 	        cmocka_unit_test(a_size_between_two_that_are_known_goes_by_them),
+	        cmocka_unit_test(what_was_slower_is_tried_again_though_nobody_is_ready_at_once),
 	        cmocka_unit_test(another_job_begins_with_what_one_has_learned),
 	        cmocka_unit_test(half_of_what_was_learned_is_adopted_too),
 	        cmocka_unit_test(who_becomes_faster_is_found_in_time),

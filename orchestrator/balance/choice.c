@@ -262,8 +262,9 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
 	double cost = DEARER * fmax(0, us[!line->ours] - us[line->ours]);
 	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
-	bool due = ferry_balancer_picks(n, every) || (!line->ours && line->seen[OURS] > 1 && line->seen[OURS] < ENOUGH);
-	return line->ours != (due && line->credit_us > cost && !line->pending);
+	bool few = !line->ours && line->seen[OURS] > 1 && line->seen[OURS] < ENOUGH;
+	line->due |= few || ferry_balancer_picks(n, every);
+	return line->ours != (line->due && line->credit_us > cost && !line->pending);
 }
 
 bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n)
@@ -294,9 +295,10 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	const struct ferry_choice_outlook *outlook = look(choice, line);
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
 	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook->settled;
-	bool other = outlook->settled && ours != line->ours;
+	bool other = outlook->settled && ours != line->ours && line->due; /* else another rank knows better */
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
+	line->due &= !other;
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
 	else if (doubted && known && !outlook->clear)

@@ -37,6 +37,7 @@ struct ferry_choice_line {
 	uint8_t collective, type, size_class;
 	bool in_place;
 	bool ours;         /* whose it is where both are known */
+	bool due;          /* the other one is to be tried, and has not been: proposed until all ranks are ready */
 	uint32_t asked[2]; /* calls that were to be measured: NCCL's, Ferry's */
 	uint32_t seen[2];  /* samples */
 	uint32_t pending;  /* calls that Ferry had while it was doubted and of which nothing is known yet */
