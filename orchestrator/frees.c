@@ -43,9 +43,11 @@ static bool is_own(const void *caller)
 		int(*function) parameters = (int(*) parameters)behind(&known, &told, library, #name);                  \
 		if (!function)                                                                                         \
 			return NOT_INITIALIZED;                                                                        \
-		bool left = !is_own(CALLER) && ferry_freed_before(memory, bytes);                                      \
+		bool own = is_own(CALLER);                                                                             \
+		if (!own)                                                                                              \
+			ferry_freed_before(memory, bytes);                                                             \
 		int result = function arguments;                                                                       \
-		if (left && (waits))                                                                        \
+		if (!own && (waits)) /* what was left, and what has been shown meanwhile */                            \
 			ferry_freed_behind(memory, bytes);                                                             \
 		return result;                                                                                         \
 	}

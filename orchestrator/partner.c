@@ -152,6 +152,9 @@ void ferry_partner_end(struct ferry_partner *partner, bool abort)
 	if (!partner)
 		return;
 	atomic_store_explicit(&partner->abandoned, true, memory_order_release);
+	/* the thread may be asking a router that hangs: it waits no longer than the rank is whole */
+	if (abort && ferry_partner_is_ready(partner) && !ferry_rank_failed(&partner->comm->rank))
+		ferry_rank_fail(&partner->comm->rank, ferryRemoteError, "the communicator is aborted");
 	ferry_showing_ring(&partner->showing);
 	pthread_mutex_lock(&partner->lock); /* who begins it may not be out yet */
 	bool begun = partner->begun;

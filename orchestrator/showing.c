@@ -36,7 +36,7 @@ static bool same(const struct ferry_showing_asked *a, const struct ferry_showing
 static const struct ferry_showing_refused *find_refused(const struct ferry_showing *showing,
                                                         const struct ferry_showing_asked *asked)
 {
-	for (int i = 0; i < FERRY_SHOWING_MOST; i++) {
+	for (int i = 0; i < FERRY_SHOWING_REFUSED; i++) {
 		const struct ferry_showing_refused *refused = &showing->refused[i];
 		if (refused->until_ns && same(&refused->asked, asked) && ferry_now_ns() < refused->until_ns)
 			return refused;
@@ -76,7 +76,7 @@ static void show(struct ferry_showing *showing, const struct ferry_showing_asked
 	ferryResult_t result = ferry_launch_show(&asked->request, asked->landing, asked->whole);
 	pthread_mutex_lock(&showing->lock);
 	if (result)
-		showing->refused[showing->nrefused++ % FERRY_SHOWING_MOST] = (struct ferry_showing_refused){
+		showing->refused[showing->nrefused++ % FERRY_SHOWING_REFUSED] = (struct ferry_showing_refused){
 		        *asked, ferry_now_ns() + AGAIN_NS, ferry_exports_refused(result)};
 	showing->nasked--;
 	memmove(&showing->asked[0], &showing->asked[1], showing->nasked * sizeof showing->asked[0]);

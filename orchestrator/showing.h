@@ -18,7 +18,8 @@
 
 #include <pthread.h>
 
-#define FERRY_SHOWING_MOST 8 /* calls that wait to be shown; and that could not be */
+#define FERRY_SHOWING_MOST 8     /* calls that wait to be shown; */
+#define FERRY_SHOWING_REFUSED 64 /* and that could not be: as many as a step of training makes */
 
 /* A call that may come. */
 struct ferry_showing_asked {
@@ -39,7 +40,7 @@ struct ferry_showing {
 	pthread_mutex_t lock;       /* of all below; held for moments */
 	struct ferry_showing_asked asked[FERRY_SHOWING_MOST]; /* the first is under way */
 	uint32_t nasked, nrefused;
-	struct ferry_showing_refused refused[FERRY_SHOWING_MOST]; /* the last so many, by nrefused mod that */
+	struct ferry_showing_refused refused[FERRY_SHOWING_REFUSED]; /* the last so many, by nrefused mod that */
 };
 
 void ferry_showing_init(struct ferry_showing *showing);
