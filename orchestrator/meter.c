@@ -86,13 +86,11 @@ static uint32_t all_of(enum ferry_carrier carrier)
 	return ferry_shares_pack(&shares);
 }
 
-/* What is not NCCL's is the carrier's. */
-static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier carrier, bool whole)
+/* What is not NCCL's is the carrier's. All calls are divided then. */
+static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier carrier)
 {
 	uint16_t nccl = meter->rules.pins.part[FERRY_CARRIER_NCCL];
 	struct ferry_shares shares = {.part = {0}};
-	if (whole)
-		nccl = 2 * nccl < FERRY_SHARES_WHOLE ? 0 : FERRY_SHARES_WHOLE;
 	shares.part[FERRY_CARRIER_NCCL] = nccl;
 	shares.part[carrier] = (uint16_t)(FERRY_SHARES_WHOLE - nccl);
 	return ferry_shares_pack(&shares);
@@ -119,7 +117,7 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 {
 	*measure = false;
 	if (meter->rules.pinned)
-		return pinned_word(meter, carrier, whole);
+		return pinned_word(meter, carrier);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
 	return ferry_choice_ours(&meter->choice, call, n) ? all_of(carrier) : FERRY_SHARES_NONE;

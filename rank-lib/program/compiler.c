@@ -44,35 +44,31 @@ static bool has_owners(enum ferry_collective collective)
 	       collective == FERRY_SCATTER;
 }
 
-/* In a rank's buffer of so many chunks: where that is one block, it is the rank's own, or one that all ranks have. */
-static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk, uint32_t chunks)
+/* In a rank's send or receive buffer: where that is one block, it is the rank's own, or one that all ranks have. */
+static uint64_t chunk_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk, bool receives)
 {
 	uint64_t offset, length, first = part->first;
+	uint32_t chunks[2];
+	const struct ferry_program *program = part->program;
 	const struct ferry_compile_options *options = part->compiler->options;
-	uint32_t nchunks = part->program->nchunks, block = chunk / nchunks;
-	if (part->program->collective == FERRY_ALLTOALLV)
+	uint32_t block = chunk / program->nchunks;
+	if (program->collective == FERRY_ALLTOALLV)
 		return 0;
 	chunk_span(part, chunk, &offset, &length);
-	if (options->left_out.mirrored && has_owners(part->program->collective) &&
-	    (chunks > nchunks ? block : rank) % 2)
+	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &chunks[0],
+	                        &chunks[1]);
+	if (options->left_out.mirrored && has_owners(program->collective) &&
+	    (chunks[receives] > program->nchunks ? block : rank) % 2)
 		first = options->count - part->first - part->count;
 	return (block * options->count + first) * ferry_type_size(options->type) + offset;
 }
 
 uint64_t ferry_part_send_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk)
 {
-	const struct ferry_program *program = part->program;
-	uint32_t sends, receives;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &sends,
-	                        &receives);
-	return chunk_offset(part, rank, chunk, sends);
+	return chunk_offset(part, rank, chunk, false);
 }
 
 uint64_t ferry_part_receive_offset(const struct ferry_part *part, uint32_t rank, uint32_t chunk)
 {
-	const struct ferry_program *program = part->program;
-	uint32_t sends, receives;
-	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, rank, &sends,
-	                        &receives);
-	return chunk_offset(part, rank, chunk, receives);
+	return chunk_offset(part, rank, chunk, true);
 }
