@@ -57,11 +57,7 @@ static void call(struct player *player, int round)
 
 static void play(void (*work)(struct rank *rank))
 {
-	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
-	run(work);
-	unsetenv("FERRY_SHARES");
-	pthread_barrier_destroy(&together);
+	run_by_host_alone(&together, work);
 }
 
 /* ---- it comes back ---- */

@@ -131,4 +131,14 @@ static inline void run(void (*work)(struct rank *rank))
 	domains_close();
 }
 
+/* The same with everything by Ferry's host, and a barrier of all ranks, of the caller's. */
+static inline void run_by_host_alone(pthread_barrier_t *together, void (*work)(struct rank *rank))
+{
+	pthread_barrier_init(together, NULL, RANKS);
+	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
+	run(work);
+	unsetenv("FERRY_SHARES");
+	pthread_barrier_destroy(together);
+}
+
 #endif
