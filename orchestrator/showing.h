@@ -32,7 +32,7 @@ struct ferry_showing_asked {
 /* What cannot be shown: the call goes by a window, or is none for Ferry. */
 struct ferry_showing_refused {
 	struct ferry_showing_asked asked;
-	uint64_t until_ns; /* 0: none */
+	uint64_t until_ns; /* then it is tried again; 0: there is none */
 	bool window;
 };
 

@@ -420,6 +420,47 @@ static void a_call_gets_to_ferry_between_others_that_stay_nccls(void **state)
 	pthread_barrier_destroy(&together);
 }
 
+/* A step of training: two calls, one of them with memory of a pool, which goes by a window. */
+static void stepped(struct rank *rank)
+{
+	enum { STEPS = 9, ENOUGH = 2 };
+	struct player *player = (struct player *)rank;
+	CUdeviceptr pooled, own;
+	player_open(player);
+	own = player->memory[0];
+	EQUAL(cuMemAllocAsync(&pooled, (size_t)LARGE * sizeof(float), player->stream), 0);
+	settle(player);
+	uint64_t parts[2] = {0, 0}; /* of which Ferry had one: with the buffer that is mapped, and the pool's */
+	int step = 0;
+	for (; step < STEPS && (parts[0] < ENOUGH || parts[1] < ENOUGH); step++) {
+		for (int which = 0; which < 2; which++) {
+			CUdeviceptr memory = which ? pooled : own;
+			player->send = pointer_of(memory);
+			player->in = fake_cuda_reach(memory);
+			uint64_t before = parts_of(player);
+			gather_blocks(player, LARGE / RANKS - (which ? 1000 : 0), step);
+			parts[which] += parts_of(player) - before;
+		}
+		pthread_barrier_wait(&together); /* so all make as many steps */
+		doze(1500);
+	}
+	HOLDS(parts[0] >= ENOUGH && parts[1] >= ENOUGH);
+	EQUAL(cuMemFreeAsync(pooled, player->stream), 0);
+	player_close(player);
+}
+
+static void calls_that_come_every_second_and_a_half_get_to_ferry(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
+	run(stepped);
+	unsetenv("FERRY_SPLIT_WAIT");
+	unsetenv("FAKE_NCCL_GBPS");
+	pthread_barrier_destroy(&together);
+}
+
 static void gather_alone(struct player *player, size_t block, struct ferry_left_out left_out)
 {
 	ferryComm_t comm = partner_of(player)->comm;
@@ -751,6 +792,7 @@ int main(void)
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
 	        cmocka_unit_test_teardown(a_call_gets_to_ferry_between_others_that_stay_nccls, no_misuse),
+	        cmocka_unit_test_teardown(calls_that_come_every_second_and_a_half_get_to_ferry, no_misuse),
 	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
