@@ -39,7 +39,7 @@ struct router_process {
 	char path[80];
 };
 
-static struct router_process router, mortal;
+static struct router_process router, mortal, slow; /* slow: takes its time to unmap */
 
 static void serve_until_closed(const char *prefix, int ready, int lifeline)
 {
@@ -501,6 +501,24 @@ static void a_rank_that_dies_leaves_no_memory_mapped(void **state)
 	assert_true(is_left_within(before, 3));
 }
 
+/* Who frees memory just then waits until the router has unmapped it. */
+static void what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then(void **state)
+{
+	(void)state;
+	attach(&slow);
+	uint64_t before = memory_left();
+	CUdeviceptr at = allocate(PIECE);
+	struct ferry_buffer_name name = name_of(at, PIECE, NEVER);
+	const struct timespec moment = {.tv_nsec = 1000000};
+	while (atomic_load(&arena.export_cells[name.index].mapped) == name.generation)
+		nanosleep(&moment, NULL);
+	assert_false(ferry_exports_forget_range(exports, at, at + PIECE, NEVER, false));
+	assert_int_equal(atomic_load(&arena.export_cells[name.index].mapped), 0);
+	CU(cuMemFree(at));
+	assert_int_equal(memory_left(), before);
+	detach();
+}
+
 /* Without waiting for the answer to the first. */
 static void a_second_request_before_the_first_is_answered_harms_nobody(void **state)
 {
@@ -557,6 +575,7 @@ static int run(void)
 	        TEST(the_buffer_named_longest_ago_makes_room_and_pinned_ones_do_not),
 	        TEST(a_second_request_before_the_first_is_answered_harms_nobody),
 	        cmocka_unit_test(a_rank_that_dies_leaves_no_memory_mapped),
+	        cmocka_unit_test(what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then),
 	        cmocka_unit_test(a_router_that_dies_is_told_of),
 	};
 	if (ferry_device_open("cuda", 0, 0, &device) || cuDevicePrimaryCtxRetain(&context, 0) ||
@@ -578,7 +597,11 @@ int main(void)
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	if (start_router(&router, "a") || start_router(&mortal, "b"))
 		return 1;
+	setenv("FAKE_CUDA_CLOSE_MS", "400", 1);
+	if (start_router(&slow, "c"))
+		return 1;
 	int failed = run();
 	close(mortal.lifeline);
+	failed |= stop_router(&slow); /* which has the first one's lifeline, too */
 	return failed | stop_router(&router);
 }

@@ -58,7 +58,9 @@ static const char *objection(const struct ferry_cuda_device *device, CUdeviceptr
 	               : "a piece of it is another device's memory";
 }
 
-/* The allocation, or mapping, that the address lies in. Its id is 0 where it has none, and what it is cannot be told. */
+/*
+ * The allocation, or mapping, that the address lies in. Its id is 0 where it has none, and what it is cannot be told.
+ */
 static CUresult find_piece(const struct ferry_cuda_driver *driver, CUdeviceptr address, struct ferry_piece *piece)
 {
 	CUresult refused;
@@ -96,8 +98,8 @@ static ferryResult_t find_in_context(const struct ferry_cuda_device *device, con
 			                  "buffer %p of %llu bytes reaches beyond its allocation of %llu at %p", buffer,
 			                  (unsigned long long)bytes, (unsigned long long)piece.bytes,
 			                  (void *)(uintptr_t)piece.start);
-		const char *reason = !piece.id                            ? "it has no id by which it would be known again"
-		                     : has_ipc                            ? NULL
+		const char *reason = !piece.id ? "it has no id by which it would be known again"
+		                     : has_ipc ? NULL
 		                     : pieces->count == FERRY_MOST_PIECES ? "it is mapped in more than 240 pieces"
 		                                                          : objection(device, next);
 		if (reason)
