@@ -246,17 +246,6 @@ static bool obey(struct peer *peer, struct nccl_order *order, struct nccl_answer
 	}
 }
 
-/* What libferry asks of CUDA for its own sake and every child inherits; NCCL is to run as it would without Ferry. */
-static void restore_defaults(void)
-{
-	const char *loading = getenv("CUDA_MODULE_LOADING"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-	if (loading && !strcmp(loading, "EAGER"))
-		setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-	if (connections && !strcmp(connections, "32"))
-		unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-	setenv("FERRY_LAZY_MODULES", "1", 1); /* no call of Ferry's will wait in this process */
-}
-
 int main(int argc, char **argv)
 {
 	static struct nccl_order order;
@@ -270,7 +259,6 @@ int main(int argc, char **argv)
 	}
 	for (int i = 3; i < argc; i++)
 		putenv(argv[i]);
-	restore_defaults();
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent) /* it died before the line above */
 		return 1;
