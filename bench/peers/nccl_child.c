@@ -65,15 +65,14 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
  * Without P2P NCCL has no use for the other ranks' GPUs, and a process that sees one alone starts in half the time.
  * Before the first call of CUDA.
  */
-static void see_own_gpu(const struct ferry_export *buffer)
+static void see_own_gpu(const struct gpu_shared *buffer)
 {
 	const char *apart = getenv("NCCL_P2P_DISABLE");
 	char name[48];
 	if (!apart || strtol(apart, NULL, 0) != 1) /* as NCCL reads it */
 		return;
 	gpu_name(buffer, name);
-	if (*name)
-		setenv("CUDA_VISIBLE_DEVICES", name, 1);
+	setenv("CUDA_VISIBLE_DEVICES", name, 1);
 }
 
 static bool open_all(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
@@ -87,8 +86,8 @@ static bool open_all(struct peer *peer, const struct nccl_order *order, struct n
 	if (refused)
 		return fail(answer, "%s", refused);
 	/* The GPU that the rank's buffers are on, and the buffers. */
-	if (gpu_reach(&order->send_buffer, &ordinal, &peer->send) ||
-	    gpu_reach(&order->receive_buffer, &ordinal, &peer->receive) || gpu_enter(ordinal, &context))
+	if (gpu_find(&order->send_buffer, &ordinal) || gpu_enter(ordinal, &context) ||
+	    gpu_reach(&order->send_buffer, &peer->send) || gpu_reach(&order->receive_buffer, &peer->receive))
 		return fail(answer, "%s", ferry_last_message());
 	peer->rank = order->rank;
 	peer->nranks = order->nranks;
