@@ -41,6 +41,8 @@ ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS
 # The double by itself, in streams of that of the driver.
 if(TARGET cuda-fake)
   ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+  ferry_test(nccl_clock FOLDER nccl LIBRARIES ferry_names cuda-fake Threads::Threads LABELS lanes)
+  target_compile_definitions(nccl_clock PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()
 
 # The table and NCCL's header, where there is one.
