@@ -29,8 +29,9 @@ if(TARGET ferry-perf-nccl)
   target_include_directories(fake_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
   target_link_libraries(fake_nccl PRIVATE cuda-fake)
   set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
-  ferry_test(perf_nccl_child FOLDER bench LIBRARIES ferry_device cuda-fake LABELS api)
-  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
+  ferry_test(perf_nccl_child FOLDER bench SOURCES ../bench/rank/gpu.c LIBRARIES ferry_engine cuda-fake LABELS api)
+  target_include_directories(perf_nccl_child PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)
+  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_CUDA FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
   add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 

@@ -84,18 +84,13 @@ if(CUDA_INCLUDE_DIR)
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
   endforeach()
 
-  # Under libferry's surface, so with the devices linked in.
-  set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-  ferry_test(cuda_export SOURCES ${device}/open.c ${device}/host.c ${device}/host_stream.c
-    ${device}/default_stream.c
-    LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
-  target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  # Under libferry's surface, so with the devices linked in.
+  set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c
     ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c

@@ -4,9 +4,11 @@
  * mapped with cuMemMap the one mapping, whereas the range attributes give all that was reserved; BUFFER_ID goes with
  * it. One look at an address takes 70 ns.
  */
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_pieces.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/cuda_device.h"
+#include "rank-lib/device/cuda_memory.h"
 
 #include <string.h>
 #include <unistd.h>
