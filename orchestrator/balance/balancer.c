@@ -6,7 +6,7 @@
 
 #define LEAST_GAIN   0.02  /* of a carrier that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
-#define SET_GAIN     0.04  /* nor is another set of carriers taken for less, of which other samples tell */
+#define SET_GAIN     0.025 /* nor is another set of carriers taken for less, of which other samples tell */
 #define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
 #define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
 #define LARGE_STEP   0.10  /* one learns behind it */
