@@ -89,7 +89,8 @@ static struct ferry_pace expected_pace(const struct ferry_course *course, const 
 	return (struct ferry_pace){(fast.start_us + slow.start_us) / 2, sqrt(fast.rate * slow.rate)};
 }
 
-void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief, struct ferry_paces *paces)
+void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief,
+                        struct ferry_paces *paces)
 {
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
 		struct ferry_pace expected = expected_pace(course, belief, c);

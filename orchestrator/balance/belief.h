@@ -34,7 +34,8 @@ bool ferry_course_knows(const struct ferry_course *course, int carrier, double b
 int ferry_belief_slot(int carrier, uint32_t set);
 
 /** Of a set that has not been tried one expects what lies between those that have. */
-void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief, struct ferry_paces *paces);
+void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief,
+                        struct ferry_paces *paces);
 
 /**
  * A part of a call, beside the others of that slot. settled: as ferry_trace_add. 0, or the carrier has changed, in all
