@@ -293,13 +293,24 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 	return ferrySuccess;
 }
 
+/* It is used, after so long: it is kept for longer at once, and for less by and by. */
+static void note_use(struct ferry_import *import, uint64_t now)
+{
+	uint64_t interval = now - import->busy_ns, wanted = FERRY_IMPORT_IDLE_NS;
+	if (interval < FERRY_IMPORT_IDLE_MOST_NS) /* else it would be gone all the same */
+		wanted = 2 * interval < FERRY_IMPORT_IDLE_MOST_NS ? 2 * interval : FERRY_IMPORT_IDLE_MOST_NS;
+	wanted = wanted < FERRY_IMPORT_IDLE_NS ? FERRY_IMPORT_IDLE_NS : wanted;
+	import->idle_ns = wanted > import->idle_ns ? wanted : import->idle_ns - (import->idle_ns - wanted) / 8;
+	import->busy_ns = now;
+}
+
 /* Under the lock: whether the rank's export is mapped already, as it is wanted now, and stays. */
 static bool is_mapped(struct ferry_imports *imports, const struct ferry_exported *exported)
 {
 	struct ferry_import *old = imports->table[exported->index];
 	if (!old || old->generation != exported->generation || (exported->landing && !old->landings))
 		return false;
-	old->busy_ns = ferry_now_ns();
+	note_use(old, ferry_now_ns());
 	say_mapped(imports, exported->index, exported->generation);
 	return true;
 }
@@ -325,7 +336,12 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 		result = map_landings(imports, exported, descriptors, &import->landings);
 		import->nlandings = result ? 0 : imports->nothers;
 	}
-	import->busy_ns = ferry_now_ns();
+	const struct ferry_import_past *past = &imports->past[exported->index];
+	bool again = past->generation == exported->generation;
+	uint64_t now = ferry_now_ns();
+	import->busy_ns = again ? past->busy_ns : now;
+	import->idle_ns = again ? past->idle_ns : FERRY_IMPORT_IDLE_NS;
+	note_use(import, now);
 	*made = import;
 	if (result)
 		unmap_list(imports, import);
@@ -422,17 +438,21 @@ bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index)
 	return kept;
 }
 
+/* What is taken out: all that nobody uses; what is idle for as long as it may be; for the least time. */
+enum idleness { UNUSED, IDLE, IDLE_AT_ALL };
+
 /* Under the lock: nothing of it has been used since an idle time ago. */
-static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, uint64_t now)
+static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, uint64_t now,
+                    enum idleness least)
 {
 	uint64_t used = used_of(imports, import->index);
 	if (import->users || import->takes != import->seen_takes || used != import->seen_used ||
 	    used > ended_of(imports)) {
 		import->seen_takes = import->takes;
 		import->seen_used = used;
-		import->busy_ns = now;
+		note_use(import, now);
 	}
-	return now - import->busy_ns >= FERRY_IMPORT_IDLE_NS;
+	return now - import->busy_ns >= (least == IDLE_AT_ALL ? FERRY_IMPORT_IDLE_NS : import->idle_ns);
 }
 
 /* Under the lock: the router's half of the cell's protocol. True: no submission names it that has not ended, and none
@@ -449,20 +469,26 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	return false;
 }
 
-/* Under the lock: takes those out of the table that are not in use, or idle. True if some stay. */
-static bool take_out(struct ferry_imports *imports, bool idle, struct ferry_import **gone)
+/* Under the lock: takes those out of the table, and of those replaced. True if some stay; *kept: some longer than the
+ * least time. */
+static bool take_out(struct ferry_imports *imports, enum idleness least, struct ferry_import **gone, bool *kept)
 {
 	uint64_t now = ferry_now_ns();
 	bool some = false;
+	*kept = false;
 	for (uint32_t index = 0; imports->cells && index < FERRY_MOST_EXPORTS; index++) {
 		struct ferry_import *import = imports->table[index];
 		if (!import)
 			continue;
-		if ((idle ? !is_idle(imports, import, now) : import->users) || !withdraw(imports, import)) {
+		if ((least == UNUSED ? import->users : !is_idle(imports, import, now, least)) ||
+		    !withdraw(imports, import)) {
 			some = true;
+			*kept |= now - import->busy_ns >= FERRY_IMPORT_IDLE_NS;
 			continue;
 		}
 		imports->table[index] = NULL;
+		imports->past[index] =
+		        (struct ferry_import_past){import->generation, import->busy_ns, import->idle_ns};
 		import->next = *gone;
 		*gone = import;
 	}
@@ -473,19 +499,34 @@ static bool take_out(struct ferry_imports *imports, bool idle, struct ferry_impo
 bool ferry_imports_clear(struct ferry_imports *imports)
 {
 	struct ferry_import *gone = NULL;
+	bool kept;
 	pthread_mutex_lock(&imports->lock);
-	take_out(imports, false, &gone);
+	take_out(imports, UNUSED, &gone, &kept);
 	pthread_mutex_unlock(&imports->lock);
 	bool some = gone != NULL;
 	unmap_list(imports, gone);
 	return some;
 }
 
+/* Of a guest's GPU it is not known here. */
+static bool is_short(const struct ferry_imports *imports)
+{
+	return !imports->guest && ferry_gpu_is_short(ferry_imports_gpu(imports));
+}
+
 int64_t ferry_imports_sweep(struct ferry_imports *imports)
 {
 	struct ferry_import *gone = NULL;
+	bool kept, again;
 	pthread_mutex_lock(&imports->lock);
-	bool some = take_out(imports, true, &gone);
+	bool some = take_out(imports, IDLE, &gone, &kept);
+	pthread_mutex_unlock(&imports->lock);
+	if (kept && is_short(imports)) { /* lanes wait for the lock, so the driver is asked without it */
+		pthread_mutex_lock(&imports->lock);
+		some = take_out(imports, IDLE_AT_ALL, &gone, &again);
+		pthread_mutex_unlock(&imports->lock);
+	}
+	pthread_mutex_lock(&imports->lock);
 	bool waits = imports->retired != NULL;
 	pthread_mutex_unlock(&imports->lock);
 	unmap_list(imports, gone);

@@ -26,7 +26,7 @@
 	F(ThreadExchangeStreamCaptureMode)                                                             \
 	F(GraphRetainUserObject) F(UserObjectCreate) F(UserObjectRelease)                              \
 	F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister)                       \
-	F(MemHostUnregister)                                                                           \
+	F(MemHostUnregister) F(MemGetInfo)                                                             \
 	F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(Memcpy2DAsync) F(MemcpyDtoDAsync)       \
 	F(MemsetD8Async)                                                                               \
 	F(MemGetAddressRange) F(MemAddressReserve) F(MemAddressFree) F(MemMap) F(MemUnmap)             \

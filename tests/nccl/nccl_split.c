@@ -231,8 +231,8 @@ static bool is_wanted(const struct ferry_share_table *table)
 {
 	uint64_t wanted = 0;
 	for (int rank = 0; rank < RANKS; rank++)
-		for (int word = 0; word < 4; word++)
-			wanted |= atomic_load(&table->ready[rank].wanted[word]);
+		for (int place = 0; place < FERRY_SHARE_KINDS; place++)
+			wanted |= atomic_load(&table->ready[rank].kinds[place]) & FERRY_SHARE_WANTED;
 	return wanted;
 }
 
@@ -356,6 +356,111 @@ static void no_call_waits_for_its_plan(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+/* Of readiness in 256 bits, as it once was: the bit of a whole call. */
+static unsigned bit_of(uint64_t collective, size_t count, size_t bytes)
+{
+	uint64_t kind = collective << 8 | ferry_balancer_size_class(bytes);
+	kind += (uint64_t)count << 32 ^ (uint64_t)ncclFloat32 << 20;
+	return (unsigned)(kind * UINT64_C(0x9e3779b97f4a7c15) >> 56);
+}
+
+/* Ranks make a call one after the other, always in this order: whoever is first sees the others at their last one. */
+static void in_turn(struct player *player, void (*call)(struct player *player, size_t count), size_t count)
+{
+	for (int turn = 0; turn < RANKS; turn++) {
+		pthread_barrier_wait(&together);
+		if (turn == player->rank.rank)
+			call(player, count);
+	}
+	settle(player);
+}
+
+static void gather(struct player *player, size_t block)
+{
+	NCCL(ncclAllGather(player->send, player->receive, block, ncclFloat32, player->rank.comm,
+	                   (cudaStream_t)player->stream));
+}
+
+static void exchange_in_place(struct player *player, size_t block)
+{
+	float *memory = (float *)player->receive + LARGE;
+	NCCL(ncclAlltoAll(memory, memory, block, ncclFloat32, player->rank.comm, (cudaStream_t)player->stream));
+}
+
+/* An AllGather that Ferry is to have, between AllToAlls in place, which stay NCCL's. */
+static void interleaved(struct rank *rank)
+{
+	enum { BLOCK = LARGE / RANKS, ENOUGH = 10, ROUNDS = 60 };
+	struct player *player = (struct player *)rank;
+	size_t other = BLOCK;
+	while (bit_of(FERRY_ALLTOALL, other, other * RANKS * sizeof(float)) !=
+	       bit_of(FERRY_ALLGATHER, BLOCK, (size_t)BLOCK * RANKS * sizeof(float)))
+		other--;
+	player_open(player);
+	uint64_t before = parts_of(player);
+	int round = 0;
+	for (; round < ROUNDS && parts_of(player) - before < ENOUGH; round++) {
+		in_turn(player, gather, BLOCK);
+		in_turn(player, exchange_in_place, other);
+		in_turn(player, exchange_in_place, other);
+	}
+	HOLDS(round < ROUNDS);
+	player_close(player);
+}
+
+static void a_call_gets_to_ferry_between_others_that_stay_nccls(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FAKE_NCCL_GBPS", "0.01", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
+	run(interleaved);
+	unsetenv("FERRY_SPLIT_WAIT");
+	unsetenv("FAKE_NCCL_GBPS");
+	pthread_barrier_destroy(&together);
+}
+
+/* A step of training: two calls, one of them with memory of a pool, which goes by a window. */
+static void stepped(struct rank *rank)
+{
+	enum { STEPS = 9, ENOUGH = 2 };
+	struct player *player = (struct player *)rank;
+	CUdeviceptr pooled, own;
+	player_open(player);
+	own = player->memory[0];
+	EQUAL(cuMemAllocAsync(&pooled, (size_t)LARGE * sizeof(float), player->stream), 0);
+	settle(player);
+	uint64_t parts[2] = {0, 0}; /* of which Ferry had one: with the buffer that is mapped, and the pool's */
+	int step = 0;
+	for (; step < STEPS && (parts[0] < ENOUGH || parts[1] < ENOUGH); step++) {
+		for (int which = 0; which < 2; which++) {
+			CUdeviceptr memory = which ? pooled : own;
+			player->send = pointer_of(memory);
+			player->in = fake_cuda_reach(memory);
+			uint64_t before = parts_of(player);
+			gather_blocks(player, LARGE / RANKS - (which ? 1000 : 0), step);
+			parts[which] += parts_of(player) - before;
+		}
+		pthread_barrier_wait(&together); /* so all make as many steps */
+		doze(1500);
+	}
+	HOLDS(parts[0] >= ENOUGH && parts[1] >= ENOUGH);
+	EQUAL(cuMemFreeAsync(pooled, player->stream), 0);
+	player_close(player);
+}
+
+static void calls_that_come_every_second_and_a_half_get_to_ferry(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
+	run(stepped);
+	unsetenv("FERRY_SPLIT_WAIT");
+	unsetenv("FAKE_NCCL_GBPS");
+	pthread_barrier_destroy(&together);
+}
+
 static void gather_alone(struct player *player, size_t block, struct ferry_left_out left_out)
 {
 	ferryComm_t comm = partner_of(player)->comm;
@@ -379,9 +484,9 @@ static void prepared(struct rank *rank)
 	                                .receive = player->receive, .count = 100, .type = ferryFloat32, .comm = comm};
 	uint64_t late = comm->plans.late;
 	for (int again = 0; again < 2; again++) {
-		EQUAL(ferry_launch_has_shown(&request, false, true), false);
+		EQUAL(ferry_launch_has_shown(&request, false, true), FERRY_SHOWN_NOT);
 		EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
-		EQUAL(ferry_launch_has_shown(&request, false, true), true);
+		EQUAL(ferry_launch_has_shown(&request, false, true), FERRY_SHOWN);
 		/* as where two ranks divide it */
 		gather_alone(player, request.count, (struct ferry_left_out){0, true});
 		EQUAL(comm->plans.late, late);
@@ -389,7 +494,7 @@ static void prepared(struct rank *rank)
 			struct ferry_request next = request;
 			next.count += other;
 			EQUAL(ferry_launch_show(&next, false, true), ferrySuccess);
-			EQUAL(ferry_launch_has_shown(&next, false, true), true);
+			EQUAL(ferry_launch_has_shown(&next, false, true), FERRY_SHOWN);
 		}
 		HOLDS(comm->plans.cache.nentries <= KEPT + 1);
 	}
@@ -686,6 +791,8 @@ int main(void)
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
+	        cmocka_unit_test_teardown(a_call_gets_to_ferry_between_others_that_stay_nccls, no_misuse),
+	        cmocka_unit_test_teardown(calls_that_come_every_second_and_a_half_get_to_ferry, no_misuse),
 	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
