@@ -2,11 +2,13 @@
 # The folders of bench/: what ferry-perf computes, its commands, and the demo, which compares its own weights.
 ferry_test(limits_bound FOLDER bench SOURCES ../bench/limits/bound.c LIBRARIES ferry_program PkgConfig::CJSON
   LABELS launch)
-ferry_test(perf_command FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
-target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
-  FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
-  $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
-add_dependencies(perf_command ferry-perf ferryrun ferry-router)
+foreach(suite command refusals)
+  ferry_test(perf_${suite} FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
+  target_compile_definitions(perf_${suite} PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+    FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
+    $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
+  add_dependencies(perf_${suite} ferry-perf ferryrun ferry-router)
+endforeach()
 ferry_test(plot_command FOLDER bench LABELS api)
 target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/perf/ferry-plot"
   FERRY_VERSION="${PROJECT_VERSION}")

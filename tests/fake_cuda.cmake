@@ -55,9 +55,12 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures landings)
+  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
+  endforeach()
+  foreach(suite puts cuda_fabrics)
+    target_sources(${suite} PRIVATE rounds.c)
   endforeach()
   foreach(suite hostile hostile_puts)
     target_sources(${suite} PRIVATE fake_cuda/liar.c)
@@ -78,7 +81,7 @@ if(CUDA_INCLUDE_DIR)
   endforeach()
 
   # And over two domains, whose routers push into memory of each other's ranks.
-  foreach(suite puts cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
+  foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
     add_test(NAME ${suite}_across COMMAND ${suite})
     set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")

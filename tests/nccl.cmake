@@ -84,7 +84,7 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  foreach(suite split blocks failures)
+  foreach(suite split showing blocks failures)
     ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
       LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
