@@ -5,8 +5,8 @@
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the
  * arena's (SCM_RIGHTS). The connection then stays open: closing it without DETACH means that the rank died. The router
- * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are the machine's: both ends run on it;
- * magic and ABI version are checked first.
+ * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are
+ * the machine's: both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H

@@ -40,7 +40,8 @@ struct ferry_tenant;
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
 	uint64_t number;                        /* of the router's jobs, from 1; connection thread, once */
-	uint32_t owner;                         /* as in struct ferry_standing; connection thread, before it is listed */
+	/* as in struct ferry_standing; connection thread, before it is listed */
+	uint32_t owner;
 	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;

@@ -129,8 +129,8 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	ferry_jobs_count_memory(jobs, &held, &promised);
 	ferryResult_t result = check_tenant(jobs, standing, message->nranks, &allowance);
 	if (!result)
-		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED, promised,
-		                          &allowance, &shape);
+		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
+		                          promised, &allowance, &shape);
 	if (result)
 		return result;
 	if ((result = job_start(jobs, &shape, message->key, created))) {

@@ -67,11 +67,12 @@ static ferryResult_t check_allowance(const struct ferry_allowance *allowance, co
 		                  (unsigned long long)shape->staging, shape->domain, allowance->tenant,
 		                  (unsigned long long)allowance->job);
 	if (shape->staging > left)
-		return ferry_fail(ferryRefused,
-		                  "the job asks for %llu bytes of staging in domain %u, tenant %s has %llu of %llu left "
-		                  "(lower FERRY_STAGING)",
-		                  (unsigned long long)shape->staging, shape->domain, allowance->tenant,
-		                  (unsigned long long)left, (unsigned long long)allowance->whole);
+		return ferry_fail(
+		        ferryRefused,
+		        "the job asks for %llu bytes of staging in domain %u, tenant %s has %llu of %llu left "
+		        "(lower FERRY_STAGING)",
+		        (unsigned long long)shape->staging, shape->domain, allowance->tenant, (unsigned long long)left,
+		        (unsigned long long)allowance->whole);
 	return ferrySuccess;
 }
 

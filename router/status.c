@@ -46,12 +46,15 @@ static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6, tenants);
 }
 
-/* Not the key, which lets whoever has it in. Of a job in several domains the same everywhere. */
+/* Not the key, which lets whoever has it in; each user has keys of its own. Of a job in several domains the same
+   everywhere. */
 static unsigned name_of(const struct ferry_job *job)
 {
 	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
 	for (size_t i = 0; i < sizeof job->key; i++)
 		hash = (hash ^ job->key[i]) * 0x100000001b3u;
+	if (job->owner)
+		hash = (hash ^ job->owner) * 0x100000001b3u;
 	return (unsigned)(hash >> 40);
 }
 

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MOST_GROUPS 1024 /* that a process is in and that are looked at */
+#define MOST_GROUPS 1024        /* that a process is in and that are looked at */
 #define ENTRY_BYTES (16u << 10) /* of the user database */
 
 enum member_kind { ANYBODY, USER, GROUP };
@@ -76,8 +76,12 @@ static ferryResult_t read_heading(struct reader *reader, char *text)
 		return no_memory(reader);
 	tenants->all = grown;
 	struct ferry_tenant *tenant = &grown[tenants->count++];
-	*tenant = (struct ferry_tenant){.staging = UINT64_MAX, .job_staging = UINT64_MAX, .jobs = UINT32_MAX,
-	                                .ranks = UINT32_MAX, .plans = UINT32_MAX, .connections = UINT32_MAX,
+	*tenant = (struct ferry_tenant){.staging = UINT64_MAX,
+	                                .job_staging = UINT64_MAX,
+	                                .jobs = UINT32_MAX,
+	                                .ranks = UINT32_MAX,
+	                                .plans = UINT32_MAX,
+	                                .connections = UINT32_MAX,
 	                                .weight = 1};
 	memcpy(tenant->name, name, sizeof name);
 	return ferrySuccess;
@@ -143,13 +147,13 @@ static const struct limit {
 	bool bytes;
 	uint64_t least, most;
 } limits[] = {
-	{"staging", offsetof(struct ferry_tenant, staging), true, 8u << 10, 1ull << 50},
-	{"job_staging", offsetof(struct ferry_tenant, job_staging), true, 8u << 10, 1ull << 50},
-	{"jobs", offsetof(struct ferry_tenant, jobs), false, 0, 1u << 20},
-	{"ranks", offsetof(struct ferry_tenant, ranks), false, 0, 1u << 20},
-	{"plans", offsetof(struct ferry_tenant, plans), false, 0, 1u << 30},
-	{"connections", offsetof(struct ferry_tenant, connections), false, 0, 1u << 20},
-	{"weight", offsetof(struct ferry_tenant, weight), false, 1, FERRY_WEIGHT_MOST},
+        {"staging", offsetof(struct ferry_tenant, staging), true, 8u << 10, 1ull << 50},
+        {"job_staging", offsetof(struct ferry_tenant, job_staging), true, 8u << 10, 1ull << 50},
+        {"jobs", offsetof(struct ferry_tenant, jobs), false, 0, 1u << 20},
+        {"ranks", offsetof(struct ferry_tenant, ranks), false, 0, 1u << 20},
+        {"plans", offsetof(struct ferry_tenant, plans), false, 0, 1u << 30},
+        {"connections", offsetof(struct ferry_tenant, connections), false, 0, 1u << 20},
+        {"weight", offsetof(struct ferry_tenant, weight), false, 1, FERRY_WEIGHT_MOST},
 };
 
 static ferryResult_t read_limit(struct reader *reader, const struct limit *limit, const char *text)
@@ -308,6 +312,6 @@ ferryResult_t ferry_tenants_judge(const struct ferry_tenants *tenants, int conne
 	if (tenants)
 		return ferry_fail(ferryRefused, "process %d of uid %u is of no tenant of this router of uid %u (%s)",
 		                  peer.pid, peer.uid, geteuid(), tenants->file);
-	return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid, peer.uid,
-	                  geteuid());
+	return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid,
+	                  peer.uid, geteuid());
 }

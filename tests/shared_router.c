@@ -6,10 +6,12 @@
 #include "commands.h"
 
 #define ROUTER_USER "61234" /* users who have no processes */
-#define TENANT "61235"
-#define STRANGER "61236"
+#define TENANT      "61235"
+#define STRANGER    "61236"
 
 /* ferry-perf makes two communicators, so a rank is of two jobs */
+#define PERF "$B/ferry-perf allreduce -e 16K 2>&1"
+#define ONE  "FERRY_RANK=0 FERRY_SIZE=1 " RANK
 #define RANK "FERRY_DOMAINS=1 FERRY_ROUTER=required "
 
 static pid_t router; /* of a test; 0: none */
@@ -41,7 +43,8 @@ static void start_router(const char *prefix)
 {
 	char command[512], text[4096];
 	snprintf(command, sizeof command,
-	         "exec %s $B/ferry-router --config $FERRY_SOCKET_DIR/tenants --layout '0: cpus=0' 2>$FERRY_SOCKET_DIR/log",
+	         "exec %s $B/ferry-router --config $FERRY_SOCKET_DIR/tenants --layout '0: cpus=0' "
+	         "2>$FERRY_SOCKET_DIR/log",
 	         prefix);
 	router = start(command);
 	while (run("$B/ferry-stat --routers | grep 'tenants=1 config=read'", text, sizeof text) != 0)
@@ -57,7 +60,8 @@ static int stop_router(void **state)
 		waitpid(router, NULL, 0);
 	}
 	router = 0;
-	run("rm -f $FERRY_SOCKET_DIR/tenants $FERRY_SOCKET_DIR/log $FERRY_SOCKET_DIR/router-0.sock*", text, sizeof text);
+	run("rm -f $FERRY_SOCKET_DIR/tenants $FERRY_SOCKET_DIR/log $FERRY_SOCKET_DIR/router-0.sock*", text,
+	    sizeof text);
 	return remove_directory(state);
 }
 
@@ -75,15 +79,11 @@ static void an_application_hears_what_its_tenant_has_left(void **state)
 	char text[8192];
 	write_file("[tenant own]\nusers = %u\njob_staging = 1M\nranks = 2\n");
 	start_router("");
-	assert_int_equal(run("FERRY_STAGING=4M FERRY_RANK=0 FERRY_SIZE=1 " RANK "$B/ferry-perf allreduce -e 16K 2>&1",
-	                     text, sizeof text),
-	                 1);
+	assert_int_equal(run("FERRY_STAGING=4M " ONE PERF, text, sizeof text), 1);
 	must_say(text, "the job asks for 4194304 bytes of staging in domain 0, a job of tenant own may have 1048576");
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=3 " RANK "$B/ferry-perf allreduce -e 16K 2>&1", text, sizeof text),
-	                 1);
+	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=3 " RANK PERF, text, sizeof text), 1);
 	must_say(text, "the job asks for 3 ranks in domain 0, tenant own has 2 of 2 left");
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 " RANK "$B/ferry-perf allreduce -e 16K 2>&1", text, sizeof text),
-	                 0);
+	assert_int_equal(run(ONE PERF, text, sizeof text), 0);
 }
 
 /* Asked for by a call: it fails, and the communicator is as good as before. */
@@ -93,7 +93,8 @@ static void a_call_hears_that_its_tenant_may_have_no_more_plans(void **state)
 	char text[8192];
 	write_file("[tenant own]\nusers = %u\nplans = 1\n");
 	start_router("");
-	run("FERRY_SIZE=2 FERRY_RANK=1 " RANK "$B/ferry-perf allreduce -e 1M >/dev/null 2>&1 & FERRY_SIZE=2 FERRY_RANK=0 " RANK
+	run("FERRY_SIZE=2 FERRY_RANK=1 " RANK
+	    "$B/ferry-perf allreduce -e 1M >/dev/null 2>&1 & FERRY_SIZE=2 FERRY_RANK=0 " RANK
 	    "$B/ferry-perf allreduce -e 1M 2>&1; wait",
 	    text, sizeof text);
 	must_say(text, "and may have 1: no place for");
@@ -105,22 +106,22 @@ static void a_hangup_has_the_file_read_again_and_a_bad_one_changes_nothing(void 
 	char text[8192];
 	write_file("[tenant own]\nusers = %u\njobs = 0\n");
 	start_router("");
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 " RANK "$B/ferry-perf allreduce -e 16K 2>&1", text, sizeof text),
-	                 1);
+	assert_int_equal(run(ONE PERF, text, sizeof text), 1);
 	must_say(text, "tenant own has 0 of the 0 that it may have");
 	write_file("[tenant own]\nusers = %u\n\njobs = none\n");
 	kill(router, SIGHUP);
-	await_in_log("/tenants:4: jobs = none: expected a whole number from 0 to 1048576; the tenants are what they were");
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 " RANK "$B/ferry-perf allreduce -e 16K 2>&1", text, sizeof text),
-	                 1);
+	await_in_log(
+	        "/tenants:4: jobs = none: expected a whole number from 0 to 1048576; the tenants are what they were");
+	assert_int_equal(run(ONE PERF, text, sizeof text), 1);
 	must_say(text, "tenant own has 0 of the 0 that it may have");
 	assert_int_equal(run("$B/ferry-stat --routers", text, sizeof text), 0);
 	must_say(text, "tenants=1 config=bad");
 	write_file("[tenant own]\nusers = %u\njobs = 2\n");
 	kill(router, SIGHUP);
 	await_in_log("the tenants have been read again");
-	assert_int_equal(run("FERRY_RANK=0 FERRY_SIZE=1 " RANK "$B/ferry-perf allreduce -e 16K 2>&1", text, sizeof text),
-	                 0);
+	assert_int_equal(run("$B/ferry-stat --prometheus", text, sizeof text), 0);
+	must_say(text, "tenant=\"own\"} 2\n# HELP ferry_tenant_ranks ");
+	assert_int_equal(run(ONE PERF, text, sizeof text), 0);
 }
 
 static void a_router_does_not_start_with_a_file_that_cannot_be(void **state)
@@ -153,7 +154,8 @@ static void ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place(void
 	                     text, sizeof text),
 	                 0);
 	start_router("setpriv --reuid=" ROUTER_USER " --regid=" ROUTER_USER " --clear-groups");
-	assert_int_equal(run("as='setpriv --reuid=" TENANT " --regid=" TENANT " --clear-groups env HOME=/nonexistent'; cd /; "
+	assert_int_equal(run("as='setpriv --reuid=" TENANT " --regid=" TENANT
+	                     " --clear-groups env HOME=/nonexistent'; cd /; "
 	                     "FERRY_SIZE=2 FERRY_RANK=1 " RANK "$as $B/ferry-perf allreduce -e 1M 2>&1 & "
 	                     "FERRY_SIZE=2 FERRY_RANK=0 " RANK "$as $B/ferry-perf allreduce -e 1M 2>&1 && wait $!",
 	                     text, sizeof text),

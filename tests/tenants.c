@@ -415,7 +415,7 @@ static void who_is_no_tenant_any_more_makes_no_job(void **state)
 {
 	struct ferry_attach_message status = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_STATUS};
 	struct ferry_attach_message rank = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_RANK,
-	                                    .nranks = 2, .ndomains = 1, .staging = MIB};
+	                                    .nranks = 2,        .ndomains = 1,    .staging = MIB};
 	struct ferry_attach_reply reply;
 	int connection;
 	(void)state;

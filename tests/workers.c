@@ -310,8 +310,8 @@ static void jobs_with_work_have_turns_by_their_weights(void **state)
 		for (int attempt = 0; attempt < 100 && percent < 0; attempt++)
 			percent = part_of_the_first(&none, cases[i].weights);
 		if (percent < cases[i].percent - 3 || percent > cases[i].percent + 3)
-			fail_msg("weights %u and %u: %d%% are the first one's", cases[i].weights[0], cases[i].weights[1],
-			         percent);
+			fail_msg("weights %u and %u: %d%% are the first one's", cases[i].weights[0],
+			         cases[i].weights[1], percent);
 	}
 }
 
