@@ -17,9 +17,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -344,8 +347,29 @@ static int start(const struct arguments *arguments)
 	return EXIT_DONE;
 }
 
+/* To systemd, where that has started this process and waits for it (sd_notify(3)). */
+static void tell_systemd(void)
+{
+	static const char ready[] = "READY=1";
+	const char *path = ferry_env("NOTIFY_SOCKET");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t length = path ? strlen(path) : 0;
+	if (!length || length > sizeof address.sun_path)
+		return;
+	memcpy(address.sun_path, path, length);
+	if (path[0] == '@')
+		address.sun_path[0] = '\0';
+	int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0 || sendto(descriptor, ready, sizeof ready - 1, MSG_NOSIGNAL, (struct sockaddr *)&address,
+	                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) < 0)
+		ferry_log(FERRY_LOG_WARN, "NOTIFY_SOCKET=%s: %s", path, strerror(errno));
+	if (descriptor >= 0)
+		close(descriptor);
+}
+
 static void say_ready(const struct arguments *arguments)
 {
+	tell_systemd();
 	if (arguments->daemon)
 		fall_silent();
 	if (arguments->ready_fd < 0)

@@ -5,6 +5,10 @@
  */
 #include "commands.h"
 
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
 #define ROUTER_USER "61234" /* users who have no processes */
 #define TENANT      "61235"
 #define STRANGER    "61236"
@@ -139,7 +143,29 @@ static void a_router_does_not_start_with_a_file_that_cannot_be(void **state)
 	must_say(text, "/none: No such file or directory");
 }
 
-/* The directory is root's, and the router's group may write to it, as of a package (cmake/systemd). */
+/* As systemd waits for it (Type=notify). */
+static void a_router_tells_systemd_when_ranks_can_attach(void **state)
+{
+	(void)state;
+	char text[4096] = "";
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct timeval patience = {20, 0};
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/notify", directory);
+	int notified = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(notified, (struct sockaddr *)&address, sizeof address), 0);
+	assert_int_equal(setsockopt(notified, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+	write_file("[tenant own]\nusers = %u\n");
+	setenv("NOTIFY_SOCKET", address.sun_path, 1);
+	router = start("exec $B/ferry-router --config $FERRY_SOCKET_DIR/tenants --layout '0: cpus=0'");
+	unsetenv("NOTIFY_SOCKET");
+	assert_int_equal(recv(notified, text, sizeof text - 1, 0), strlen("READY=1"));
+	assert_string_equal(text, "READY=1");
+	close(notified);
+	unlink(address.sun_path);
+	assert_int_equal(run(ONE PERF, text, sizeof text), 0);
+}
+
+/* The directory is root's, and the router's group may write to it, as of a package (launch/systemd). */
 static void ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place(void **state)
 {
 	(void)state;
@@ -185,6 +211,7 @@ int main(int argc, char **argv)
 	        TEST(a_call_hears_that_its_tenant_may_have_no_more_plans),
 	        TEST(a_hangup_has_the_file_read_again_and_a_bad_one_changes_nothing),
 	        TEST(a_router_does_not_start_with_a_file_that_cannot_be),
+	        TEST(a_router_tells_systemd_when_ranks_can_attach),
 	        TEST(ranks_of_a_tenant_are_served_by_a_router_that_root_gave_a_place),
 	};
 	if (argc == 2)
