@@ -160,7 +160,8 @@ static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t 
 	_Atomic uint64_t *places = &ready->kinds[places_of(name)], *room = NULL;
 	bool free = false;
 	for (uint32_t way = 0; way < WAYS; way++) {
-		uint32_t at = (uint32_t)(name >> 48 & 0xff) + way; /* who comes to a full set takes another's place each */
+		/* who comes to a full set takes another's place each */
+		uint32_t at = (uint32_t)(name >> 48 & 0xff) + way;
 		uint64_t there = load(&places[at % WAYS]);
 		if ((there & ~SAID) == name) {
 			*word = there;

@@ -13,7 +13,7 @@
 #include "ipc/attach.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_device.h"
 #include "rank-lib/device/open.h"
 #include "rank-lib/exports.h"
 #include "router/router.h"

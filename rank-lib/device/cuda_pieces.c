@@ -8,9 +8,11 @@
  * what goes with it. Ids are never used again. Where it is the same the allocation was there all the time, and all that
  * was said in between is of that one.
  */
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_pieces.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/cuda_device.h"
+#include "rank-lib/device/cuda_memory.h"
 
 #include <string.h>
 #include <unistd.h>
