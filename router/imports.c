@@ -209,18 +209,6 @@ static ferryResult_t map_landings(const struct ferry_imports *imports, const str
 	return ferrySuccess;
 }
 
-static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
-{
-	while (list) {
-		struct ferry_import *import = list;
-		list = import->next;
-		unmap_landings(import->landings, import->nlandings);
-		if (!imports->guest)
-			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
-		free(import);
-	}
-}
-
 /* Under the lock, not abandoned. */
 static uint64_t used_of(const struct ferry_imports *imports, uint32_t index)
 {
@@ -232,7 +220,28 @@ static void say_mapped(const struct ferry_imports *imports, uint32_t index, uint
 	atomic_store_explicit(&imports->cells[index].mapped, generation, memory_order_release);
 }
 
-/* The same. */
+static bool is_leaving(const struct ferry_imports *imports, uint32_t index)
+{
+	return atomic_load_explicit(&imports->cells[index].mapped, memory_order_relaxed) == FERRY_EXPORT_LEAVING;
+}
+
+static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
+{
+	while (list) {
+		struct ferry_import *import = list;
+		list = import->next;
+		unmap_landings(import->landings, import->nlandings);
+		if (!imports->guest)
+			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
+		pthread_mutex_lock(&imports->lock);
+		if (imports->cells && is_leaving(imports, import->index))
+			say_mapped(imports, import->index, 0);
+		pthread_mutex_unlock(&imports->lock);
+		free(import);
+	}
+}
+
+/* Under the lock. */
 static uint64_t ended_of(const struct ferry_imports *imports)
 {
 	const _Atomic uint64_t *over = atomic_load_explicit(&imports->over, memory_order_acquire);
@@ -460,7 +469,7 @@ static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, 
 static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 {
 	struct ferry_export_cell *cell = &imports->cells[import->index];
-	atomic_store_explicit(&cell->mapped, 0, memory_order_relaxed);
+	atomic_store_explicit(&cell->mapped, FERRY_EXPORT_LEAVING, memory_order_relaxed);
 	ferry_full_fence();
 	/* Not what is_idle saw: the rank may have stored another number since, and then it is to find this mapped. */
 	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= ended_of(imports))

@@ -11,10 +11,10 @@
  * seen that yet:
  *
  *   rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
- *   router:  mapped = 0;  fence;  u = used;    unmap, if u <= ended; else mapped = generation again
+ *   router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
  *
- * If the router's load does not see n, then its fence is before the rank's, which therefore sees mapped = 0: the rank
- * exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
+ * If the router's load does not see n, then its fence is before the rank's, which therefore sees LEAVING, or 0: the
+ * rank exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
  * generation, so that submissions that named it before find it as well). If the load sees n, then n > ended until the
  * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
  * number is under way, so unmapping comes after those. What another generation has replaced waits so too: for the last
