@@ -35,6 +35,11 @@ set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
 set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS library)
 set(CPACK_COMPONENT_TOOLS_DEPENDS library)
 
+# The user and the directory of shared routers; the routers themselves wait to be enabled.
+set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/launch/systemd/postinst
+  ${PROJECT_SOURCE_DIR}/launch/systemd/postrm)
+set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_STRICT_PERMISSION TRUE)
+
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "NCCL's collectives, run through a server's host memory by a router process per
 NUMA node. A program starts its routers by itself where ferry-tools is there.")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "ferry.h, the pkg-config file, the CMake package Ferry, examples, and the

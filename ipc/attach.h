@@ -5,8 +5,8 @@
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the
  * arena's (SCM_RIGHTS). The connection then stays open: closing it without DETACH means that the rank died. The router
- * reads SO_PEERCRED and takes only its own user and root. Byte order and layout are the machine's: both ends run on it;
- * magic and ABI version are checked first.
+ * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are
+ * the machine's: both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -42,7 +42,8 @@ enum ferry_status_of {
 	FERRY_STATUS_ROUTER,
 	FERRY_STATUS_JOB,
 	FERRY_STATUS_GPU,
-	FERRY_STATUS_SHARES /* a line of a job's table of shares; its number: the job's << 8 | the line's */
+	FERRY_STATUS_SHARES, /* a line of a job's table of shares; its number: the job's << 8 | the line's */
+	FERRY_STATUS_TENANT
 };
 
 /* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
@@ -61,7 +62,7 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET, STATUS */
+	uint32_t index;    /* FORGET, STATUS; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
 	uint64_t hash;     /* DROP, STATUS */
 	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */

@@ -17,15 +17,31 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-ferryResult_t ferry_endpoint_check_peer(int connection)
+/* Its socket is that user's file in a directory of root's into which not everybody may write. */
+static bool is_given_by_root(const char *path, uid_t user)
+{
+	struct stat directory, file;
+	char parent[sizeof ((struct sockaddr_un *)0)->sun_path];
+	const char *slash = strrchr(path, '/');
+	if (path[0] == '@' || !slash)
+		return false;
+	snprintf(parent, sizeof parent, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+	return !lstat(parent, &directory) && S_ISDIR(directory.st_mode) && directory.st_uid == 0 &&
+	       !(directory.st_mode & S_IWOTH) && !lstat(path, &file) && S_ISSOCK(file.st_mode) && file.st_uid == user;
+}
+
+/* By SO_PEERCRED, which tells who has made the socket listen. */
+static ferryResult_t check_router(int connection, const char *path)
 {
 	struct ucred peer;
 	socklen_t bytes = sizeof peer;
 	if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
 		return ferry_fail(ferrySystemError, "SO_PEERCRED: %s", strerror(errno));
-	if (peer.uid != geteuid() && peer.uid != 0)
-		return ferry_fail(ferryRefused, "process %d of uid %u is not to be trusted by one of uid %u", peer.pid,
-		                  peer.uid, geteuid());
+	if (peer.uid != geteuid() && peer.uid != 0 && !is_given_by_root(path, peer.uid))
+		return ferry_fail(ferryRefused,
+		                  "the router on %s: process %d of uid %u is not to be trusted by one of uid %u "
+		                  "(FERRY_SOCKET_DIR names another directory)",
+		                  path, peer.pid, peer.uid, geteuid());
 	return ferrySuccess;
 }
 
@@ -98,7 +114,8 @@ static ferryResult_t new_socket(int *descriptor)
 /*
  * Replaces a stale socket file. Held by one starter at a time, or two could each remove what the other has just bound.
  */
-static ferryResult_t bind_alone(int listener, const char *path, const struct sockaddr_un *address, socklen_t bytes)
+static ferryResult_t bind_alone(int listener, const char *path, bool for_all, const struct sockaddr_un *address,
+                                socklen_t bytes)
 {
 	char lock_path[sizeof address->sun_path + 8];
 	int probe;
@@ -125,7 +142,7 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 	} else if (nobody) { /* else there may be somebody, whom this process may not or cannot ask */
 		result = ferrySuccess;
 		unlink(path);
-		mode_t mask = umask(0177);
+		mode_t mask = umask(for_all ? 0111 : 0177);
 		if (bind(listener, (const struct sockaddr *)address, bytes) || listen(listener, 1024))
 			result = ferry_fail(ferrySystemError, "listening on %s: %s", path, strerror(errno));
 		umask(mask);
@@ -134,7 +151,7 @@ static ferryResult_t bind_alone(int listener, const char *path, const struct soc
 	return result;
 }
 
-ferryResult_t ferry_endpoint_listen(const char *path, int *listener)
+ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener)
 {
 	struct sockaddr_un address;
 	socklen_t bytes = 0;
@@ -142,7 +159,7 @@ ferryResult_t ferry_endpoint_listen(const char *path, int *listener)
 	if (result || (result = new_socket(listener)))
 		return result;
 	if (path[0] != '@')
-		result = bind_alone(*listener, path, &address, bytes);
+		result = bind_alone(*listener, path, for_all, &address, bytes);
 	else if (bind(*listener, (struct sockaddr *)&address, bytes) || listen(*listener, 1024))
 		result = ferry_fail(errno == EADDRINUSE ? ferryInvalidUsage : ferrySystemError, "listening on %s: %s",
 		                    path, strerror(errno));
@@ -209,9 +226,8 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 	if (error)
 		result = say_refused(path, error, patience);
 	/* both ends look: an abstract name can be taken by anybody on the machine */
-	else if ((result = ferry_endpoint_check_peer(made)))
-		ferry_fail(result, "the router on %s: %s (FERRY_SOCKET_DIR names another directory)", path,
-		           ferry_last_message());
+	else
+		result = check_router(made, path);
 	if (result)
 		close(made);
 	else

@@ -2,7 +2,8 @@
 /**
  * Where a router listens: a unix socket, in a directory of this user's or under a name without a file. Made by routers,
  * connected to by ranks, other routers and ferry-stat, which then speak as ipc/attach.h says. Both ends look who the
- * other is (SO_PEERCRED).
+ * other is (SO_PEERCRED). A router is trusted that runs as this user or root; and as any other user to whom root has
+ * given the directory that its socket is in, so that nobody else could have put it there.
  */
 #ifndef FERRY_IPC_ENDPOINT_H
 #define FERRY_IPC_ENDPOINT_H
@@ -24,9 +25,10 @@ ferryResult_t ferry_endpoint_directory(char *path, size_t bytes, bool make);
 /**
  * Binds and listens. A socket file that nobody listens on is replaced; ferryInvalidUsage if a router answers on it, and
  * the failure of connecting if it cannot be known. A path that starts with '@' names a socket without a file (Linux's
- * abstract namespace); it is gone with the process, however that dies.
+ * abstract namespace); it is gone with the process, however that dies. for_all: other users may connect, too; whoever
+ * accepts looks who they are.
  */
-ferryResult_t ferry_endpoint_listen(const char *path, int *listener);
+ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener);
 
 /**
  * For who looks whether a router is there. Errors, all with the path: ferrySystemError if nobody listens there, or this
@@ -52,9 +54,6 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
  * errno, so before anything else is called.
  */
 bool ferry_endpoint_nobody(ferryResult_t result);
-
-/** SO_PEERCRED: ferryRefused with both uids unless the peer is this user or root. */
-ferryResult_t ferry_endpoint_check_peer(int connection);
 
 /** True once the other end has closed. */
 bool ferry_endpoint_closed(int connection);

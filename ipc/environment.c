@@ -125,6 +125,7 @@ const struct ferry_variable ferry_variables[] = {
 	{"XDG_RUNTIME_DIR", "", "Where the socket directory is unless FERRY_SOCKET_DIR is set."},
 	{"XDG_CACHE_HOME", "", "Where the file of limits is unless FERRY_LIMITS is set."},
 	{"HOME", "", "The same where XDG_CACHE_HOME is unset."},
+	{"NOTIFY_SOCKET", "", "systemd: where a router says that ranks can attach."},
 	{"PMI_RANK", "", "MPICH, Hydra, Intel MPI: rank."},
 	{"PMI_SIZE", "", "MPICH, Hydra, Intel MPI: size."},
 	{"MPI_LOCALRANKID", "", "Hydra: local rank."},

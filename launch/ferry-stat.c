@@ -8,6 +8,7 @@
 #include "ipc/error.h"
 #include "ipc/layout.h"
 #include "ipc/wait.h"
+#include "launch/exposition.h"
 #include "launch/screen.h"
 #include "launch/share_list.h"
 
@@ -19,20 +20,22 @@
 #include <time.h>
 #include <unistd.h>
 
-enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_SHARES, KEY_ONCE, KEY_JSON, KEY_INTERVAL };
+enum option_key { KEY_ENV = 256, KEY_MARKDOWN, KEY_LAYOUT, KEY_ROUTERS, KEY_SHARES, KEY_ONCE, KEY_JSON, KEY_INTERVAL,
+	KEY_PROMETHEUS };
 
 #define INTERVAL_S      1.0
 #define INTERVAL_ONCE_S 0.2
 #define PATIENCE_S      1.0 /* a router that says nothing for longer is silent */
 
 struct arguments {
-	bool env, markdown, layout, routers, shares, once, json;
+	bool env, markdown, layout, routers, shares, once, json, prometheus;
 	double interval_s; /* 0: none given */
 };
 
 static const struct argp_option options[] = {
 	{"once", KEY_ONCE, NULL, 0, "One table, also on a terminal", 0},
 	{"json", KEY_JSON, NULL, 0, "A line of JSON in place of a table; one, unless there is an --interval", 0},
+	{"prometheus", KEY_PROMETHEUS, NULL, 0, "The same as totals, in Prometheus's text format, once", 0},
 	{"interval", KEY_INTERVAL, "SECONDS", 0,
 	 "Between two tables, for whose time values of now are means (default 1; 0.2 where there is one table)", 0},
 	{"env", KEY_ENV, NULL, 0, "Every environment variable that Ferry reads: default, value now, meaning", 0},
@@ -68,6 +71,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_JSON:
 		arguments->json = true;
 		return 0;
+	case KEY_PROMETHEUS:
+		arguments->prometheus = true;
+		return 0;
 	case KEY_INTERVAL:
 		arguments->interval_s = seconds_of(value, state);
 		return 0;
@@ -86,6 +92,10 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case ARGP_KEY_END:
 		if (arguments->markdown && !arguments->env)
 			argp_error(state, "--markdown is how --env is printed: ferry-stat --env --markdown");
+		if (arguments->prometheus && (arguments->env + arguments->layout + arguments->routers +
+		                                      arguments->shares + arguments->json + arguments->once ||
+		                              arguments->interval_s > 0))
+			argp_error(state, "--prometheus is printed once and by itself: without other options");
 		if (arguments->shares && arguments->env + arguments->layout + arguments->routers)
 			argp_error(state, "--shares is a table of its own, beside --env, --layout or --routers");
 		if (arguments->env + arguments->layout + arguments->routers &&
@@ -211,6 +221,16 @@ static int print_routers(void)
 	return 0;
 }
 
+static int print_exposition(void)
+{
+	struct ferry_report report;
+	if (ferry_report_take(&report, NULL, PATIENCE_S))
+		return fail();
+	ferry_exposition_print(&report, stdout);
+	ferry_report_free(&report);
+	return 0;
+}
+
 /* ---- the tables ---- */
 
 /* Until so long after what ferry_now_ns said then. */
@@ -320,6 +340,8 @@ int main(int argc, char **argv)
 		return 64;
 	if (arguments.shares)
 		code = watch_shares(&arguments);
+	else if (arguments.prometheus)
+		code = print_exposition();
 	else if (!arguments.env && !arguments.layout && !arguments.routers)
 		code = watch(&arguments);
 	if (arguments.env)

@@ -51,6 +51,10 @@ static void read_router(const char *line, struct ferry_router_report *router)
 	router->ranks = (uint32_t)number_in(line, "ranks");
 	router->staging = number_in(line, "staging");
 	router->working_ms = strtod(value_of(line, "working_ms"), NULL);
+	router->staging_limit = number_in(line, "staging_limit");
+	router->memory = number_in(line, "memory");
+	router->tenants = (uint32_t)number_in(line, "tenants");
+	router->config_bad = *value_of(line, "config") == 'b';
 	router->draining = *value_of(line, "state") == 'd';
 }
 
@@ -60,6 +64,7 @@ static void read_job(const char *line, struct ferry_job_report *job)
 	job->name = (uint32_t)set_in(line, "job");
 	job->nranks = (uint32_t)number_in(line, "nranks");
 	text_in(line, "state", job->state, sizeof job->state);
+	text_in(line, "tenant", job->tenant, sizeof job->tenant);
 	job->attached = set_in(line, "attached");
 	job->left = set_in(line, "left");
 	job->staging = number_in(line, "staging");
@@ -70,6 +75,27 @@ static void read_job(const char *line, struct ferry_job_report *job)
 	job->awaited = set_in(line, "awaited");
 	job->working_ms = strtod(value_of(line, "working_ms"), NULL);
 	job->waited_ms = strtod(value_of(line, "waited_ms"), NULL);
+}
+
+static uint64_t limit_in(const char *line, const char *name)
+{
+	return *value_of(line, name) ? number_in(line, name) : UINT64_MAX;
+}
+
+static void read_tenant(const char *line, struct ferry_tenant_report *tenant)
+{
+	*tenant = (struct ferry_tenant_report){.number = number_in(line, "number"),
+	                                       .weight = number_in(line, "weight"),
+	                                       .jobs = number_in(line, "jobs"),
+	                                       .ranks = number_in(line, "ranks"),
+	                                       .plans = number_in(line, "plans"),
+	                                       .staging = number_in(line, "staging"),
+	                                       .jobs_limit = limit_in(line, "jobs_limit"),
+	                                       .ranks_limit = limit_in(line, "ranks_limit"),
+	                                       .plans_limit = limit_in(line, "plans_limit"),
+	                                       .staging_limit = limit_in(line, "staging_limit"),
+	                                       .job_staging_limit = limit_in(line, "job_staging_limit")};
+	text_in(line, "tenant", tenant->name, sizeof tenant->name);
 }
 
 /* links=TO:RANK,TO:RANKa,...; what cannot be read ends them. */
@@ -181,6 +207,20 @@ static ferryResult_t take_gpu(struct ferry_question *question, const char *line)
 	return ferrySuccess;
 }
 
+static ferryResult_t take_tenant(struct ferry_question *question, const char *line)
+{
+	struct ferry_tenant_report *tenants = room_for(question->tenants, question->ntenants, sizeof *tenants);
+	if (!tenants)
+		return no_memory();
+	question->tenants = tenants;
+	struct ferry_tenant_report *tenant = &tenants[question->ntenants++];
+	read_tenant(line, tenant);
+	if (tenant->number < question->from)
+		return fail(question, "it tells of a tenant before the one that was asked for");
+	ask(question, FERRY_STATUS_TENANT, tenant->number + 1);
+	return ferrySuccess;
+}
+
 /* The reply is there: what is in it, and what is asked next. An empty line: there are no more of these. */
 static ferryResult_t take_reply(struct ferry_question *question)
 {
@@ -195,8 +235,12 @@ static ferryResult_t take_reply(struct ferry_question *question)
 		return take_job(question, line);
 	} else if (question->of == FERRY_STATUS_JOB) {
 		ask(question, FERRY_STATUS_GPU, 0);
-	} else if (*line) {
+	} else if (question->of == FERRY_STATUS_GPU && *line) {
 		return take_gpu(question, line);
+	} else if (question->of == FERRY_STATUS_GPU && question->router.tenants) {
+		ask(question, FERRY_STATUS_TENANT, 0);
+	} else if (*line) {
+		return take_tenant(question, line);
 	} else {
 		question->state = FERRY_QUESTION_ANSWERED;
 	}
@@ -244,5 +288,6 @@ void ferry_question_end(struct ferry_question *question)
 		close(question->connection);
 	free(question->jobs);
 	free(question->gpus);
+	free(question->tenants);
 	*question = (struct ferry_question){.state = FERRY_QUESTION_NOBODY, .connection = -1};
 }

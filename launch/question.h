@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A router that is asked what it does (router/status.h), by who waits for none: of itself, then of each of its jobs and
- * GPUs. Called by launch/report.c, which asks all routers at the same time.
+ * A router that is asked what it does (router/status.h), by who waits for none: of itself, then of each of its jobs,
+ * GPUs and tenants. Called by launch/report.c, which asks all routers at the same time.
  */
 #ifndef FERRY_LAUNCH_QUESTION_H
 #define FERRY_LAUNCH_QUESTION_H
@@ -22,7 +22,9 @@ struct ferry_router_report {
 	char line[512];    /* what it has told of itself */
 	uint32_t workers, jobs, failed, ranks;
 	bool draining;
-	uint64_t staging; /* bytes */
+	uint64_t staging, staging_limit, memory; /* bytes */
+	uint32_t tenants;                        /* that its file names */
+	bool config_bad;                         /* what that says since it was read cannot be */
 	double working_ms;
 };
 
@@ -33,6 +35,7 @@ struct ferry_job_report {
 	uint32_t name;   /* the same in all routers of the job */
 	uint32_t nranks;
 	char state[16];                    /* attaching, ready, failed */
+	char tenant[32];                   /* "": none */
 	uint64_t attached, left;
 	/* of the ranks of this router's domain; bytes from their buffers, and to them */
 	uint64_t staging, calls, up, down;
@@ -54,6 +57,15 @@ struct ferry_gpu_report {
 	struct ferry_link_report links[FERRY_MAX_RANKS]; /* to others of its router's */
 };
 
+/* What a tenant has of one router, and may have: UINT64_MAX: no limit. */
+struct ferry_tenant_report {
+	size_t router;
+	uint64_t number;
+	char name[32];
+	uint64_t weight, jobs, ranks, plans, staging;
+	uint64_t jobs_limit, ranks_limit, plans_limit, staging_limit, job_staging_limit;
+};
+
 enum ferry_question_state {
 	FERRY_QUESTION_CONNECTING, /* there is no place among those that the router has not accepted yet */
 	FERRY_QUESTION_ASKED,      /* the reply is to come */
@@ -73,7 +85,8 @@ struct ferry_question {
 	struct ferry_router_report router;
 	struct ferry_job_report *jobs; /* their `router` is who reports them's to fill in */
 	struct ferry_gpu_report *gpus;
-	size_t njobs, ngpus;
+	struct ferry_tenant_report *tenants;
+	size_t njobs, ngpus, ntenants;
 };
 
 /** To be ended. Asks nothing yet. */

@@ -113,20 +113,26 @@ static void add_router(struct ferry_report *report, struct ferry_question *quest
 		report->gpus[report->ngpus] = question->gpus[i];
 		report->gpus[report->ngpus++].router = index;
 	}
+	for (size_t i = 0; i < question->ntenants; i++) {
+		report->tenants[report->ntenants] = question->tenants[i];
+		report->tenants[report->ntenants++].router = index;
+	}
 }
 
 static ferryResult_t collect(struct ferry_report *report, struct round *round)
 {
-	size_t njobs = 0, ngpus = 0;
+	size_t njobs = 0, ngpus = 0, ntenants = 0;
 	for (size_t i = 0; i < round->count; i++) {
 		njobs += round->questions[i].njobs;
 		ngpus += round->questions[i].ngpus;
+		ntenants += round->questions[i].ntenants;
 	}
 	report->routers = calloc(round->count + 1, sizeof *report->routers);
 	report->open = calloc(round->count + 1, sizeof *report->open);
 	report->jobs = calloc(njobs + 1, sizeof *report->jobs);
 	report->gpus = calloc(ngpus + 1, sizeof *report->gpus);
-	if (!report->routers || !report->open || !report->jobs || !report->gpus)
+	report->tenants = calloc(ntenants + 1, sizeof *report->tenants);
+	if (!report->routers || !report->open || !report->jobs || !report->gpus || !report->tenants)
 		return no_memory(round->count);
 	for (size_t i = 0; i < round->count; i++)
 		if (round->questions[i].state != FERRY_QUESTION_NOBODY)
@@ -173,6 +179,7 @@ void ferry_report_free(struct ferry_report *report)
 	free(report->routers);
 	free(report->jobs);
 	free(report->gpus);
+	free(report->tenants);
 	free(report->open);
 	*report = (struct ferry_report){.nrouters = 0};
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the routers of this user tell of themselves, their jobs and their GPUs at one moment: totals, from which
+ * What the routers of this user tell of themselves, their jobs, GPUs and tenants at one moment: totals, from which
  * launch/rows.h makes rates. Called by ferry-stat.
  */
 #ifndef FERRY_LAUNCH_REPORT_H
@@ -14,7 +14,8 @@ struct ferry_report {
 	struct ferry_router_report *routers; /* as the sockets are found, and what they have told in that order, too */
 	struct ferry_job_report *jobs;
 	struct ferry_gpu_report *gpus;
-	size_t nrouters, njobs, ngpus;
+	struct ferry_tenant_report *tenants;
+	size_t nrouters, njobs, ngpus, ntenants;
 	struct ferry_question *open; /* to the silent ones */
 	size_t nopen;
 };

@@ -75,6 +75,7 @@ static struct ferry_job_row *row_of(struct ferry_rows *rows, const struct ferry_
 	                              .nranks = job->nranks,
 	                              .state = job->state,
 	                              .place = socket->place,
+	                              .tenant = job->tenant,
 	                              .attached = ~0ull};
 	return row;
 }
@@ -139,12 +140,16 @@ ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct fe
 	rows->routers = calloc(now->nrouters + 1, sizeof *rows->routers);
 	rows->jobs = calloc(now->njobs + 1, sizeof *rows->jobs);
 	rows->gpus = calloc(now->ngpus + 1, sizeof *rows->gpus);
-	if (!rows->routers || !rows->jobs || !rows->gpus)
+	rows->tenants = calloc(now->ntenants + 1, sizeof *rows->tenants);
+	if (!rows->routers || !rows->jobs || !rows->gpus || !rows->tenants)
 		return ferry_fail(ferrySystemError, "no memory for %zu routers, %zu jobs, %zu GPUs", now->nrouters,
 		                  now->njobs, now->ngpus);
 	make_routers(before, now, rows);
 	make_jobs(before, now, rows);
 	make_gpus(now, rows);
+	rows->ntenants = now->ntenants;
+	for (size_t i = 0; i < now->ntenants; i++)
+		rows->tenants[i] = (struct ferry_tenant_row){&now->tenants[i], &now->routers[now->tenants[i].router]};
 	return ferrySuccess;
 }
 
@@ -153,5 +158,6 @@ void ferry_rows_free(struct ferry_rows *rows)
 	free(rows->routers);
 	free(rows->jobs);
 	free(rows->gpus);
+	free(rows->tenants);
 	*rows = (struct ferry_rows){.interval_s = 0};
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What ferry-stat shows, made of two reports (launch/report.h): a row per router, per job, whichever routers it is in,
- * and per GPU that a router has a context on. Values of now are means over the time between the two.
+ * per GPU that a router has a context on, and per tenant of a router. Values of now are means over the time between the
+ * two.
  */
 #ifndef FERRY_LAUNCH_ROWS_H
 #define FERRY_LAUNCH_ROWS_H
@@ -17,6 +18,7 @@ struct ferry_router_row {
 struct ferry_job_row {
 	uint32_t name, nranks;
 	const char *state, *place; /* of its first router */
+	const char *tenant;        /* "": none */
 	uint64_t attached, left;   /* attached: to all its routers */
 	uint64_t calls;            /* of the rank that has made the most */
 	uint64_t staging, up, down;
@@ -31,12 +33,18 @@ struct ferry_gpu_row {
 	uint64_t context; /* bytes of the GPU that the router's process has; 0: not known */
 };
 
+struct ferry_tenant_row {
+	const struct ferry_tenant_report *report;
+	const struct ferry_router_report *router;
+};
+
 struct ferry_rows {
 	double interval_s;
 	struct ferry_router_row *routers;
 	struct ferry_job_row *jobs;
 	struct ferry_gpu_row *gpus;
-	size_t nrouters, njobs, ngpus;
+	struct ferry_tenant_row *tenants;
+	size_t nrouters, njobs, ngpus, ntenants;
 };
 
 /** They point into `now`. To be freed, also after an error. Errors: ferrySystemError without memory. */

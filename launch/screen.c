@@ -13,6 +13,7 @@
 #define WAITS      26 /* columns of a job's last one */
 #define LINKS      11 /* and of a GPU's */
 #define LINKS_TEXT 32
+#define PART_TEXT  48
 
 /* ---- a table ---- */
 
@@ -145,6 +146,43 @@ static void print_gpus(const struct ferry_rows *rows, size_t count, FILE *out)
 	}
 }
 
+/* What there is of what there may be. */
+static const char *print_part(uint64_t used, uint64_t limit, bool bytes, char text[PART_TEXT])
+{
+	char first[PART_TEXT / 2], second[PART_TEXT / 2] = "-";
+	if (bytes) {
+		print_bytes(used, first);
+		if (limit != UINT64_MAX)
+			print_bytes(limit, second);
+	} else {
+		snprintf(first, sizeof first, "%llu", (unsigned long long)used);
+		if (limit != UINT64_MAX)
+			snprintf(second, sizeof second, "%llu", (unsigned long long)limit);
+	}
+	snprintf(text, PART_TEXT, "%s/%s", first, second);
+	return text;
+}
+
+static void print_tenants(const struct ferry_rows *rows, size_t count, FILE *out)
+{
+	char jobs[PART_TEXT], ranks[PART_TEXT], plans[PART_TEXT], staging[PART_TEXT];
+	if (!count)
+		return;
+	fprintf(out, "\n%-14s %-10s %6s %6s %9s %9s %9s %11s\n", "TENANT", "ROUTER", "DOMAIN", "WEIGHT", "JOBS",
+	        "RANKS", "PLANS", "STAGING");
+	for (size_t i = 0; i < count; i++) {
+		const struct ferry_tenant_row *row = &rows->tenants[i];
+		const struct ferry_tenant_report *tenant = row->report;
+		fprintf(out, "%-14.14s %-10s %6u %6llu %9s %9s %9s %11s%s\n", tenant->name, row->router->socket.place,
+		        row->router->domain, (unsigned long long)tenant->weight,
+		        print_part(tenant->jobs, tenant->jobs_limit, false, jobs),
+		        print_part(tenant->ranks, tenant->ranks_limit, false, ranks),
+		        print_part(tenant->plans, tenant->plans_limit, false, plans),
+		        print_part(tenant->staging, tenant->staging_limit, true, staging),
+		        row->router->config_bad ? " !" : "");
+	}
+}
+
 void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
 {
 	if (sockets->missing)
@@ -154,12 +192,12 @@ void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
 		fprintf(out, "no router answers in %s, nor in the directory of a ferryrun\n", sockets->directory);
 }
 
-enum table { ROUTERS, JOBS, GPUS, TABLES };
+enum table { ROUTERS, JOBS, GPUS, TENANTS, TABLES };
 
 /* How many rows of each table fit on a screen that is too small: of all as many, but where one has fewer. */
 static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 {
-	static const size_t heads[TABLES] = {3, 2, 2}; /* the first with the screen's own */
+	static const size_t heads[TABLES] = {3, 2, 2, 2}; /* the first with the screen's own */
 	size_t taken = 1;                              /* the cursor's */
 	for (int table = 0; table < TABLES; table++)
 		taken += (shown[table] = all[table]) ? heads[table] + all[table] : 0;
@@ -183,7 +221,7 @@ static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 
 static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], FILE *out)
 {
-	static const char *const nouns[TABLES] = {"router", "job", "GPU"};
+	static const char *const nouns[TABLES] = {"router", "job", "GPU", "tenant"};
 	const char *between = "left out: ";
 	for (int table = 0; table < TABLES; table++) {
 		size_t left = all[table] - shown[table];
@@ -198,7 +236,7 @@ static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], F
 
 void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out)
 {
-	const size_t all[TABLES] = {rows->nrouters, rows->njobs, rows->ngpus};
+	const size_t all[TABLES] = {rows->nrouters, rows->njobs, rows->ngpus, rows->ntenants};
 	size_t shown[TABLES];
 	char now[16] = "";
 	time_t seconds = time(NULL);
@@ -215,6 +253,7 @@ void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_socket
 	print_routers(rows, shown[ROUTERS], out);
 	print_jobs(rows, shown[JOBS], out);
 	print_gpus(rows, shown[GPUS], out);
+	print_tenants(rows, shown[TENANTS], out);
 	say_left_out(all, shown, out);
 }
 
@@ -249,6 +288,9 @@ static void add_routers(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddNumberToObject(object, "workers", router->workers);
 		cJSON_AddNumberToObject(object, "busy", rows->routers[i].busy);
 		cJSON_AddNumberToObject(object, "staging", (double)router->staging);
+		cJSON_AddNumberToObject(object, "staging_limit", (double)router->staging_limit);
+		if (router->config_bad)
+			cJSON_AddTrueToObject(object, "config_bad");
 		cJSON_AddNumberToObject(object, "jobs", router->jobs);
 		cJSON_AddNumberToObject(object, "failed", router->failed);
 		cJSON_AddNumberToObject(object, "ranks", router->ranks);
@@ -267,6 +309,8 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddStringToObject(object, "job", name);
 		cJSON_AddStringToObject(object, "place", row->place);
 		cJSON_AddStringToObject(object, "state", row->state);
+		if (*row->tenant)
+			cJSON_AddStringToObject(object, "tenant", row->tenant);
 		cJSON_AddNumberToObject(object, "ranks", row->nranks);
 		cJSON_AddItemToObject(object, "attached", set_of(row->attached));
 		cJSON_AddItemToObject(object, "left", set_of(row->left));
@@ -309,6 +353,34 @@ static void add_gpus(cJSON *list, const struct ferry_rows *rows)
 	}
 }
 
+static void add_limit(cJSON *object, const char *name, uint64_t limit)
+{
+	if (limit != UINT64_MAX)
+		cJSON_AddNumberToObject(object, name, (double)limit);
+}
+
+static void add_tenants(cJSON *list, const struct ferry_rows *rows)
+{
+	for (size_t i = 0; i < rows->ntenants; i++) {
+		const struct ferry_tenant_report *tenant = rows->tenants[i].report;
+		cJSON *object = cJSON_CreateObject();
+		cJSON_AddItemToArray(list, object);
+		cJSON_AddStringToObject(object, "tenant", tenant->name);
+		cJSON_AddStringToObject(object, "place", rows->tenants[i].router->socket.place);
+		cJSON_AddNumberToObject(object, "domain", rows->tenants[i].router->domain);
+		cJSON_AddNumberToObject(object, "weight", (double)tenant->weight);
+		cJSON_AddNumberToObject(object, "jobs", (double)tenant->jobs);
+		cJSON_AddNumberToObject(object, "ranks", (double)tenant->ranks);
+		cJSON_AddNumberToObject(object, "plans", (double)tenant->plans);
+		cJSON_AddNumberToObject(object, "staging", (double)tenant->staging);
+		add_limit(object, "jobs_limit", tenant->jobs_limit);
+		add_limit(object, "ranks_limit", tenant->ranks_limit);
+		add_limit(object, "plans_limit", tenant->plans_limit);
+		add_limit(object, "staging_limit", tenant->staging_limit);
+		add_limit(object, "job_staging_limit", tenant->job_staging_limit);
+	}
+}
+
 ferryResult_t ferry_screen_print_json(const struct ferry_rows *rows, FILE *out)
 {
 	cJSON *top = cJSON_CreateObject();
@@ -317,6 +389,8 @@ ferryResult_t ferry_screen_print_json(const struct ferry_rows *rows, FILE *out)
 	add_routers(cJSON_AddArrayToObject(top, "routers"), rows);
 	add_jobs(cJSON_AddArrayToObject(top, "jobs"), rows);
 	add_gpus(cJSON_AddArrayToObject(top, "gpus"), rows);
+	if (rows->ntenants)
+		add_tenants(cJSON_AddArrayToObject(top, "tenants"), rows);
 	char *text = cJSON_PrintUnformatted(top);
 	cJSON_Delete(top);
 	if (!text)

@@ -8,9 +8,9 @@
 #include <stdio.h>
 
 /**
- * A table of the routers, one of the jobs, and one of the GPUs, if there are any. lines: that a screen has, the
- * cursor's among them; what does not fit is left out, of all tables alike, and the last line says how much that is. 0:
- * it is no screen.
+ * A table of the routers, one of the jobs, one of the GPUs and one of the tenants, if there are any. lines: that a
+ * screen has, the cursor's among them; what does not fit is left out, of all tables alike, and the last line says how
+ * much that is. 0: it is no screen.
  */
 void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out);
 

@@ -39,7 +39,8 @@ static ferryResult_t map_peers(struct ferry_job *job)
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PEER,
 		                                       .nranks = job->shared.nranks,
 		                                       .ndomains = job->shared.ndomains,
-		                                       .domain = job->domain};
+		                                       .domain = job->domain,
+		                                       .index = job->owner};
 		if (domain == job->domain)
 			continue;
 		memcpy(message.key, job->key, sizeof message.key);

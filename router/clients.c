@@ -180,6 +180,17 @@ static void refuse_for_want(struct ferry_clients *clients, int error)
 	clients->spare = spare_descriptor(clients); /* -1: somebody was quicker; see wait_for_events */
 }
 
+static ferryResult_t check_connections(const struct ferry_clients *clients, const struct ferry_tenant *tenant)
+{
+	uint32_t count = 0;
+	for (size_t i = 0; tenant && i < clients->count; i++)
+		count += clients->all[i]->standing.tenant == tenant;
+	if (!tenant || count < tenant->connections)
+		return ferrySuccess;
+	return ferry_fail(ferryRefused, "another connection to domain %u: tenant %s has %u of the %u that it may have",
+	                  clients->jobs->domain, tenant->name, count, tenant->connections);
+}
+
 static void client_accept(struct ferry_clients *clients)
 {
 	int descriptor = ferry_descriptor_above(accept4(clients->listener, NULL, NULL, SOCK_CLOEXEC));
@@ -188,7 +199,10 @@ static void client_accept(struct ferry_clients *clients)
 			refuse_for_want(clients, errno);
 		return;
 	}
-	ferryResult_t result = ferry_endpoint_check_peer(descriptor);
+	struct ferry_standing standing;
+	ferryResult_t result = ferry_tenants_judge(clients->jobs->tenants, descriptor, &standing);
+	if (!result)
+		result = check_connections(clients, standing.tenant);
 	struct ferry_client *client = result ? NULL : calloc(1, sizeof *client);
 	if (!result && clients->count == clients->capacity) {
 		size_t capacity = clients->capacity ? 2 * clients->capacity : 64;
@@ -210,10 +224,32 @@ static void client_accept(struct ferry_clients *clients)
 		return;
 	}
 	client->descriptor = descriptor;
+	client->standing = standing;
 	clients->all[clients->count++] = client;
 }
 
 /* ---- the connection thread's turn ---- */
+
+/* The file has been read again. Whoever is here stays, also who would not be let in any more. */
+static void take_tenants(struct ferry_clients *clients)
+{
+	struct ferry_jobs *jobs = clients->jobs;
+	struct ferry_tenants *changed = atomic_exchange(&jobs->changed_tenants, NULL);
+	if (!changed)
+		return;
+	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
+		ferry_jobs_assign(job, NULL);
+	for (size_t i = 0; i < clients->count; i++) {
+		struct ferry_client *client = clients->all[i];
+		uint32_t owner = client->standing.owner;
+		if (ferry_tenants_judge(changed, client->descriptor, &client->standing))
+			client->standing = (struct ferry_standing){.owner = owner};
+		if (client->job)
+			ferry_jobs_assign(client->job, client->standing.tenant);
+	}
+	ferry_tenants_free(jobs->tenants);
+	jobs->tenants = changed;
+}
 
 static bool poll_set(struct ferry_clients *clients)
 {
@@ -264,6 +300,7 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 		uint64_t count;
 		if (read(clients->event, &count, sizeof count) < 0 && errno != EAGAIN)
 			ferry_log(FERRY_LOG_WARN, "eventfd: %s", strerror(errno));
+		take_tenants(clients);
 	}
 	for (size_t i = clients->polled; i-- > 0;) /* backwards: closing moves the last one into the gap */
 		if (clients->set[i + 2].revents && !client_read(clients, clients->all[i]))

@@ -19,6 +19,7 @@ ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *
 	memset(job, 0, sizeof *job);
 	job->domain = shape->domain;
 	job->shared.nranks = shape->nranks;
+	job->weight = 1;
 	job->shared.ndomains = shape->ndomains;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		job->shared.arenas[domain].descriptor = -1;

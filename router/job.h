@@ -35,10 +35,15 @@ struct ferry_gpu_lanes;
 struct ferry_guest;
 struct ferry_imports;
 struct ferry_intake;
+struct ferry_tenant;
 
 struct ferry_job {
 	uint8_t key[FERRY_KEY_BYTES];
 	uint64_t number;                        /* of the router's jobs, from 1; connection thread, once */
+	/* as in struct ferry_standing; connection thread, before it is listed */
+	uint32_t owner;
+	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
+	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */

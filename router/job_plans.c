@@ -120,7 +120,8 @@ void ferry_job_plans_free_retired(struct ferry_job_plans *plans)
 void ferry_job_plans_open(struct ferry_job_plans *plans, const struct ferry_job_arenas *shared, uint32_t domain,
                           uint32_t workers)
 {
-	*plans = (struct ferry_job_plans){.shared = shared, .domain = domain, .workers = workers};
+	*plans = (struct ferry_job_plans){.shared = shared, .domain = domain, .workers = workers,
+	                                  .most = FERRY_MAX_PLANS};
 	pthread_mutex_init(&plans->lock, NULL);
 }
 
@@ -217,10 +218,10 @@ ferryResult_t ferry_job_plans_add(struct ferry_job_plans *plans, uint32_t rank, 
 			there->holders |= 1ull << rank;
 		return result;
 	}
-	if (plans->count >= FERRY_MAX_PLANS)
+	if (plans->count >= plans->most)
 		return ferry_fail(ferryRefused,
-		                  "the job has %u plans in domain %u and may have %d: no place for %016" PRIx64,
-		                  plans->count, plans->domain, FERRY_MAX_PLANS, hash);
+		                  "the job has %u plans in domain %u and may have %u: no place for %016" PRIx64,
+		                  plans->count, plans->domain, plans->most, hash);
 	ferryResult_t result = plan_take(plans, blob, bytes, &entry);
 	if (result)
 		return result;

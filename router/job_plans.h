@@ -35,6 +35,7 @@ struct ferry_job_plans {
 	pthread_mutex_t lock;
 	struct ferry_job_plan **buckets;        /* nbuckets, a power of two; NULL: none yet */
 	uint32_t nbuckets, count;
+	uint32_t most;                          /* that it may have; connection thread */
 	struct ferry_job_plan *retired;         /* without holders; connection thread */
 };
 

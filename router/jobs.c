@@ -10,12 +10,76 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key)
+static bool is_same(const uint8_t *key, const uint8_t *other)
 {
+	unsigned differences = 0;
+	for (int i = 0; i < FERRY_KEY_BYTES; i++)
+		differences |= key[i] ^ other[i];
+	return !differences;
+}
+
+struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key)
+{
+	struct ferry_job *found = NULL;
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
-		if (!memcmp(job->key, key, sizeof job->key))
-			return job;
-	return NULL;
+		if (is_same(job->key, key) & (job->owner == owner))
+			found = job;
+	return found;
+}
+
+struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant)
+{
+	struct ferry_tenant_use use = {0};
+	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
+		if (job->tenant != tenant)
+			continue;
+		use.jobs++;
+		use.ranks += job->shared.nranks;
+		use.plans += job->plans.count;
+		use.staging += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
+	}
+	return use;
+}
+
+void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	job->plans.most = FERRY_MAX_PLANS;
+	if (!job->tenant || job->tenant->plans == UINT32_MAX)
+		return;
+	uint32_t others = ferry_jobs_used_by(jobs, job->tenant).plans - job->plans.count;
+	uint32_t left = job->tenant->plans > others ? job->tenant->plans - others : 0;
+	job->plans.most = left < FERRY_MAX_PLANS ? left : FERRY_MAX_PLANS;
+}
+
+void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant)
+{
+	job->tenant = tenant;
+	atomic_store_explicit(&job->weight, tenant ? tenant->weight : 1, memory_order_relaxed);
+}
+
+/* Of a rank that would make a job. *allowance: what the job may have of staging. */
+static ferryResult_t check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing, uint32_t nranks,
+                                  struct ferry_allowance *allowance)
+{
+	const struct ferry_tenant *tenant = standing->tenant;
+	*allowance = (struct ferry_allowance){.job = UINT64_MAX, .whole = UINT64_MAX};
+	if (!tenant && standing->owner)
+		return ferry_fail(ferryRefused, "uid %u is of no tenant of the router of domain %u any more (%s)",
+		                  standing->owner, jobs->domain, jobs->config);
+	if (!tenant)
+		return ferrySuccess;
+	struct ferry_tenant_use use = ferry_jobs_used_by(jobs, tenant);
+	if (use.jobs >= tenant->jobs)
+		return ferry_fail(ferryRefused, "another job in domain %u: tenant %s has %u of the %u that it may have",
+		                  jobs->domain, tenant->name, use.jobs, tenant->jobs);
+	if (use.ranks > tenant->ranks || nranks > tenant->ranks - use.ranks)
+		return ferry_fail(ferryRefused, "the job asks for %u rank%s in domain %u, tenant %s has %u of %u left",
+		                  nranks, nranks == 1 ? "" : "s", jobs->domain, tenant->name,
+		                  tenant->ranks - (use.ranks < tenant->ranks ? use.ranks : tenant->ranks),
+		                  tenant->ranks);
+	*allowance = (struct ferry_allowance){.tenant = tenant->name, .job = tenant->job_staging,
+	                                      .whole = tenant->staging, .used = use.staging};
+	return ferrySuccess;
 }
 
 void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint64_t *promised)
@@ -54,22 +118,27 @@ static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena
 }
 
 static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                                struct ferry_job **created)
+                                const struct ferry_standing *standing, struct ferry_job **created)
 {
+	struct ferry_allowance allowance;
 	struct ferry_arena_shape shape = {.domain = jobs->domain,
 	                                  .ndomains = message->ndomains,
 	                                  .nranks = message->nranks,
 	                                  .node = jobs->layout.domains[jobs->domain].node};
 	uint64_t held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
-	ferryResult_t result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
-	                                        promised, &shape);
+	ferryResult_t result = check_tenant(jobs, standing, message->nranks, &allowance);
+	if (!result)
+		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
+		                          promised, &allowance, &shape);
 	if (result)
 		return result;
 	if ((result = job_start(jobs, &shape, message->key, created))) {
 		ferry_quota_give_back(&jobs->quota, shape.staging);
 		return result;
 	}
+	(*created)->owner = standing->owner;
+	ferry_jobs_assign(*created, standing->tenant);
 	ferry_workers_add_job(&jobs->workers, *created);
 	ferry_log(FERRY_LOG_INFO, "domain %u: new job of %u ranks in %u domains, staging %llu bytes", jobs->domain,
 	          shape.nranks, shape.ndomains, (unsigned long long)shape.staging);
@@ -77,15 +146,15 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 }
 
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                              struct ferry_job **joined)
+                              const struct ferry_standing *standing, struct ferry_job **joined)
 {
-	struct ferry_job *job = ferry_jobs_find(jobs, message->key);
+	struct ferry_job *job = ferry_jobs_find(jobs, standing->owner, message->key);
 	uint32_t draining = atomic_load(&jobs->draining);
 	if (!job && (draining == FERRY_DRAINING || (draining == FERRY_RETIRING && !jobs->workers.jobs)))
 		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
 		                  jobs->domain);
 	if (!job) {
-		ferryResult_t result = job_create(jobs, message, &job);
+		ferryResult_t result = job_create(jobs, message, standing, &job);
 		if (result)
 			return result;
 	}

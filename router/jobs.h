@@ -14,6 +14,7 @@
 #include "router/mapper.h"
 #include "router/quota.h"
 #include "router/reaper.h"
+#include "router/tenants.h"
 #include "router/workers.h"
 
 enum ferry_draining {
@@ -33,21 +34,44 @@ struct ferry_jobs {
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	struct ferry_quota quota;
+	const char *config;                   /* the tenants' file; NULL: none. Constant */
+	struct ferry_tenants *tenants;        /* what it says; NULL: nobody but this user and root */
+	/* what it says now, until the connection thread takes it; whoever has read it, exchange */
+	_Atomic(struct ferry_tenants *) changed_tenants;
+	_Atomic uint32_t config_bad; /* 1: what it says since then cannot be; whoever has read it */
 	struct ferry_kept_shares kept_shares;
 	uint64_t numbered;         /* jobs that there have been */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
 
-/** The job of that key, or NULL. */
-struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, const uint8_t *key);
+/**
+ * The job of that key and owner (struct ferry_standing), or NULL: each user has keys of its own, so that nobody meets,
+ * or takes, another's. Takes as long for any key.
+ */
+struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key);
+
+/* What a tenant has of this router. */
+struct ferry_tenant_use {
+	uint32_t jobs, ranks, plans;
+	uint64_t staging; /* bytes */
+};
+struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant);
+
+/**
+ * May one more plan come into the job? Says so to its table of plans. By its tenant's limit, with what is left.
+ */
+void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job);
+
+/** Whose the job is from now on; NULL: no tenant's. With the tenant its weight. */
+void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant);
 
 /**
  * The job that a rank's attach message names: found, or made; its attendant then allocates its arena, and fails it
- * where there is no room. Errors: ferryRefused while draining, over the limit of staging or the memory that is left,
- * with the numbers, or where the job has another shape; ferrySystemError.
+ * where there is no room. Errors: ferryRefused while draining, over a limit of the router's or of the rank's tenant or
+ * the memory that is left, with the numbers, or where the job has another shape; ferrySystemError.
  */
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                              struct ferry_job **job);
+                              const struct ferry_standing *standing, struct ferry_job **job);
 
 /** No client is the job's any more: nobody finds it from here on. The reaper ends its threads and frees it. */
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);

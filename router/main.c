@@ -15,10 +15,14 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,7 +37,8 @@ enum option_key {
 	KEY_SOCKET_DIR,
 	KEY_NO_PIN,
 	KEY_DAEMON,
-	KEY_PRIVATE
+	KEY_PRIVATE,
+	KEY_CONFIG
 };
 
 struct arguments {
@@ -65,6 +70,9 @@ static const struct argp_option options[] = {
 	 "Go to the background; the command returns once ranks can attach. Nothing is logged from then on", 0},
 	{"private-dir", KEY_PRIVATE, NULL, 0,
 	 "The socket directory is this run's alone: remove it at the end if it is empty", 0},
+	{"config", KEY_CONFIG, "FILE", 0,
+	 "For a router that several users share: which, and how much each may have (ferry-router(1)); read again on "
+	 "SIGHUP. Others than those, this user and root are refused", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
@@ -161,6 +169,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 	case KEY_PRIVATE:
 		arguments->private_directory = true;
 		return 0;
+	case KEY_CONFIG:
+		router->config = text_of(value, "--config", "file", state);
+		return 0;
 	case KEY_LOG:
 		set_log(value, state);
 		return 0;
@@ -182,6 +193,23 @@ static void on_terminate(int number)
 	if (before++)
 		_exit(EXIT_FAILED);
 	ferry_router_drain(running);
+}
+
+/* Its own thread, as a file may take its time, and so may looking up the users that it names. */
+static void *reload_on_hangup(void *unused)
+{
+	sigset_t signals;
+	int number;
+	(void)unused;
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGHUP);
+	while (!sigwait(&signals, &number)) {
+		if (ferry_router_reload(running))
+			ferry_log(FERRY_LOG_ERROR, "SIGHUP: %s; the tenants are what they were", ferry_last_message());
+		else
+			ferry_log(FERRY_LOG_WARN, "SIGHUP: the tenants have been read again");
+	}
+	return NULL;
 }
 
 static int fail(const char *doing)
@@ -264,7 +292,8 @@ static const struct argp argp = {
 	options, parse, NULL,
 	"Owns the host staging memory of one domain (NUMA node), and runs the reductions and the copies "
 	"between domains of every job that attaches.\v"
-	"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once.\n"
+	"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once. "
+	"SIGHUP, with --config: reads that file again.\n"
 	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
 	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
 	NULL, NULL, NULL};
@@ -292,6 +321,12 @@ static int start(const struct arguments *arguments)
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	sigprocmask(SIG_BLOCK, &signals, NULL); /* until `running` is set */
+	if (arguments->router.config) {
+		sigset_t hangup; /* stays so, in all threads: one of them waits for it */
+		sigemptyset(&hangup);
+		sigaddset(&hangup, SIGHUP);
+		sigprocmask(SIG_BLOCK, &hangup, NULL);
+	}
 	ferryResult_t result = ferry_router_start(&arguments->router, &running);
 	if (result == ferryInvalidUsage && arguments->daemon)
 		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
@@ -304,12 +339,37 @@ static int start(const struct arguments *arguments)
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	pthread_t reloader;
+	if (arguments->router.config && (errno = pthread_create(&reloader, NULL, reload_on_hangup, NULL)))
+		ferry_log(FERRY_LOG_WARN, "no thread for SIGHUP: %s%s", strerror(errno),
+		          ferry_ulimit_threads_hint(errno));
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	return EXIT_DONE;
 }
 
+/* To systemd, where that has started this process and waits for it (sd_notify(3)). */
+static void tell_systemd(void)
+{
+	static const char ready[] = "READY=1";
+	const char *path = ferry_env("NOTIFY_SOCKET");
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	size_t length = path ? strlen(path) : 0;
+	if (!length || length > sizeof address.sun_path)
+		return;
+	memcpy(address.sun_path, path, length);
+	if (path[0] == '@')
+		address.sun_path[0] = '\0';
+	int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0 || sendto(descriptor, ready, sizeof ready - 1, MSG_NOSIGNAL, (struct sockaddr *)&address,
+	                             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length)) < 0)
+		ferry_log(FERRY_LOG_WARN, "NOTIFY_SOCKET=%s: %s", path, strerror(errno));
+	if (descriptor >= 0)
+		close(descriptor);
+}
+
 static void say_ready(const struct arguments *arguments)
 {
+	tell_systemd();
 	if (arguments->daemon)
 		fall_silent();
 	if (arguments->ready_fd < 0)

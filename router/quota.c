@@ -51,8 +51,33 @@ static uint64_t fit(uint64_t wish, uint64_t limit_left, uint64_t memory_left, co
 	return fitting.staging;
 }
 
+/* What the tenant has left for one more job. */
+static uint64_t allowed(const struct ferry_allowance *allowance)
+{
+	return at_most(allowance->job, allowance->whole - at_most(allowance->whole, allowance->used));
+}
+
+static ferryResult_t check_allowance(const struct ferry_allowance *allowance, const struct ferry_arena_shape *shape)
+{
+	uint64_t left = allowance->whole - at_most(allowance->whole, allowance->used);
+	if (shape->staging > allowance->job)
+		return ferry_fail(ferryRefused,
+		                  "the job asks for %llu bytes of staging in domain %u, a job of tenant %s may have "
+		                  "%llu (lower FERRY_STAGING)",
+		                  (unsigned long long)shape->staging, shape->domain, allowance->tenant,
+		                  (unsigned long long)allowance->job);
+	if (shape->staging > left)
+		return ferry_fail(
+		        ferryRefused,
+		        "the job asks for %llu bytes of staging in domain %u, tenant %s has %llu of %llu left "
+		        "(lower FERRY_STAGING)",
+		        (unsigned long long)shape->staging, shape->domain, allowance->tenant, (unsigned long long)left,
+		        (unsigned long long)allowance->whole);
+	return ferrySuccess;
+}
+
 ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool wished, uint64_t promised,
-                               struct ferry_arena_shape *shape)
+                               const struct ferry_allowance *allowance, struct ferry_arena_shape *shape)
 {
 	struct ferry_memory memory;
 	ferry_memory_read(&quota->question, &memory, NULL);
@@ -63,11 +88,15 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 	shape->kind = quota->question.kind;
 	shape->staging = asked;
 	if (wished || !asked)
-		shape->staging = shape->nranks == 1 ? ALONE_STAGING
-		                                    : fit(asked ? asked : quota->fallback, limit_left, left, shape);
+		shape->staging = shape->nranks == 1 ? at_most(ALONE_STAGING, allowance->job)
+		                                    : fit(at_most(asked ? asked : quota->fallback, allowance->job),
+		                                          at_most(limit_left, allowed(allowance)), left, shape);
 	if (shape->staging > FERRY_STAGING_LEAST) /* the arena refuses less, by its value */
 		shape->staging -= shape->staging % FERRY_STAGING_LEAST;
 	uint64_t bytes = ferry_arena_window_bytes(shape);
+	ferryResult_t result = check_allowance(allowance, shape);
+	if (result)
+		return result;
 	if (shape->staging > limit_left)
 		return ferry_fail(ferryRefused,
 		                  "the job asks for %llu bytes of staging; %llu of %llu are left in domain %u, which "

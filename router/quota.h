@@ -21,6 +21,13 @@ struct ferry_quota {
 	_Atomic uint64_t freeing;
 };
 
+/* What a job's tenant may have of it (router/tenants.h). */
+struct ferry_allowance {
+	const char *tenant;      /* its name */
+	uint64_t job;            /* bytes that one job may have */
+	uint64_t whole, used;    /* that all of the tenant's may have together, and have; UINT64_MAX: no limit */
+};
+
 /** limit: 0: half of the memory that this domain may have. Error: that of FERRY_SHM. */
 ferryResult_t ferry_quota_open(struct ferry_quota *quota, const struct ferry_layout *layout, uint32_t domain,
                                uint64_t limit);
@@ -29,10 +36,11 @@ ferryResult_t ferry_quota_open(struct ferry_quota *quota, const struct ferry_lay
  * Chooses shape->staging and counts it. `asked`: what the job's first rank wants, 0: nothing in particular; `wished`:
  * less will do. A job of one rank has little unless it insists. One that does not insist gets the half of what is left
  * of the limit, and a quarter of the memory that is left, where its wish takes more. promised: bytes of arenas of other
- * jobs that nobody has touched yet. Errors: ferryRefused with the numbers.
+ * jobs that nobody has touched yet. allowance: of the job's tenant, held like the router's own limit. Errors:
+ * ferryRefused with the numbers.
  */
 ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool wished, uint64_t promised,
-                               struct ferry_arena_shape *shape);
+                               const struct ferry_allowance *allowance, struct ferry_arena_shape *shape);
 
 /** The job has gone, or was not made after all. */
 void ferry_quota_give_back(struct ferry_quota *quota, uint64_t staging);

@@ -19,7 +19,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
 	bool mapped = message->flags & FERRY_ATTACH_MAPPED, guest = message->flags & FERRY_ATTACH_LANDS;
-	ferryResult_t result = ferry_jobs_join(jobs, message, &job);
+	ferryResult_t result = ferry_jobs_join(jobs, message, &client->standing, &job);
 	if (result)
 		return result;
 	if (job->attached >> message->rank & 1)
@@ -94,10 +94,11 @@ static ferryResult_t make_ready(struct ferry_client *client)
 	return ferry_attendant_ask(job, client->descriptor);
 }
 
-static ferryResult_t keep_plan(struct ferry_client *client)
+static ferryResult_t keep_plan(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "PLAN before ATTACH");
+	ferry_jobs_allow_plans(jobs, client->job);
 	return ferry_job_add_plan(client->job, client->rank, client->payload, client->message.payload);
 }
 
@@ -143,13 +144,27 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 	return ferrySuccess;
 }
 
+/* Another router of this one's user asks. */
+static ferryResult_t hand_out_arena(struct ferry_jobs *jobs, const struct ferry_client *client, int *descriptor)
+{
+	const struct ferry_attach_message *message = &client->message;
+	if (client->standing.owner)
+		return ferry_fail(ferryRefused, "arenas are for routers of uid %u, not for uid %u", geteuid(),
+		                  client->standing.owner);
+	struct ferry_job *job = ferry_jobs_find(jobs, message->index, message->key);
+	if (!job || job->shared.nranks != message->nranks)
+		return ferry_fail(ferryRefused, "domain %u has no job of that key and %u ranks", jobs->domain,
+		                  message->nranks);
+	*descriptor = job->shared.arenas[jobs->domain].descriptor;
+	return ferrySuccess;
+}
+
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	char text[480] = "";
 	int descriptor = -1;
 	bool handed = false;
 	ferryResult_t result = ferrySuccess;
-	struct ferry_job *job;
 	switch (client->message.kind) {
 	case FERRY_ATTACH_RANK:
 		if (!(result = attach_rank(jobs, client)))
@@ -160,7 +175,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return; /* the attendant answers */
 		break;
 	case FERRY_ATTACH_PLAN:
-		result = keep_plan(client);
+		result = keep_plan(jobs, client);
 		break;
 	case FERRY_ATTACH_DROP:
 		result = drop_plan(jobs, client);
@@ -179,15 +194,10 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return; /* the reaper answers */
 		break;
 	case FERRY_ATTACH_PEER:
-		job = ferry_jobs_find(jobs, client->message.key);
-		if (job && job->shared.nranks == client->message.nranks)
-			descriptor = job->shared.arenas[jobs->domain].descriptor;
-		else
-			result = ferry_fail(ferryRefused, "domain %u has no job of that key and %u ranks", jobs->domain,
-			                    client->message.nranks);
+		result = hand_out_arena(jobs, client, &descriptor);
 		break;
 	default:
-		result = ferry_status_print(jobs, &client->message, text, sizeof text);
+		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);
 	}
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */

@@ -11,6 +11,7 @@
 
 struct ferry_client {
 	int descriptor;
+	struct ferry_standing standing;
 	struct ferry_job *job; /* joined as rank, or NULL */
 	uint32_t rank;
 	bool detached;

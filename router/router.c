@@ -114,6 +114,8 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	if (!result)
 		result = ferry_quota_open(&router->jobs.quota, options->layout, options->domain,
 		                          options->staging_limit);
+	if (!result && options->config)
+		result = ferry_tenants_read(options->config, &router->jobs.tenants);
 	if (!result && priority)
 		result = ferry_priority_read(priority, "FERRY_NICE", options->nice);
 	if (!result)
@@ -152,7 +154,7 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 		return result;
 	snprintf(jobs->prefix, sizeof jobs->prefix, "%s", options->prefix ? options->prefix : "router");
 	snprintf(router->path, sizeof router->path, "%s/%s-%u.sock", jobs->directory, jobs->prefix, jobs->domain);
-	return ferry_endpoint_listen(router->path, listener);
+	return ferry_endpoint_listen(router->path, options->config, listener);
 }
 
 static struct ferry_router *router_new(const struct ferry_router_options *options)
@@ -162,6 +164,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 		return NULL;
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
+	router->jobs.config = options->config;
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper);
 	ferry_reaper_init(&router->jobs.reaper);
@@ -174,6 +177,8 @@ static void router_free(struct ferry_router *router)
 {
 	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
 	ferry_mapper_stop(&router->jobs.mapper);
+	ferry_tenants_free(router->jobs.tenants);
+	ferry_tenants_free(atomic_load(&router->jobs.changed_tenants));
 	pthread_cond_destroy(&router->over);
 	pthread_mutex_destroy(&router->lock);
 	free(router);
@@ -236,6 +241,21 @@ void ferry_router_retire(struct ferry_router *router)
 {
 	atomic_store(&router->jobs.draining, FERRY_RETIRING);
 	ferry_clients_wake(&router->clients);
+}
+
+ferryResult_t ferry_router_reload(struct ferry_router *router)
+{
+	struct ferry_tenants *tenants;
+	if (!router->jobs.config)
+		return ferry_fail(ferryInvalidUsage, "the router of domain %u has no file of tenants",
+		                  router->jobs.domain);
+	ferryResult_t result = ferry_tenants_read(router->jobs.config, &tenants);
+	atomic_store(&router->jobs.config_bad, result != ferrySuccess);
+	if (result)
+		return result;
+	ferry_tenants_free(atomic_exchange(&router->jobs.changed_tenants, tenants));
+	ferry_clients_wake(&router->clients);
+	return ferrySuccess;
 }
 
 void ferry_router_wait(struct ferry_router *router)

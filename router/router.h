@@ -23,6 +23,7 @@ struct ferry_router_options {
 	/* of lanes and workers, as ferry_priority_read takes it; NULL: they stay as they are. For the daemon */
 	const char *nice;
 	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
+	const char *config;    /* file of tenants (router/tenants.h), stays as long as the router; NULL: none */
 	uint32_t idle_exit_ms; /* ferry_router_wait returns after this long without a job; 0: never */
 };
 
@@ -37,6 +38,13 @@ void ferry_router_drain(struct ferry_router *router);
  * it (ferryCommSplit). Not beside ferry_router_drain.
  */
 void ferry_router_retire(struct ferry_router *router);
+
+/**
+ * Reads the file of tenants again. What it says holds for whoever comes from then on, and for the weights of jobs that
+ * there are; nobody is sent away. Errors, after which the router keeps what it had: those of ferry_tenants_read;
+ * ferryInvalidUsage where there is no file. Any thread, one at a time.
+ */
+ferryResult_t ferry_router_reload(struct ferry_router *router);
 
 /** Returns when draining or retiring and the last job has detached, or idle too long. */
 void ferry_router_wait(struct ferry_router *router);

@@ -20,7 +20,7 @@ static uint64_t working_ns(const struct ferry_job *job)
 static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 {
 	unsigned njobs = 0, failed = 0, ranks = 0;
-	char nice[8];
+	char nice[8], tenants[40] = "";
 	uint64_t slices = 0, moved = 0, calls = 0, working = 0, held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
@@ -33,22 +33,28 @@ static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 		working += working_ns(job);
 	}
 	ferry_priority_print(jobs->workers.priority, nice, sizeof nice);
+	if (jobs->config)
+		snprintf(tenants, sizeof tenants, " tenants=%u config=%s", ferry_tenants_count(jobs->tenants),
+		         atomic_load_explicit(&jobs->config_bad, memory_order_relaxed) ? "bad" : "read");
 	snprintf(text, bytes,
 	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%" PRIu64
 	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64
-	         " calls_ms=%.3f working_ms=%.3f",
+	         " calls_ms=%.3f working_ms=%.3f%s",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
 	         jobs->workers.limit, nice, njobs, failed, ranks,
 	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed), jobs->quota.used,
-	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6);
+	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6, tenants);
 }
 
-/* Not the key, which lets whoever has it in. Of a job in several domains the same everywhere. */
+/* Not the key, which lets whoever has it in; each user has keys of its own. Of a job in several domains the same
+   everywhere. */
 static unsigned name_of(const struct ferry_job *job)
 {
 	uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
 	for (size_t i = 0; i < sizeof job->key; i++)
 		hash = (hash ^ job->key[i]) * 0x100000001b3u;
+	if (job->owner)
+		hash = (hash ^ job->owner) * 0x100000001b3u;
 	return (unsigned)(hash >> 40);
 }
 
@@ -95,17 +101,18 @@ static void print_job(const struct ferry_job *job, char *text, size_t bytes)
 	snprintf(text, bytes,
 	         "number=%" PRIu64 " job=%06x state=%s nranks=%u attached=%" PRIx64 " left=%" PRIx64
 	         " staging=%" PRIu64 " calls=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64
-	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f",
+	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f%s%s",
 	         job->number, name_of(job), state_of(job), job->shared.nranks, job->attached, job->detached,
 	         FERRY_BANKS * arena->staging_bytes, sum.calls, sum.up, sum.down, (double)working_ns(job) / 1e6,
-	         sum.waiting, sum.awaited, sum.since && now > sum.since ? (double)(now - sum.since) / 1e6 : 0.0);
+	         sum.waiting, sum.awaited, sum.since && now > sum.since ? (double)(now - sum.since) / 1e6 : 0.0,
+	         job->tenant ? " tenant=" : "", job->tenant ? job->tenant->name : "");
 }
 
-static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint64_t from)
+static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint32_t owner, uint64_t from)
 {
 	const struct ferry_job *first = NULL;
 	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
-		if (job->number >= from && (!first || job->number < first->number))
+		if (job->number >= from && (!owner || job->owner == owner) && (!first || job->number < first->number))
 			first = job;
 	return first;
 }
@@ -179,11 +186,12 @@ static const struct ferry_share_line_words *line_at(const struct ferry_job *job,
 }
 
 /* The first line from that number on, of whichever job. */
-static void print_shares(const struct ferry_jobs *jobs, uint64_t from, char *text, size_t bytes)
+static void print_shares(const struct ferry_jobs *jobs, uint32_t owner, uint64_t from, char *text, size_t bytes)
 {
 	const struct ferry_job *job;
 	struct ferry_share_line line;
-	for (uint64_t number = from >> 8; !jobs->domain && (job = first_job(jobs, number)); number = job->number + 1)
+	for (uint64_t number = from >> 8; !jobs->domain && (job = first_job(jobs, owner, number));
+	     number = job->number + 1)
 		for (uint64_t at = job->number << 8; at < (job->number << 8) + 2 * FERRY_SHARE_LINES; at++)
 			if (at >= from && ferry_share_line_read(line_at(job, at & 0xff), &line)) {
 				print_share_line(job, at, &line, text, bytes);
@@ -191,8 +199,48 @@ static void print_shares(const struct ferry_jobs *jobs, uint64_t from, char *tex
 			}
 }
 
-ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_attach_message *message, char *text,
-                                 size_t bytes)
+static void print_limit(const char *name, uint64_t limit, uint64_t none, char *text, size_t bytes)
+{
+	if (limit == none)
+		text[0] = '\0';
+	else
+		snprintf(text, bytes, " %s_limit=%" PRIu64, name, limit);
+}
+
+/* The first one from that number on. What has no limit has no word for it. */
+static void print_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing, uint64_t from,
+                         char *text, size_t bytes)
+{
+	const struct ferry_tenant *tenant = NULL;
+	char limits[5][40];
+	uint64_t done = 0, working = 0;
+	for (; from < ferry_tenants_count(jobs->tenants); from++) {
+		tenant = ferry_tenants_at(jobs->tenants, (uint32_t)from);
+		if (!standing->owner || tenant == standing->tenant)
+			break;
+	}
+	if (from >= ferry_tenants_count(jobs->tenants))
+		return;
+	struct ferry_tenant_use use = ferry_jobs_used_by(jobs, tenant);
+	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
+		if (job->tenant == tenant) {
+			done += atomic_load_explicit(&job->bytes, memory_order_relaxed);
+			working += working_ns(job);
+		}
+	print_limit("jobs", tenant->jobs, UINT32_MAX, limits[0], sizeof limits[0]);
+	print_limit("ranks", tenant->ranks, UINT32_MAX, limits[1], sizeof limits[1]);
+	print_limit("plans", tenant->plans, UINT32_MAX, limits[2], sizeof limits[2]);
+	print_limit("staging", tenant->staging, UINT64_MAX, limits[3], sizeof limits[3]);
+	print_limit("job_staging", tenant->job_staging, UINT64_MAX, limits[4], sizeof limits[4]);
+	snprintf(text, bytes,
+	         "number=%" PRIu64 " tenant=%s weight=%u jobs=%u ranks=%u plans=%u staging=%" PRIu64 " bytes=%" PRIu64
+	         " working_ms=%.3f%s%s%s%s%s",
+	         from, tenant->name, tenant->weight, use.jobs, use.ranks, use.plans, use.staging, done,
+	         (double)working / 1e6, limits[0], limits[1], limits[2], limits[3], limits[4]);
+}
+
+ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_standing *standing,
+                                 const struct ferry_attach_message *message, char *text, size_t bytes)
 {
 	const struct ferry_job *job;
 	struct ferry_gpu_told told;
@@ -202,7 +250,7 @@ ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_att
 		print_router(jobs, text, bytes);
 		return ferrySuccess;
 	case FERRY_STATUS_JOB:
-		if ((job = first_job(jobs, message->hash)))
+		if ((job = first_job(jobs, standing->owner, message->hash)))
 			print_job(job, text, bytes);
 		return ferrySuccess;
 	case FERRY_STATUS_GPU:
@@ -210,12 +258,16 @@ ferryResult_t ferry_status_print(struct ferry_jobs *jobs, const struct ferry_att
 			print_gpu(&told, message->hash, text, bytes);
 		return ferrySuccess;
 	case FERRY_STATUS_SHARES:
-		print_shares(jobs, message->hash, text, bytes);
+		print_shares(jobs, standing->owner, message->hash, text, bytes);
+		return ferrySuccess;
+	case FERRY_STATUS_TENANT:
+		print_tenant(jobs, standing, message->hash, text, bytes);
 		return ferrySuccess;
 	default:
 		return ferry_fail(ferryInvalidArgument,
-		                  "the status of %u: %d of the router, %d of a job, %d of a GPU, %d of shares",
+		                  "the status of %u: %d of the router, %d of a job, %d of a GPU, %d of shares, %d of a "
+		                  "tenant",
 		                  message->index, FERRY_STATUS_ROUTER, FERRY_STATUS_JOB, FERRY_STATUS_GPU,
-		                  FERRY_STATUS_SHARES);
+		                  FERRY_STATUS_SHARES, FERRY_STATUS_TENANT);
 	}
 }

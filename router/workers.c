@@ -10,7 +10,7 @@
 /* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
 #define WAKES_AT_ONCE 16
 #define JOBS_AT_ONCE 32
-#define QUANTUM 8 /* slice parts that a job gets before the next job's turn */
+#define QUANTUM 8 /* slice parts that a job of weight 1 gets before the next job's turn */
 /* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
 #define PATIENCE 32
 
@@ -98,6 +98,11 @@ static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 	}
 }
 
+static uint32_t quantum_of(const struct ferry_job *job)
+{
+	return QUANTUM * atomic_load_explicit(&job->weight, memory_order_relaxed);
+}
+
 static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker, bool steal)
 {
 	uint32_t count = 0, wanted = 0;
@@ -110,7 +115,7 @@ static uint32_t work_round(struct ferry_workers *workers, const struct round *ro
 		wanted = 0;
 	}
 	for (uint32_t i = 0; i < round->njobs; i++)
-		count += ferry_parts_work(round->jobs[i], worker, QUANTUM, steal, &wanted);
+		count += ferry_parts_work(round->jobs[i], worker, quantum_of(round->jobs[i]), steal, &wanted);
 	if (wanted)
 		wake_helpers(workers, wanted);
 	return count;

@@ -183,6 +183,8 @@ static void open_quota(struct ferry_quota *quota, uint64_t limit)
 	quota->question.root = root;
 }
 
+static const struct ferry_allowance any = {.job = UINT64_MAX, .whole = UINT64_MAX};
+
 static void a_job_keeps_the_default_where_there_is_memory_and_one_rank_has_little(void **state)
 {
 	(void)state;
@@ -190,15 +192,15 @@ static void a_job_keeps_the_default_where_there_is_memory_and_one_rank_has_littl
 	struct ferry_arena_shape two = {.ndomains = 1, .nranks = 2}, one = {.ndomains = 1, .nranks = 1};
 	put_machine();
 	open_quota(&quota, 4 * GIB);
-	assert_int_equal(ferry_quota_take(&quota, 0, true, 0, &two), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 0, true, 0, &any, &two), ferrySuccess);
 	assert_int_equal(two.staging, 32 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &two), ferrySuccess); /* a rank on a GPU */
+	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &any, &two), ferrySuccess); /* a rank on a GPU */
 	assert_int_equal(two.staging, 256 * MIB);
 	assert_int_equal(quota.used, 288 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &one), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &any, &one), ferrySuccess);
 	assert_in_range(ferry_arena_window_bytes(&one), one.staging, 1536 << 10);
 	ferry_quota_give_back(&quota, one.staging);
-	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, false, 0, &one), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, false, 0, &any, &one), ferrySuccess);
 	assert_int_equal(one.staging, 16 * MIB);
 	ferry_quota_give_back(&quota, 16 * MIB);
 	assert_int_equal(quota.used, 288 * MIB);
@@ -211,19 +213,19 @@ static void a_job_that_does_not_insist_takes_a_part_of_what_is_left(void **state
 	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2};
 	put_v2(); /* 384 MiB are left */
 	open_quota(&quota, 1 * GIB);
-	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 0, &any, &shape), ferrySuccess);
 	assert_in_range(ferry_arena_window_bytes(&shape), 90 * MIB, 96 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 184 * MIB, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 184 * MIB, &any, &shape), ferrySuccess);
 	assert_in_range(ferry_arena_window_bytes(&shape), 44 * MIB, 50 * MIB);
 	quota.freeing = 100 * MIB;
-	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 184 * MIB, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 256 * MIB, true, 184 * MIB, &any, &shape), ferrySuccess);
 	assert_in_range(ferry_arena_window_bytes(&shape), 69 * MIB, 75 * MIB);
 	open_quota(&quota, 20 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &any, &shape), ferrySuccess);
 	assert_int_equal(shape.staging, 16 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &any, &shape), ferrySuccess);
 	assert_int_equal(shape.staging, 2 * MIB);
-	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &shape), ferrySuccess);
+	assert_int_equal(ferry_quota_take(&quota, 16 * MIB, true, 0, &any, &shape), ferrySuccess);
 	assert_int_equal(shape.staging, 1 * MIB);
 }
 
@@ -234,18 +236,18 @@ static void a_job_for_which_there_is_no_room_hears_the_numbers(void **state)
 	struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2};
 	put_v2();
 	open_quota(&quota, 1 * GIB);
-	assert_int_equal(ferry_quota_take(&quota, 512 * MIB, false, 0, &shape), ferryRefused);
+	assert_int_equal(ferry_quota_take(&quota, 512 * MIB, false, 0, &any, &shape), ferryRefused);
 	for (size_t i = 0; i < 4; i++) {
 		static const char *const words[] = {"536870912 of them staging", "402653184 left", "of 536870912",
 		                                    "the cgroup /sys/fs/cgroup/a (memory.max)"};
 		if (!strstr(ferry_last_message(), words[i]))
 			fail_msg("\"%s\" should say \"%s\"", ferry_last_message(), words[i]);
 	}
-	assert_int_equal(ferry_quota_take(&quota, 128 * MIB, false, 300 * MIB, &shape), ferryRefused);
+	assert_int_equal(ferry_quota_take(&quota, 128 * MIB, false, 300 * MIB, &any, &shape), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "may yet use 314572800"));
-	assert_int_equal(ferry_quota_take(&quota, 2 * GIB, false, 0, &shape), ferryRefused);
+	assert_int_equal(ferry_quota_take(&quota, 2 * GIB, false, 0, &any, &shape), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "1073741824 of 1073741824 are left"));
-	assert_int_equal(ferry_quota_take(&quota, 0, true, 384 * MIB, &shape), ferryRefused);
+	assert_int_equal(ferry_quota_take(&quota, 0, true, 384 * MIB, &any, &shape), ferryRefused);
 	assert_int_equal(quota.used, 0);
 }
 

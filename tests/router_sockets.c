@@ -118,7 +118,7 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	_Atomic uint32_t given_up = 0;
 	int listener, connection;
 	snprintf(silent_path, sizeof silent_path, "@ferry/%s-s-0.sock", prefix);
-	assert_int_equal(ferry_endpoint_listen(silent_path, &listener), ferrySuccess);
+	assert_int_equal(ferry_endpoint_listen(silent_path, false, &listener), ferrySuccess);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
 	assert_int_equal(ferry_endpoint_connect(silent_path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, NULL), ferrySystemError);
@@ -396,7 +396,7 @@ static void a_router_replaces_no_socket_that_somebody_listens_on(void **state)
 	snprintf(lock, sizeof lock, "%s.lock", own);
 	if (geteuid() == 0) {
 		assert_int_equal(setresuid(-1, 65534, -1), 0);
-		ferryResult_t result = ferry_endpoint_listen(own, &listener);
+		ferryResult_t result = ferry_endpoint_listen(own, false, &listener);
 		assert_int_equal(setresuid(-1, 0, -1), 0);
 		assert_int_equal(result, ferrySuccess);
 		assert_int_equal(ferry_router_start(&options, &second), ferryRefused);
@@ -465,7 +465,7 @@ static void die_while_a_router_waits(bool full)
 	if (full)
 		silent = take_all_places(paths[1], clients, 3);
 	else
-		assert_int_equal(ferry_endpoint_listen(paths[1], &silent), ferrySuccess);
+		assert_int_equal(ferry_endpoint_listen(paths[1], false, &silent), ferrySuccess);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
 		                                      .rank = rank,

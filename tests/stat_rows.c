@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "launch/context_memory.h"
+#include "launch/exposition.h"
 #include "launch/screen.h"
 
 #include <inttypes.h>
@@ -290,6 +291,96 @@ static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **s
 	free(text);
 }
 
+static struct ferry_tenant_report tenants[2];
+
+static struct ferry_report report_of_tenants(void)
+{
+	struct ferry_report report = report_of(SECOND, routers, jobs);
+	strcpy(jobs[0].tenant, "physics");
+	for (size_t i = 0; i < 2; i++)
+		tenants[i] = (struct ferry_tenant_report){.router = i, .name = "physics", .weight = 3, .jobs = 1,
+		                                          .ranks = 4, .plans = 7, .staging = 16 << 20,
+		                                          .jobs_limit = i ? UINT64_MAX : 2,
+		                                          .ranks_limit = UINT64_MAX, .plans_limit = UINT64_MAX,
+		                                          .staging_limit = i ? UINT64_MAX : 1 << 30,
+		                                          .job_staging_limit = UINT64_MAX};
+	report.tenants = tenants;
+	report.ntenants = 2;
+	return report;
+}
+
+static char *text_of(const struct ferry_report *report, bool prometheus)
+{
+	struct ferry_rows rows;
+	char *text;
+	size_t bytes;
+	FILE *out = open_memstream(&text, &bytes);
+	if (prometheus) {
+		ferry_exposition_print(report, out);
+	} else {
+		assert_int_equal(ferry_rows_make(report, report, &rows), ferrySuccess);
+		ferry_screen_print(&rows, &sockets, 0, out);
+		assert_int_equal(ferry_screen_print_json(&rows, out), ferrySuccess);
+		ferry_rows_free(&rows);
+	}
+	fclose(out);
+	return text;
+}
+
+static void must_have(const char *text, const char *words)
+{
+	if (!strstr(text, words))
+		fail_msg("\"%s\" is not in %s", words, text);
+}
+
+static void what_tenants_have_and_may_have_is_shown(void **state)
+{
+	(void)state;
+	struct ferry_report report = report_of_tenants();
+	char *text = text_of(&report, false);
+	must_have(text, "physics        run-abcdef      0      3       1/2       4/-       7/-  16.0M/1.0G\n");
+	must_have(text, "physics        run-abcdef      1      3       1/-       4/-       7/-     16.0M/-\n");
+	must_have(text, "\"tenants\":[{\"tenant\":\"physics\",\"place\":\"run-abcdef\",\"domain\":0,\"weight\":3,"
+	                "\"jobs\":1,\"ranks\":4,\"plans\":7,\"staging\":16777216,\"jobs_limit\":2,"
+	                "\"staging_limit\":1073741824},");
+	must_have(text, "\"state\":\"ready\",\"tenant\":\"physics\"");
+	free(text);
+	report.ntenants = 0; /* as ever where there is none */
+	text = text_of(&report, false);
+	assert_null(strstr(text, "TENANT"));
+	assert_null(strstr(text, "tenants"));
+	free(text);
+}
+
+/* A name and its samples in one piece, a line each; nothing is said of what is not known. */
+static void totals_are_in_the_format_of_prometheus(void **state)
+{
+	(void)state;
+	struct ferry_report report = report_of_tenants();
+	routers[0].workers = 4;
+	strcpy(routers[0].socket.place, "a\"b\\");
+	strcpy(routers[1].trouble, "it has not answered");
+	routers[1].silent = true;
+	jobs[0].up = 5000000000;
+	jobs[0].working_ms = 1500;
+	char *text = text_of(&report, true);
+	must_have(text, "# HELP ferry_router_workers Threads that reduce and copy between domains.\n"
+	                "# TYPE ferry_router_workers gauge\n"
+	                "ferry_router_workers{place=\"a\\\"b\\\\\",domain=\"0\",pid=\"100\"} 4\n"
+	                "# HELP ferry_router_jobs ");
+	must_have(text, "ferry_router_silent{place=\"a\\\"b\\\\\",domain=\"0\",pid=\"100\"} 0\n"
+	                "ferry_router_silent{place=\"run-abcdef\",domain=\"1\",pid=\"101\"} 1\n");
+	must_have(text, "# TYPE ferry_job_up_bytes_total counter\n"
+	                "ferry_job_up_bytes_total{place=\"a\\\"b\\\\\",domain=\"0\",pid=\"100\",job=\"000abc\","
+	                "number=\"1\",tenant=\"physics\"} 5000000000\n");
+	must_have(text, ",tenant=\"physics\"} 1.500000\n");
+	must_have(text, "# TYPE ferry_tenant_jobs_limit gauge\n"
+	                "ferry_tenant_jobs_limit{place=\"a\\\"b\\\\\",domain=\"0\",pid=\"100\",tenant=\"physics\"} 2\n"
+	                "# HELP ferry_tenant_ranks "); /* the other one has no limit */
+	assert_null(strstr(text, "ferry_tenant_ranks_limit"));
+	free(text);
+}
+
 static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
@@ -333,6 +424,8 @@ int main(void)
 	        TEST(who_waits_for_others_is_not_blamed),
 	        TEST(the_table_fits_80_columns_with_the_largest_values),
 	        TEST(the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows),
+	        TEST(what_tenants_have_and_may_have_is_shown),
+	        TEST(totals_are_in_the_format_of_prometheus),
 	        TEST(what_a_job_waits_for_is_said),
 	        TEST(what_a_router_did_while_it_was_silent_is_no_rate),
 	        TEST(of_a_silent_router_there_is_what_is_known),

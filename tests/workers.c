@@ -252,6 +252,69 @@ static void parts_of_a_worker_without_a_place_are_done_beside_a_busy_job(void **
 	assert_in_range(done, 0, 1023);
 }
 
+struct watch {
+	struct ferry_job *watched, *attended;
+	uint64_t enough; /* slices of the watched job's, after which the attended one is dead */
+};
+
+static void *watch_slices(void *argument)
+{
+	const struct watch *watch = argument;
+	while (atomic_load(&watch->watched->slices) < watch->enough)
+		ferry_relax();
+	atomic_store(&watch->attended->dead, 1);
+	return NULL;
+}
+
+/*
+ * What the first job has of the slices done, in percent, while both have more than enough: one worker attends a third
+ * job, without calls, and stops after the turn in which that is dead. -1: too late, as a call was over.
+ */
+static int part_of_the_first(const struct ferry_layout *none, const uint32_t weights[2])
+{
+	static struct ferry_workers workers;
+	struct ferry_job *jobs[] = {open_lone_job(4 << 20, 16 << 10, 0), open_lone_job(4 << 20, 16 << 10, 0),
+	                            open_lone_job(64 << 10, 64 << 10, 0)};
+	struct watch watch = {jobs[0], jobs[2], 256};
+	struct attendant attendant = {.workers = &workers, .job = jobs[2]};
+	for (uint32_t rank = 0; rank < 2; rank++)
+		atomic_store(&jobs[2]->shared.arenas[0].rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
+	assert_int_equal(ferry_workers_start(&workers, none, 0, 1, 0, false, NULL), ferrySuccess);
+	for (int i = 2; i >= 0; i--)
+		ferry_workers_add_job(&workers, jobs[i]);
+	for (int i = 0; i < 2; i++)
+		atomic_store(&jobs[i]->weight, weights[i]);
+	pthread_t watcher;
+	assert_int_equal(pthread_create(&watcher, NULL, watch_slices, &watch), 0);
+	attend(&attendant);
+	pthread_join(watcher, NULL);
+	uint64_t first = atomic_load(&jobs[0]->slices), second = atomic_load(&jobs[1]->slices);
+	for (int i = 0; i < 3; i++) {
+		ferry_workers_remove_job(&workers, jobs[i]);
+		close_lone_job(jobs[i]);
+	}
+	ferry_workers_stop(&workers);
+	return first == 1024 || second == 1024 ? -1 : (int)(100 * first / (first + second));
+}
+
+static void jobs_with_work_have_turns_by_their_weights(void **state)
+{
+	static const struct ferry_layout none;
+	static const struct {
+		uint32_t weights[2];
+		int percent;
+	} cases[] = {{{1, 1}, 50}, {{3, 1}, 75}, {{1, 3}, 25}, {{2, 6}, 25}};
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int percent = -1;
+		for (int attempt = 0; attempt < 100 && percent < 0; attempt++)
+			percent = part_of_the_first(&none, cases[i].weights);
+		if (percent < cases[i].percent - 3 || percent > cases[i].percent + 3)
+			fail_msg("weights %u and %u: %d%% are the first one's", cases[i].weights[0],
+			         cases[i].weights[1], percent);
+	}
+}
+
 /*
  * Two attendants for one place, which whoever has it keeps for ten seconds beyond the last part: neither is waited for
  * so long.
@@ -358,6 +421,7 @@ int main(void)
 		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
 		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
 		cmocka_unit_test(parts_of_a_worker_without_a_place_are_done_beside_a_busy_job),
+		cmocka_unit_test(jobs_with_work_have_turns_by_their_weights),
 		cmocka_unit_test(who_ends_a_job_does_not_wait_until_its_attendant_is_idle),
 		cmocka_unit_test(a_job_is_seen_again_after_a_plan_of_it_was_freed),
 		cmocka_unit_test(nobody_looks_for_work_while_cpus_are_short),

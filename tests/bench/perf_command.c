@@ -500,7 +500,7 @@ static void workers_that_work_for_others_are_not_counted(void **state)
 	int listener;
 	assert_non_null(mkdtemp(directory));
 	snprintf(path, sizeof path, "%s/router-0.sock", directory);
-	assert_int_equal(ferry_endpoint_listen(path, &listener), ferrySuccess);
+	assert_int_equal(ferry_endpoint_listen(path, false, &listener), ferrySuccess);
 	pid_t router = fork();
 	assert_true(router >= 0);
 	if (!router)

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A report in Prometheus's text exposition format, for who collects values from many nodes: totals and what there is
+ * now, no rates, which the collector makes. Called by ferry-stat.
+ */
+#ifndef FERRY_LAUNCH_EXPOSITION_H
+#define FERRY_LAUNCH_EXPOSITION_H
+
+#include "launch/report.h"
+
+#include <stdio.h>
+
+/** All families of metrics that have a sample; docs/operations.md lists them. */
+void ferry_exposition_print(const struct ferry_report *report, FILE *out);
+
+#endif
