@@ -91,7 +91,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
-  ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
