@@ -10,8 +10,8 @@ static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *
 	const struct ferry_kept_setting *found = NULL;
 	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
 		const struct ferry_kept_setting *setting = &kept->settings[i];
-		if (setting->signature && setting->owner == owner && setting->nranks == nranks && setting->used < before &&
-		    (!found || setting->used > found->used))
+		if (setting->signature && setting->owner == owner && setting->nranks == nranks &&
+		    setting->used < before && (!found || setting->used > found->used))
 			found = setting;
 	}
 	return found;
