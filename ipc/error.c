@@ -77,11 +77,6 @@ void ferry_log_set_level(enum ferry_log_level level)
 	atomic_store_explicit(&log_level, (int)level, memory_order_relaxed);
 }
 
-enum ferry_log_level ferry_log_level(void)
-{
-	return (enum ferry_log_level)atomic_load_explicit(&log_level, memory_order_relaxed);
-}
-
 int ferry_log_parse(const char *text, enum ferry_log_level *level)
 {
 	for (int i = 0; text && i < 4; i++)
@@ -96,7 +91,7 @@ void ferry_log(enum ferry_log_level level, const char *format, ...)
 {
 	char text[MESSAGE_BYTES];
 	va_list arguments;
-	if (level > ferry_log_level())
+	if ((int)level > atomic_load_explicit(&log_level, memory_order_relaxed))
 		return;
 	va_start(arguments, format);
 	vsnprintf(text, sizeof text, format, arguments);

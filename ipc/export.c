@@ -36,7 +36,8 @@ ferryResult_t ferry_exported_read(const void *bytes, size_t length, uint32_t nde
 	if (exported->npieces > FERRY_MOST_PIECES || ferry_exported_size(exported) != length)
 		return ferry_fail(ferryInvalidArgument, "an export of %u pieces (at most %u) in %zu bytes",
 		                  exported->npieces, FERRY_MOST_PIECES, length);
-	if (exported->index >= FERRY_MOST_EXPORTS || !exported->generation || !exported->bytes ||
+	if (exported->index >= FERRY_MOST_EXPORTS || !exported->generation ||
+	    exported->generation == FERRY_EXPORT_LEAVING || !exported->bytes ||
 	    exported->bytes > MOST_BYTES)
 		return ferry_fail(ferryInvalidArgument,
 		                  "export %u (at most %u), generation %llu (from 1), of %llu bytes", exported->index,

@@ -7,9 +7,9 @@
  *
  * An export cell says whether the router still has it mapped. Writers: `used` the rank, `mapped` the router.
  *   rank,  to use it:    used = number of its submission;  full fence;  mapped == generation? else it exports it again
- *   router, to forget:   mapped = 0;  full fence;  used > last submission that has ended? then mapped = generation
- * again One of the two sees the other's store, so nothing is unmapped that a submission names (router/imports.h has the
- * argument).
+ *   router, to forget: mapped = LEAVING; full fence; used > last submission that has ended? then mapped = generation
+ * again. Once it is unmapped mapped = 0: who frees memory waits for that. One of the two sees the other's store, so
+ * nothing is unmapped that a submission names (router/imports.h has the argument).
  */
 #ifndef FERRY_IPC_EXPORT_H
 #define FERRY_IPC_EXPORT_H
@@ -23,6 +23,7 @@
 #define FERRY_MOST_PIECES  240u  /* of an export: a descriptor each in one message */
 #define FERRY_EXPORT_PINNED                                                                                            \
 	UINT64_MAX /* `used`: a captured call or ferryCommRegister names it; never forgotten for being idle */
+#define FERRY_EXPORT_LEAVING UINT64_MAX /* `mapped`: forgotten for being idle, and still to be unmapped */
 
 /** A buffer of a rank, as its submissions name it. */
 struct ferry_buffer_name {
@@ -35,7 +36,7 @@ struct ferry_buffer_name {
 struct ferry_export_cell {
 	/* rank: number of its last submission that names the index, from 1; or FERRY_EXPORT_PINNED */
 	_Atomic uint64_t used;
-	_Atomic uint64_t mapped; /* router: the generation that it has mapped, 0: none */
+	_Atomic uint64_t mapped; /* router: the generation that it has mapped, 0: none, FERRY_EXPORT_LEAVING */
 };
 
 enum ferry_exported_kind {

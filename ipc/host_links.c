@@ -293,10 +293,3 @@ ferryResult_t ferry_host_links_place(const char *name, const struct ferry_host_l
 	}
 	return ferrySuccess;
 }
-
-ferryResult_t ferry_host_links_read(struct ferry_links *links, uint32_t nranks)
-{
-	struct ferry_host_links machine;
-	ferryResult_t result = ferry_host_links_load(&machine);
-	return result ? result : ferry_host_links_place("FERRY_HOST_LINK", &machine, nranks, links);
-}

@@ -44,7 +44,4 @@ ferryResult_t ferry_host_links_load(struct ferry_host_links *machine);
 ferryResult_t ferry_host_links_place(const char *name, const struct ferry_host_links *machine, uint32_t nranks,
                                      struct ferry_links *links);
 
-/** Both: the links between the host devices of a communicator of `nranks` ranks. */
-ferryResult_t ferry_host_links_read(struct ferry_links *links, uint32_t nranks);
-
 #endif

@@ -301,7 +301,7 @@ static void domain_from_node(hwloc_topology_t topology, hwloc_obj_t node, bool t
 	}
 }
 
-static ferryResult_t from_hwloc(const char *description, struct ferry_layout *layout)
+ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout)
 {
 	hwloc_topology_t topology;
 	cpu_set_t allowed;
@@ -343,11 +343,6 @@ static ferryResult_t from_hwloc(const char *description, struct ferry_layout *la
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_layout_from_topology(const char *xml_or_synthetic, struct ferry_layout *layout)
-{
-	return from_hwloc(xml_or_synthetic, layout);
-}
-
 static bool machine_has_one_node(void)
 {
 	return numa_available() < 0 || (numa_max_node() == 0 && numa_num_configured_nodes() == 1);
@@ -378,8 +373,8 @@ static ferryResult_t load(struct ferry_layout *layout)
 		return ferrySuccess;
 	}
 	if (topology)
-		return from_hwloc(topology, layout);
-	return single_node(layout) ? ferrySuccess : from_hwloc(NULL, layout);
+		return ferry_layout_from_topology(topology, layout);
+	return single_node(layout) ? ferrySuccess : ferry_layout_from_topology(NULL, layout);
 }
 
 ferryResult_t ferry_layout_load(struct ferry_layout *layout)

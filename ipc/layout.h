@@ -46,10 +46,10 @@ ferryResult_t ferry_layout_load(struct ferry_layout *layout);
 ferryResult_t ferry_layout_parse(const char *text, struct ferry_layout *layout);
 
 /**
- * From an hwloc XML file or synthetic string. Topologies of another machine have cpus that may not exist here: not for
- * pinning.
+ * From an hwloc XML file or synthetic string; NULL: this machine's. Topologies of another machine have cpus that may
+ * not exist here: not for pinning.
  */
-ferryResult_t ferry_layout_from_topology(const char *xml_or_synthetic, struct ferry_layout *layout);
+ferryResult_t ferry_layout_from_topology(const char *description, struct ferry_layout *layout);
 
 /** The domain of device `ordinal` of `ndevices` on this machine: as named by the layout, else equal blocks. */
 uint32_t ferry_layout_device_domain(const struct ferry_layout *layout, uint32_t ordinal, uint32_t ndevices);

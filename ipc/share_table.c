@@ -136,45 +136,67 @@ bool ferry_share_course_read(const struct ferry_share_course_words *words, struc
 
 /* ---- readiness ---- */
 
-static uint64_t place_of(uint64_t kind, uint32_t *word)
+#define WAYS 4u /* places where a kind may be */
+#define SAID (uint64_t)(FERRY_SHARE_WANTED | FERRY_SHARE_SHOWN)
+
+_Static_assert(FERRY_SHARE_KINDS == 1u << 8, "a set of places by the top bits of a name");
+
+/* Two kinds of one name are as rare as 2^-62. */
+static uint64_t name_of(uint64_t kind)
 {
-	uint32_t bit = (uint32_t)(kind * UINT64_C(0x9e3779b97f4a7c15) >> 56);
-	*word = bit / 64;
-	return 1ull << bit % 64;
+	kind = (kind ^ kind >> 31) * UINT64_C(0x9e3779b97f4a7c15);
+	kind = (kind ^ kind >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
+	return (kind ^ kind >> 32) & ~SAID ? (kind ^ kind >> 32) & ~SAID : SAID + 1;
 }
 
-/* Its writer's alone, and seldom another value. */
-static void put(_Atomic uint64_t *word, uint64_t bit, bool on)
+static uint32_t places_of(uint64_t name)
 {
-	uint64_t before = load(word), value = on ? before | bit : before & ~bit;
-	if (value != before)
-		store(word, value);
+	return (uint32_t)(name >> 56) / WAYS * WAYS;
 }
 
-void ferry_share_say_ready(struct ferry_share_table *table, uint32_t rank, uint64_t kind, bool wanted, bool shown)
+/* Where it is; else where it is to come: a place that is free, or of what is not wanted, or any of them. */
+static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t name, uint64_t *word)
 {
-	uint32_t word;
-	uint64_t bit = place_of(kind, &word);
-	put(&table->ready[rank].wanted[word], bit, wanted);
-	put(&table->ready[rank].shown[word], bit, shown);
+	_Atomic uint64_t *places = &ready->kinds[places_of(name)], *room = NULL;
+	bool free = false;
+	for (uint32_t way = 0; way < WAYS; way++) {
+		/* who comes to a full set takes another's place each */
+		uint32_t at = (uint32_t)(name >> 48 & 0xff) + way;
+		uint64_t there = load(&places[at % WAYS]);
+		if ((there & ~SAID) == name) {
+			*word = there;
+			return &places[at % WAYS];
+		}
+		if (!room || (!there && !free) || (!free && !(there & FERRY_SHARE_WANTED) &&
+		                                   load(room) & FERRY_SHARE_WANTED))
+			room = &places[at % WAYS];
+		free |= !there;
+	}
+	*word = name;
+	return room;
 }
 
-bool ferry_share_is_wanted(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind)
+void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
 {
-	uint32_t word;
-	uint64_t bit = place_of(kind, &word), all = 0;
-	for (uint32_t rank = first; rank < first + nranks; rank++)
-		all |= load(&table->ready[rank].wanted[word]);
-	return all & bit;
+	uint64_t word, name = name_of(kind);
+	_Atomic uint64_t *place = place_of(&table->ready[rank], name, &word);
+	uint64_t value = on ? word | what : word & ~(uint64_t)what;
+	if (load(place) != value && (on || word != name)) /* seldom; and of what is not known nothing is taken back */
+		store(place, value);
 }
 
-bool ferry_share_is_shown(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind)
+bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what)
 {
-	uint32_t word;
-	uint64_t bit = place_of(kind, &word), all = bit;
-	for (uint32_t rank = first; rank < first + nranks; rank++)
-		all &= load(&table->ready[rank].shown[word]);
-	return all;
+	uint64_t name = name_of(kind);
+	const _Atomic uint64_t *places = &table->ready[rank].kinds[places_of(name)];
+	for (uint32_t way = 0; way < WAYS; way++) {
+		uint64_t word = load(&places[way]);
+		if ((word & ~SAID) == name) {
+			*what = (uint32_t)(word & SAID);
+			return true;
+		}
+	}
+	return false;
 }
 
 /* ---- times ---- */

@@ -22,6 +22,7 @@
 #define FERRY_SHARE_COURSES 24 /* (collective, type) */
 #define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
 #define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
+#define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
 #define FERRY_SHARE_BESIDE  4  /* which of the two others work beside a carrier: bits, in their order */
 
 /* Why a line says what it says. */
@@ -69,10 +70,11 @@ struct ferry_share_times_words {
 
 /*
  * Before Ferry carries a call its buffers are shown to the routers, which takes a rank time; so no rank proposes Ferry
- * before all have done that. A bit for each kind of call, by a hash: who is told too much finds that some rank is late.
+ * before all have done that. A word for each kind of call that the rank has wanted or shown lately, under its own name,
+ * so that nothing is said of other calls with it; at one of a few places, in the room of what is not wanted first.
  */
 struct ferry_share_readiness {
-	_Atomic uint64_t wanted[4], shown[4]; /* the rank would propose Ferry; its buffers are known */
+	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; shown; wanted. 0: none */
 };
 
 struct ferry_share_table {
@@ -108,12 +110,18 @@ void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uin
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
                             double us[FERRY_NUM_CARRIERS]);
 
-/** This rank would propose Ferry for such calls; has shown their buffers. */
-void ferry_share_say_ready(struct ferry_share_table *table, uint32_t rank, uint64_t kind, bool wanted, bool shown);
+/* What a rank says of a kind of call: that it would propose Ferry; that it has shown what belongs to it. */
+#define FERRY_SHARE_WANTED 1u
+#define FERRY_SHARE_SHOWN  2u
 
-/** Whether any of the ranks would; whether all have, of `nranks` from `first` on. */
-bool ferry_share_is_wanted(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind);
-bool ferry_share_is_shown(const struct ferry_share_table *table, uint32_t first, uint32_t nranks, uint64_t kind);
+/**
+ * This rank says one of these of such calls, or takes it back; the other stays as it is. By one thread of the rank's at
+ * a time.
+ */
+void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
+
+/** What the rank has said of such calls; false: nothing, or that was long ago. */
+bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);
 
 /** "settled", "changed", ... */
 const char *ferry_balance_name(enum ferry_balance why);

@@ -67,7 +67,6 @@ static void read_job(const char *line, struct ferry_job_report *job)
 	text_in(line, "tenant", job->tenant, sizeof job->tenant);
 	job->attached = set_in(line, "attached");
 	job->left = set_in(line, "left");
-	job->here = set_in(line, "here");
 	job->staging = number_in(line, "staging");
 	job->calls = number_in(line, "calls");
 	job->up = number_in(line, "up");

@@ -36,8 +36,9 @@ struct ferry_job_report {
 	uint32_t nranks;
 	char state[16];                    /* attaching, ready, failed */
 	char tenant[32];                   /* "": none */
-	uint64_t attached, left, here;     /* here: of this router's domain; what follows is of those */
-	uint64_t staging, calls, up, down; /* bytes from the ranks' buffers, and to them */
+	uint64_t attached, left;
+	/* of the ranks of this router's domain; bytes from their buffers, and to them */
+	uint64_t staging, calls, up, down;
 	uint64_t waiting, awaited;
 	double working_ms, waited_ms;
 };

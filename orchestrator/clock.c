@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * While a stream is captured, looking at an event that has nothing to do with it ends the capture, in the capture's
+ * thread or, if the capture is global, in any. So the thread is in relaxed mode while it works with events of Ferry's.
+ */
 #include "orchestrator/clock.h"
 
 #include "router/copy/cuda_driver.h"
@@ -17,6 +21,12 @@ bool ferry_clock_captures(cudaStream_t stream)
 	       (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+static CUresult elapsed(const struct ferry_cuda_driver *driver, const struct ferry_clock *clock, float *ms)
+{
+	CUresult refused = driver->EventQuery((CUevent)clock->end);
+	return refused ? refused : driver->EventElapsedTime(ms, (CUevent)clock->start, (CUevent)clock->end);
+}
+
 /* A program that drives several GPUs by one thread calls with streams of contexts that are not current. */
 static bool record(void **event, cudaStream_t stream)
 {
@@ -27,8 +37,11 @@ static bool record(void **event, cudaStream_t stream)
 	bool elsewhere = of_stream != before;
 	if (elsewhere && driver->CtxSetCurrent(of_stream))
 		return false;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	driver->ThreadExchangeStreamCaptureMode(&mode);
 	bool recorded = (*event || !driver->EventCreate((CUevent *)event, CU_EVENT_DEFAULT)) &&
 	                !driver->EventRecord((CUevent)*event, (CUstream)stream);
+	driver->ThreadExchangeStreamCaptureMode(&mode);
 	if (elsewhere)
 		driver->CtxSetCurrent(before);
 	return recorded;
@@ -47,9 +60,14 @@ bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream)
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	float ms;
-	if (!driver || !clock->end || driver->EventQuery((CUevent)clock->end) ||
-	    driver->EventElapsedTime(&ms, (CUevent)clock->start, (CUevent)clock->end))
+	if (!driver || !clock->end)
+		return false;
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	CUresult refused = elapsed(driver, clock, &ms);
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	if (refused)
 		return false;
 	*us = 1e3 * (double)ms;
 	return true;
@@ -58,9 +76,14 @@ bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 void ferry_clock_free(struct ferry_clock *clock)
 {
 	const struct ferry_cuda_driver *driver = open_driver();
-	if (driver && clock->start)
-		driver->EventDestroy((CUevent)clock->start);
-	if (driver && clock->end)
-		driver->EventDestroy((CUevent)clock->end);
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (driver) {
+		driver->ThreadExchangeStreamCaptureMode(&mode);
+		if (clock->start)
+			driver->EventDestroy((CUevent)clock->start);
+		if (clock->end)
+			driver->EventDestroy((CUevent)clock->end);
+		driver->ThreadExchangeStreamCaptureMode(&mode);
+	}
 	*clock = (struct ferry_clock){NULL, NULL};
 }

@@ -59,6 +59,15 @@ static void get_ready(struct ferry_partner *partner, bool peers)
 	ferry_arena_seal(&comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 }
 
+/* By the thread that shows. */
+static void say_shown(void *argument, uint64_t kind)
+{
+	struct ferry_partner *partner = argument;
+	pthread_mutex_lock(&partner->lock);
+	ferry_share_say(partner->meter.ledger.table, (uint32_t)partner->rank, kind, FERRY_SHARE_SHOWN, true);
+	pthread_mutex_unlock(&partner->lock);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
@@ -87,7 +96,8 @@ static void *make(void *argument)
 		          (uintmax_t)partner->key.words[0], partner->nranks,
 		          peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
 	settle(partner, FERRY_PARTNER_READY);
-	ferry_showing_run(&partner->showing, &partner->abandoned);
+	ferry_showing_run(&partner->showing, &partner->abandoned,
+	                  &(struct ferry_showing_listener){say_shown, partner});
 	return NULL;
 }
 
@@ -222,16 +232,47 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 	return word;
 }
 
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, uint64_t kind,
-                             bool wanted)
+/*
+ * Readiness, in the table of shares (ipc/share_table.h). A rank's words are its own: who makes its calls writes them,
+ * and the thread that shows, both under the lock. `wanted` is what it would propose for its last call of the kind.
+ * `shown` is set when its routers have what the last such call that was asked for needs, by whoever finds that out, and
+ * taken back by a call that finds something missing; a call that nobody wants finds nothing out and leaves it.
+ *
+ * Words are relaxed, and ranks may see them at different times: they say what to propose, and no more. What happens to
+ * call n is what its cell is sealed with (ipc/seal.h), by one rank, and the others find it there whatever they would
+ * have proposed. Who sees a word too early or too late, so:
+ *  - not yet that a rank has shown: proposes NCCL. Nothing is lost but a call.
+ *  - still that a rank has shown, whose next call comes with a new buffer or an idle one: that rank finds Ferry sealed,
+ *    and shows in the call. The one wait that is left; where ranks change buffers together, whoever is first at the
+ *    call misses its own, and proposes NCCL.
+ *  - `wanted` too late: shows one call later.
+ */
+static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, uint64_t kind)
+{
+	uint32_t what = 0;
+	if (!ferry_share_said(table, rank, kind, &what))
+		ferry_share_said(table, rank, kind ^ FERRY_PARTNER_IN_PLACE, &what);
+	return what;
+}
+
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted)
 {
 	struct ferry_share_table *table = partner->meter.ledger.table;
 	bool message = call->request.collective == FERRY_SENDRECV;
+	uint32_t self = (uint32_t)partner->rank, any = 0, all = FERRY_SHARE_SHOWN;
 	uint32_t first = message ? (uint32_t)call->request.root : 0, count = message ? 1 : (uint32_t)partner->nranks;
-	bool asked = wanted || ferry_share_is_wanted(table, first, count, kind);
-	bool shown = asked && ferry_showing_has(&partner->showing, call);
-	ferry_share_say_ready(table, (uint32_t)partner->rank, kind, wanted, shown);
-	return shown && wanted && ferry_share_is_shown(table, first, count, kind);
+	ferry_share_say(table, self, call->kind, FERRY_SHARE_WANTED, wanted);
+	for (uint32_t rank = first; rank < first + count; rank++) {
+		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, call->kind);
+		any |= said;
+		all &= said;
+	}
+	if (!wanted && !(any & FERRY_SHARE_WANTED))
+		return false;
+	enum ferry_shown shown = ferry_showing_has(&partner->showing, call);
+	if (shown != FERRY_SHOWN_UNKNOWN)
+		ferry_share_say(table, self, call->kind, FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
+	return wanted && shown == FERRY_SHOWN && all;
 }
 
 /* ---- failure ---- */

@@ -75,11 +75,13 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 
 /**
  * Under the lock, in a proposal: whether Ferry could have this call at once on all its ranks, as what its routers
- * need of it has been shown to them. wanted: it is to have it; then this rank's is shown, if it is not. `kind` names
- * such calls on all ranks.
+ * need of it has been shown to them. wanted: it is to have it. Where any rank wants such a call this rank's is shown,
+ * if it is not. call->kind names such calls on all ranks; calls that differ in FERRY_PARTNER_IN_PLACE alone are the
+ * same one to ranks of which only some call in place.
  */
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, uint64_t kind,
-                             bool wanted);
+bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted);
+
+#define FERRY_PARTNER_IN_PLACE 1u
 
 /** Waits, at most until `deadline` (ferry_now_ns), until it is known whether there is a communicator of Ferry's. */
 void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline);

@@ -14,7 +14,7 @@
 #define FERRY_ORCHESTRATOR_SHOWING_H
 
 #include "ipc/wait.h"
-#include "rank-lib/request.h"
+#include "rank-lib/launch.h"
 
 #include <pthread.h>
 
@@ -26,12 +26,13 @@ struct ferry_showing_asked {
 	struct ferry_request request; /* without stream; not checked */
 	bool landing;                 /* others push into what it receives */
 	bool whole;                   /* it is this request to the element, so its plan is known, if it has one */
+	uint64_t kind;                /* names such calls on all ranks (partner.h) */
 };
 
 /* What cannot be shown: the call goes by a window, or is none for Ferry. */
 struct ferry_showing_refused {
 	struct ferry_showing_asked asked;
-	uint64_t until_ns; /* 0: none */
+	uint64_t until_ns; /* then it is tried again; 0: there is none */
 	bool window;
 };
 
@@ -50,10 +51,17 @@ void ferry_showing_free(struct ferry_showing *showing);
  * Whether the call would find its buffers mapped, or knows that it goes by a window, and its plan with the routers;
  * well under 1 us. If not, has them shown.
  */
-bool ferry_showing_has(struct ferry_showing *showing, const struct ferry_showing_asked *asked);
+enum ferry_shown ferry_showing_has(struct ferry_showing *showing, const struct ferry_showing_asked *asked);
+
+/* Whom the thread tells that calls of a kind find all of that now: of the last one that was asked for. */
+struct ferry_showing_listener {
+	void (*shown)(void *argument, uint64_t kind);
+	void *argument;
+};
 
 /** Shows what is asked for until *over, after which whoever has set that rings. By a thread of its own. */
-void ferry_showing_run(struct ferry_showing *showing, const _Atomic bool *over);
+void ferry_showing_run(struct ferry_showing *showing, const _Atomic bool *over,
+                       const struct ferry_showing_listener *listener);
 
 void ferry_showing_ring(struct ferry_showing *showing);
 

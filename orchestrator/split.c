@@ -21,17 +21,26 @@ static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
 	return call->op < ncclNumOps ? (ferryRedOp_t)call->op : ferryNumOps;
 }
 
-/* The same for such a call on all its ranks. With a plan, all that this depends on: one is ready, another is not. */
+static uint64_t mixed(uint64_t kind, uint64_t with)
+{
+	kind = (kind ^ with) * UINT64_C(0xff51afd7ed558ccd);
+	return kind ^ kind >> 32;
+}
+
+/*
+ * The same for such a call on all its ranks; messages of one direction share one. Of a whole call its plan is part of
+ * it: one is ready, another is not.
+ */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
-	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
 	uint64_t self = (uint64_t)call->comm->rank, peer = (uint64_t)call->root;
+	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
 	if (call->collective == FERRY_SENDRECV)
-		kind |= (call->sends ? self << 8 | peer : peer << 8 | self) << 16;
-	else if (split->whole)
-		kind += (uint64_t)call->count << 32 ^ peer << 24 ^ (uint64_t)call->type << 20 ^
-		        (uint64_t)redop_of(call) << 16;
-	return kind;
+		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
+	if (split->whole)
+		kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
+	return (mixed(kind, split->whole) & ~(uint64_t)FERRY_PARTNER_IN_PLACE) |
+	       (split->asked.in_place ? FERRY_PARTNER_IN_PLACE : 0);
 }
 
 /*
@@ -63,11 +72,12 @@ static uint32_t propose(void *argument, uint64_t n)
 	                                                .comm = partner->comm,
 	                                                .direction = call->sends ? FERRY_UP : FERRY_DOWN},
 	                                    .landing = split->carrier == FERRY_CARRIER_PEER,
-	                                    .whole = split->whole};
+	                                    .whole = split->whole,
+	                                    .kind = kind_of(call, split)};
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE ||
 	              (!split->whole && split->measure && ferry_ledger_learns(&partner->meter.ledger, &split->asked));
-	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, kind_of(call, split), wanted))
+	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, wanted))
 		return word;
 	return FERRY_SHARES_NONE;
 }

@@ -350,14 +350,16 @@ ferryResult_t ferry_exports_forget(struct ferry_exports *exports, const struct f
 	return entry && !entry->pins ? forget(exports, name->index, 0) : ferrySuccess;
 }
 
-/* False: the routers have forgotten it by themselves. */
+/* False: the routers have forgotten it by themselves, and unmapped it. */
 static bool is_mapped(const struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];
-	for (uint32_t router = 0; router < routers_of(exports, entry); router++)
-		if (atomic_load_explicit(&exports->routers[router].cells[index].mapped, memory_order_acquire) ==
-		    entry->generation)
+	for (uint32_t router = 0; router < routers_of(exports, entry); router++) {
+		uint64_t mapped = atomic_load_explicit(&exports->routers[router].cells[index].mapped,
+		                                       memory_order_acquire);
+		if (mapped == entry->generation || mapped == FERRY_EXPORT_LEAVING)
 			return true;
+	}
 	return false;
 }
 

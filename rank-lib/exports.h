@@ -37,7 +37,7 @@ bool ferry_exports_hold(struct ferry_exports *exports, const void *buffer, uint6
 
 /**
  * Whether the routers have them mapped, also for what others put into them (landing): so naming them costs next to
- * nothing, if it is done before they have been idle for a second. Asks nobody but the driver, 0.1 us per piece.
+ * nothing, if it is done before they have been idle for too long. Asks nobody but the driver, 0.1 us per piece.
  */
 bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint64_t bytes, bool landing);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Memory that the application frees: whoever may stand before cudaFree and its kin has the routers let go of it, so
- * that it comes back at once; elsewhere a router forgets it a second after its last call. Any thread, for all
+ * that it comes back at once; elsewhere a router forgets it a second or more after its last call. Any thread, for all
  * communicators of the process.
  *
  * In two steps, around the freeing. What no call under way names is forgotten before, as CUDA wants it: an allocation

@@ -269,22 +269,22 @@ static bool has_plan(const struct ferry_request *request, bool *landing)
 	return entry;
 }
 
-bool ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole)
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole)
 {
 	struct ferryComm *comm = request->comm;
 	struct ferry_exports *exports = comm->mapped.exports;
 	uint64_t sends, receives;
 	if (!exports)
-		return true;
+		return FERRY_SHOWN;
 	if (!ferry_comm_try_enter(comm))
-		return false;
+		return FERRY_SHOWN_UNKNOWN;
 	ferry_exports_begin(exports);
 	ferry_request_extents(request, &comm->rank, &sends, &receives);
 	bool shown = (!whole || !is_planned(request) || has_plan(request, &landing)) &&
 	             (!sends || ferry_exports_have(exports, request->send, sends, false)) &&
 	             (!receives || ferry_exports_have(exports, request->receive, receives, landing));
 	ferry_comm_exit(comm);
-	return shown;
+	return shown ? FERRY_SHOWN : FERRY_SHOWN_NOT;
 }
 
 bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns)

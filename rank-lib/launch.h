@@ -31,11 +31,14 @@ ferryResult_t ferry_launch_finish(struct ferry_open_call *open);
  */
 ferryResult_t ferry_launch_show(const struct ferry_request *request, bool landing, bool whole);
 
+/* Unknown: somebody else is at the communicator. */
+enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
+
 /**
  * Whether the call would find all of that: well under 1 us. What was there may go again, buffers by idleness and plans
- * by others that are used (plan_cache.h). False also where somebody else is at the communicator.
+ * by others that are used (plan_cache.h).
  */
-bool ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole);
+enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole);
 
 /**
  * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever where

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/request.h"
 
+#include "rank-lib/program/chunks.h"
+
 void ferry_request_extents(const struct ferry_request *request, const struct ferry_rank *rank, uint64_t *sends,
                            uint64_t *receives)
 {

@@ -331,6 +331,17 @@ ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *
 	return result;
 }
 
+bool ferry_gpu_is_short(const struct ferry_gpu *gpu)
+{
+	struct ferry_cuda_visit visit;
+	size_t left, total;
+	if (ferry_cuda_visit(gpu->driver, gpu->context, &visit))
+		return true;
+	bool is_short = gpu->driver->MemGetInfo(&left, &total) || left < total / 32;
+	ferry_cuda_visit_end(&visit);
+	return is_short;
+}
+
 void ferry_gpu_unmap(struct ferry_gpu *gpu, struct ferry_mapping *mapping)
 {
 	struct ferry_cuda_visit visit;

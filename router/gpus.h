@@ -60,6 +60,9 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 /** The same, to the GPU of that UUID, of which this process need have no context. False where it does not see it. */
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
+/** Whether less than a 32nd of its memory is left, to whomever. Mapper's thread. */
+bool ferry_gpu_is_short(const struct ferry_gpu *gpu);
+
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);

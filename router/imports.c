@@ -209,18 +209,6 @@ static ferryResult_t map_landings(const struct ferry_imports *imports, const str
 	return ferrySuccess;
 }
 
-static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
-{
-	while (list) {
-		struct ferry_import *import = list;
-		list = import->next;
-		unmap_landings(import->landings, import->nlandings);
-		if (!imports->guest)
-			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
-		free(import);
-	}
-}
-
 /* Under the lock, not abandoned. */
 static uint64_t used_of(const struct ferry_imports *imports, uint32_t index)
 {
@@ -232,7 +220,28 @@ static void say_mapped(const struct ferry_imports *imports, uint32_t index, uint
 	atomic_store_explicit(&imports->cells[index].mapped, generation, memory_order_release);
 }
 
-/* The same. */
+static bool is_leaving(const struct ferry_imports *imports, uint32_t index)
+{
+	return atomic_load_explicit(&imports->cells[index].mapped, memory_order_relaxed) == FERRY_EXPORT_LEAVING;
+}
+
+static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
+{
+	while (list) {
+		struct ferry_import *import = list;
+		list = import->next;
+		unmap_landings(import->landings, import->nlandings);
+		if (!imports->guest)
+			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
+		pthread_mutex_lock(&imports->lock);
+		if (imports->cells && is_leaving(imports, import->index))
+			say_mapped(imports, import->index, 0);
+		pthread_mutex_unlock(&imports->lock);
+		free(import);
+	}
+}
+
+/* Under the lock. */
 static uint64_t ended_of(const struct ferry_imports *imports)
 {
 	const _Atomic uint64_t *over = atomic_load_explicit(&imports->over, memory_order_acquire);
@@ -293,13 +302,24 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 	return ferrySuccess;
 }
 
+/* It is used, after so long: it is kept for longer at once, and for less by and by. */
+static void note_use(struct ferry_import *import, uint64_t now)
+{
+	uint64_t interval = now - import->busy_ns, wanted = FERRY_IMPORT_IDLE_NS;
+	if (interval < FERRY_IMPORT_IDLE_MOST_NS) /* else it would be gone all the same */
+		wanted = 2 * interval < FERRY_IMPORT_IDLE_MOST_NS ? 2 * interval : FERRY_IMPORT_IDLE_MOST_NS;
+	wanted = wanted < FERRY_IMPORT_IDLE_NS ? FERRY_IMPORT_IDLE_NS : wanted;
+	import->idle_ns = wanted > import->idle_ns ? wanted : import->idle_ns - (import->idle_ns - wanted) / 8;
+	import->busy_ns = now;
+}
+
 /* Under the lock: whether the rank's export is mapped already, as it is wanted now, and stays. */
 static bool is_mapped(struct ferry_imports *imports, const struct ferry_exported *exported)
 {
 	struct ferry_import *old = imports->table[exported->index];
 	if (!old || old->generation != exported->generation || (exported->landing && !old->landings))
 		return false;
-	old->busy_ns = ferry_now_ns();
+	note_use(old, ferry_now_ns());
 	say_mapped(imports, exported->index, exported->generation);
 	return true;
 }
@@ -325,7 +345,12 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 		result = map_landings(imports, exported, descriptors, &import->landings);
 		import->nlandings = result ? 0 : imports->nothers;
 	}
-	import->busy_ns = ferry_now_ns();
+	const struct ferry_import_past *past = &imports->past[exported->index];
+	bool again = past->generation == exported->generation;
+	uint64_t now = ferry_now_ns();
+	import->busy_ns = again ? past->busy_ns : now;
+	import->idle_ns = again ? past->idle_ns : FERRY_IMPORT_IDLE_NS;
+	note_use(import, now);
 	*made = import;
 	if (result)
 		unmap_list(imports, import);
@@ -422,17 +447,21 @@ bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index)
 	return kept;
 }
 
+/* What is taken out: all that nobody uses; what is idle for as long as it may be; for the least time. */
+enum idleness { UNUSED, IDLE, IDLE_AT_ALL };
+
 /* Under the lock: nothing of it has been used since an idle time ago. */
-static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, uint64_t now)
+static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, uint64_t now,
+                    enum idleness least)
 {
 	uint64_t used = used_of(imports, import->index);
 	if (import->users || import->takes != import->seen_takes || used != import->seen_used ||
 	    used > ended_of(imports)) {
 		import->seen_takes = import->takes;
 		import->seen_used = used;
-		import->busy_ns = now;
+		note_use(import, now);
 	}
-	return now - import->busy_ns >= FERRY_IMPORT_IDLE_NS;
+	return now - import->busy_ns >= (least == IDLE_AT_ALL ? FERRY_IMPORT_IDLE_NS : import->idle_ns);
 }
 
 /* Under the lock: the router's half of the cell's protocol. True: no submission names it that has not ended, and none
@@ -440,7 +469,7 @@ static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, 
 static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 {
 	struct ferry_export_cell *cell = &imports->cells[import->index];
-	atomic_store_explicit(&cell->mapped, 0, memory_order_relaxed);
+	atomic_store_explicit(&cell->mapped, FERRY_EXPORT_LEAVING, memory_order_relaxed);
 	ferry_full_fence();
 	/* Not what is_idle saw: the rank may have stored another number since, and then it is to find this mapped. */
 	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= ended_of(imports))
@@ -449,20 +478,26 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	return false;
 }
 
-/* Under the lock: takes those out of the table that are not in use, or idle. True if some stay. */
-static bool take_out(struct ferry_imports *imports, bool idle, struct ferry_import **gone)
+/* Under the lock: takes those out of the table, and of those replaced. True if some stay; *kept: some longer than the
+ * least time. */
+static bool take_out(struct ferry_imports *imports, enum idleness least, struct ferry_import **gone, bool *kept)
 {
 	uint64_t now = ferry_now_ns();
 	bool some = false;
+	*kept = false;
 	for (uint32_t index = 0; imports->cells && index < FERRY_MOST_EXPORTS; index++) {
 		struct ferry_import *import = imports->table[index];
 		if (!import)
 			continue;
-		if ((idle ? !is_idle(imports, import, now) : import->users) || !withdraw(imports, import)) {
+		if ((least == UNUSED ? import->users : !is_idle(imports, import, now, least)) ||
+		    !withdraw(imports, import)) {
 			some = true;
+			*kept |= now - import->busy_ns >= FERRY_IMPORT_IDLE_NS;
 			continue;
 		}
 		imports->table[index] = NULL;
+		imports->past[index] =
+		        (struct ferry_import_past){import->generation, import->busy_ns, import->idle_ns};
 		import->next = *gone;
 		*gone = import;
 	}
@@ -473,19 +508,34 @@ static bool take_out(struct ferry_imports *imports, bool idle, struct ferry_impo
 bool ferry_imports_clear(struct ferry_imports *imports)
 {
 	struct ferry_import *gone = NULL;
+	bool kept;
 	pthread_mutex_lock(&imports->lock);
-	take_out(imports, false, &gone);
+	take_out(imports, UNUSED, &gone, &kept);
 	pthread_mutex_unlock(&imports->lock);
 	bool some = gone != NULL;
 	unmap_list(imports, gone);
 	return some;
 }
 
+/* Of a guest's GPU it is not known here. */
+static bool is_short(const struct ferry_imports *imports)
+{
+	return !imports->guest && ferry_gpu_is_short(ferry_imports_gpu(imports));
+}
+
 int64_t ferry_imports_sweep(struct ferry_imports *imports)
 {
 	struct ferry_import *gone = NULL;
+	bool kept, again;
 	pthread_mutex_lock(&imports->lock);
-	bool some = take_out(imports, true, &gone);
+	bool some = take_out(imports, IDLE, &gone, &kept);
+	pthread_mutex_unlock(&imports->lock);
+	if (kept && is_short(imports)) { /* lanes wait for the lock, so the driver is asked without it */
+		pthread_mutex_lock(&imports->lock);
+		some = take_out(imports, IDLE_AT_ALL, &gone, &again);
+		pthread_mutex_unlock(&imports->lock);
+	}
+	pthread_mutex_lock(&imports->lock);
 	bool waits = imports->retired != NULL;
 	pthread_mutex_unlock(&imports->lock);
 	unmap_list(imports, gone);

@@ -6,14 +6,15 @@
  * `lock` guards the table and what is in it; nothing is mapped or unmapped under it.
  *
  * Forgotten is what the rank says is to be (FORGET), what another generation has replaced, and what nobody has used for
- * a second: a buffer that its owner has freed gives nothing back as long as it is mapped here. None of this while a
- * lane holds it, or while a submission names it that has not ended, though no lane may have seen that yet:
+ * a second or more (FERRY_IMPORT_IDLE_NS): a buffer that its owner has freed gives nothing back as long as it is mapped
+ * here. None of this while a lane holds it, or while a submission names it that has not ended, though no lane may have
+ * seen that yet:
  *
  *   rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
- *   router:  mapped = 0;  fence;  u = used;    unmap, if u <= ended; else mapped = generation again
+ *   router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
  *
- * If the router's load does not see n, then its fence is before the rank's, which therefore sees mapped = 0: the rank
- * exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
+ * If the router's load does not see n, then its fence is before the rank's, which therefore sees LEAVING, or 0: the
+ * rank exports again, over the socket, and submits n when it has the answer, by which time it is mapped anew (the same
  * generation, so that submissions that named it before find it as well). If the load sees n, then n > ended until the
  * lanes have ended n, and nothing is unmapped. `ended` is stored with release when no copy of submissions up to that
  * number is under way, so unmapping comes after those. What another generation has replaced waits so too: for the last
@@ -33,7 +34,12 @@
 
 #include <pthread.h>
 
-#define FERRY_IMPORT_IDLE_NS 1000000000ull
+/*
+ * What is named at long intervals is kept for twice as long as the longest of late, so that a program which comes back
+ * to its buffers every few seconds finds them mapped: but not while its GPU's memory is short (ferry_gpu_is_short).
+ */
+#define FERRY_IMPORT_IDLE_NS      1000000000ull
+#define FERRY_IMPORT_IDLE_MOST_NS 20000000000ull
 
 /* The same memory as another GPU that puts into it has it: to its own GPU's address another one's copies go through
    the host. */
@@ -54,9 +60,15 @@ struct ferry_import {
 	uint32_t takes;      /* since it was mapped, modulo 2^32; under the lock */
 	uint32_t seen_takes; /* mapper, from here on: at its last look */
 	uint64_t seen_used;
-	uint64_t busy_ns;          /* when it was last seen to be used */
+	uint64_t busy_ns;          /* when it was last seen to be used, */
+	uint64_t idle_ns;          /* and for how long nobody may use it */
 	uint64_t last;             /* retired: the last submission that may name it */
 	struct ferry_import *next; /* retired, or about to be unmapped */
+};
+
+/* What an index named when it was forgotten: the same generation may come back. */
+struct ferry_import_past {
+	uint64_t generation, busy_ns, idle_ns;
 };
 
 struct ferry_imports {
@@ -66,6 +78,7 @@ struct ferry_imports {
 	_Atomic(struct ferry_gpu *) gpu; /* NULL: not mapped (yet), or a guest; mapper, release */
 	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
 	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* under the lock */
+	struct ferry_import_past past[FERRY_MOST_EXPORTS]; /* the mapper's */
 	struct ferry_import *retired; /* replaced or to be forgotten, with users or submissions left; under the lock */
 	uint32_t nretired;
 	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */

@@ -15,7 +15,8 @@
 #define ROUND 4096u
 #define PUSH_SLICE (256u << 20) /* one copy: engines pause between copies */
 
-uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
+/* Ends that agree on a message's length agree on this, and those that do not learn it from the first slot. */
+static uint32_t slice_of(uint32_t slot_bytes, uint64_t length)
 {
 	uint64_t best = (uint64_t)sqrt(COST_BYTES * (double)length);
 	best = best < SLICE_LEAST ? SLICE_LEAST : best;
@@ -29,7 +30,7 @@ uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length)
 void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes)
 {
 	transfer->puts = puts;
-	transfer->slice = puts ? PUSH_SLICE : ferry_pair_slice(slot_bytes, transfer->length);
+	transfer->slice = puts ? PUSH_SLICE : slice_of(slot_bytes, transfer->length);
 	transfer->nslices = (uint32_t)((transfer->length + transfer->slice - 1) / transfer->slice);
 	if (!transfer->nslices)
 		transfer->nslices = 1; /* an empty message is a message too */

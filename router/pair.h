@@ -15,12 +15,6 @@
 #include "router/pushes.h"
 #include "router/member.h"
 
-/**
- * Bytes per slice of a message between two ranks whose slots have so many bytes: ends that agree on its length agree on
- * this, and those that do not learn it from the first slot.
- */
-uint32_t ferry_pair_slice(uint32_t slot_bytes, uint64_t length);
-
 /** Fills in the slices of a message of transfer->length bytes, pushed or through slots of so many bytes. */
 void ferry_pair_cut(struct ferry_transfer *transfer, bool puts, uint32_t slot_bytes);
 

@@ -20,14 +20,6 @@ struct ferry_copies *ferry_pushes_to(struct ferry_pushes *pushes, uint32_t rank)
 	return copies;
 }
 
-bool ferry_pushes_any(const struct ferry_pushes *pushes)
-{
-	for (uint32_t left = pushes->open; left; left &= left - 1)
-		if (ferry_copies_any(&pushes->queues[__builtin_ctz(left)]))
-			return true;
-	return false;
-}
-
 int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most)
 {
 	for (uint32_t left = pushes->open; left; left &= left - 1) {

@@ -21,9 +21,6 @@ struct ferry_pushes {
 /** The queue of pushes to that rank. NULL, with a message: this copier has none, or opens none. */
 struct ferry_copies *ferry_pushes_to(struct ferry_pushes *pushes, uint32_t rank);
 
-/** Whether any is under way. */
-bool ferry_pushes_any(const struct ferry_pushes *pushes);
-
 /** As wait_us of copiers, over all that have some under way; `most` (-1: for ever) where none is sooner. */
 int64_t ferry_pushes_wait_us(struct ferry_pushes *pushes, int64_t most);
 

@@ -94,17 +94,15 @@ static void print_job(const struct ferry_job *job, char *text, size_t bytes)
 {
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
 	struct traffic sum = {0};
-	uint64_t here = 0, now = ferry_now_ns();
+	uint64_t now = ferry_now_ns();
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
-		if (job->attached >> rank & 1 && job->shared.rank_domain[rank] == job->domain) {
-			here |= 1ull << rank;
+		if (job->attached >> rank & 1 && job->shared.rank_domain[rank] == job->domain)
 			add_rank(&sum, &arena->rank_lines[rank], rank);
-		}
 	snprintf(text, bytes,
-	         "number=%" PRIu64 " job=%06x state=%s nranks=%u attached=%" PRIx64 " left=%" PRIx64 " here=%" PRIx64
+	         "number=%" PRIu64 " job=%06x state=%s nranks=%u attached=%" PRIx64 " left=%" PRIx64
 	         " staging=%" PRIu64 " calls=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64
 	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f%s%s",
-	         job->number, name_of(job), state_of(job), job->shared.nranks, job->attached, job->detached, here,
+	         job->number, name_of(job), state_of(job), job->shared.nranks, job->attached, job->detached,
 	         FERRY_BANKS * arena->staging_bytes, sum.calls, sum.up, sum.down, (double)working_ns(job) / 1e6,
 	         sum.waiting, sum.awaited, sum.since && now > sum.since ? (double)(now - sum.since) / 1e6 : 0.0,
 	         job->tenant ? " tenant=" : "", job->tenant ? job->tenant->name : "");

@@ -9,268 +9,12 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "orchestrator/balance/balancer.h"
-#include "tests/carriers.h"
+#include "tests/program_of_calls.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MIB ((double)(1 << 20))
-#define GB_S 1000.0 /* bytes per microsecond */
-#define HOST FERRY_CARRIER_HOST
-#define PEER FERRY_CARRIER_PEER
-#define NCCL FERRY_CARRIER_NCCL
-#define ALL ((1u << HOST) | (1u << PEER) | (1u << NCCL))
-#define TWO ((1u << HOST) | (1u << NCCL))
-#define LATE 2 /* calls that are made before one's times are known */
-
-/* As two H200s are: without peer access, AllReduce over NVLink, AllGather over NVLink with pushes. */
-static const struct carriers pcie = {.paces = {{90, 24 * GB_S}, {0, 0}, {40, 21 * GB_S}},
-                                     .together = {[HOST][NCCL] = 0.15, [NCCL][HOST] = 0.25}};
-static const struct carriers nvlink = {.paces = {{120, 28 * GB_S}, {0, 0}, {25, 310 * GB_S}},
-                                       .together = {[NCCL][HOST] = 0.01}};
-static const struct carriers pushes = {.paces = {{75, 45 * GB_S}, {20, 380 * GB_S}, {25, 330 * GB_S}},
-                                       .together = {[NCCL][PEER] = 0.9, [PEER][NCCL] = 0.7}};
-
-/* A program that makes calls of one size, and is told late what they took. */
-struct program {
-	struct carriers carriers;
-	struct ferry_balancer balancer;
-	struct ferry_balancer_call call;
-	uint64_t n;
-	uint32_t trying;
-	double fed[LATE][FERRY_NUM_CARRIERS];
-	uint32_t words[LATE];
-	double busy_us;
-	FILE *log; /* FERRY_TEST_LOG, for ferry-plot --shares */
-	const char *name;
-};
-
-static void program_start(struct program *program, const struct carriers *carriers, uint32_t usable, double bytes)
-{
-	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
-	memset(program, 0, sizeof *program);
-	program->carriers = *carriers;
-	program->carriers.seed = 7;
-	rules.usable = usable;
-	ferry_balancer_init(&program->balancer, &rules);
-	program->call = (struct ferry_balancer_call){FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes, false};
-}
-
-/* The balancer knows paces that are `wrong` times too fast. */
-static void program_know(struct program *program, double host_wrong, double nccl_wrong)
-{
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-		struct ferry_pace pace = program->carriers.paces[c];
-		pace.rate *= c == NCCL ? nccl_wrong : host_wrong;
-		if (pace.rate > 0)
-			ferry_balancer_know(&program->balancer, FERRY_ALLREDUCE, ferryFloat32, (enum ferry_carrier)c,
-			                    &pace);
-	}
-}
-
-static double program_call(struct program *program, uint64_t late)
-{
-	double us[FERRY_NUM_CARRIERS];
-	uint64_t n = program->n++;
-	uint32_t word = ferry_balancer_propose(&program->balancer, &program->call, n, program->trying);
-	bool measured = ferry_balancer_measures(&program->balancer, &program->call, n);
-	struct ferry_shares shares = ferry_shares_unpack(word);
-	double took = carriers_call(&program->carriers, (double)program->call.bytes, &shares, us);
-	program->busy_us += took;
-	if (program->log)
-		fprintf(program->log,
-		        "{\"call\":%llu,\"collective\":\"%s\",\"type\":\"\",\"bytes\":%llu,\"host\":%.4f,\"peer\":%.4f,"
-		        "\"nccl\":%.4f,\"us\":%.1f,\"host_us\":%.1f,\"peer_us\":%.1f,\"nccl_us\":%.1f}\n",
-		        (unsigned long long)n, program->name, (unsigned long long)program->call.bytes,
-		        shares.part[HOST] / 1024.0, shares.part[PEER] / 1024.0, shares.part[NCCL] / 1024.0, took,
-		        us[HOST], us[PEER], us[NCCL]);
-	if (!late) {
-		if (measured)
-			ferry_balancer_feed(&program->balancer, &program->call, word, us);
-		return took;
-	}
-	double *slot = program->fed[n % late];
-	program->trying = 0;
-	const struct ferry_balancer_line *line = ferry_balancer_line(&program->balancer, &program->call);
-	for (uint64_t i = n >= late ? n - late + 1 : 0; i < n; i++)
-		program->trying += program->words[i % late] != line->word;
-	program->trying += word != line->word;
-	if (n >= late && slot[0] >= 0)
-		ferry_balancer_feed(&program->balancer, &program->call, program->words[n % late], slot);
-	memcpy(slot, us, sizeof us);
-	program->words[n % late] = word;
-	if (!measured)
-		slot[0] = -1;
-	return took;
-}
-
-/* What the balancer's shares take now, over the best. */
-static double excess(const struct program *program, struct ferry_shares *shares)
-{
-	struct ferry_shares best;
-	double us[FERRY_NUM_CARRIERS];
-	const struct ferry_balancer *balancer = &program->balancer;
-	double bytes = (double)program->call.bytes;
-	*shares = ferry_shares_unpack(
-	        ferry_balancer_line((struct ferry_balancer *)balancer, &program->call)->word);
-	return carriers_us(&program->carriers, bytes, shares, us) /
-	       carriers_best(&program->carriers, bytes, balancer->rules.usable, balancer->rules.floor_bytes, &best);
-}
-
-/* ---- its parts ---- */
-
-static void divisions_are_the_best_that_there_are(void **state)
-{
-	(void)state;
-	unsigned seed = 5;
-	for (int i = 0; i < 300; i++) {
-		struct carriers carriers = {.seed = 1};
-		struct ferry_paces paces;
-		struct ferry_shares shares, best;
-		double bytes = exp2(20 + rand_r(&seed) % 10), us[FERRY_NUM_CARRIERS];
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-			carriers.paces[c] = (struct ferry_pace){rand_r(&seed) % 300, (1 + rand_r(&seed) % 99) * GB_S};
-		for (int set = 0; set < FERRY_CARRIER_SETS; set++)
-			memcpy(paces.in[set], carriers.paces, sizeof carriers.paces);
-		struct ferry_division_rules rules = {ALL, ALL, 128 << 10, 0};
-		double said = ferry_divide(&paces, bytes, &rules, &shares);
-		assert_true(said <= carriers_best(&carriers, bytes, ALL, 128 << 10, &best) * 1.01);
-		assert_true(fabs(carriers_us(&carriers, bytes, &shares, us) / said - 1) < 1e-6);
-		for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-			assert_true(!shares.part[c] ||
-			            bytes * (shares.part[c] + 0.5) / FERRY_SHARES_WHOLE >= 128 << 10);
-	}
-}
-
-static void a_trace_sees_changes_and_no_outliers(void **state)
-{
-	(void)state;
-	struct ferry_trace trace = {.count = 0};
-	struct ferry_pace pace = {0, 1};
-	for (int i = 0; i < 10; i++)
-		assert_false(ferry_trace_add(&trace, &pace, 1000, 1000 + i % 3, true, true));
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 3000, true, true)); /* once */
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 1000, true, true));
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 4000, true, true));
-	assert_true(ferry_trace_add(&trace, &pace, 1000, 4000, true, true)); /* twice */
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 4) < 0.01);
-	assert_true(ferry_trace_add(&trace, &pace, 1000, 1010, true, true)); /* as before */
-	assert_true(ferry_trace_add(&trace, &pace, 1000, 4100, true, true)); /* and again */
-	assert_true(ferry_trace_add(&trace, &pace, 1000, 1000, false, true)); /* also while learning */
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 30000, true, true));
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 9000, true, true)); /* both late, and not alike */
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 1) < 0.01);
-}
-
-/* Who learns believes what is faster, and what is slower when it is twice; also of the first sample of all. */
-static void a_trace_that_learns_doubts_what_is_slow(void **state)
-{
-	(void)state;
-	struct ferry_pace pace = {0, 1};
-	struct ferry_trace trace = {.count = 0};
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 9000, false, true));
-	assert_int_equal(trace.count, 0);
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 1010, false, true));
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 1.01) < 0.01);
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 5000, false, true));
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 1.01) < 0.01);
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 5100, false, true));
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 5.1) < 0.01);
-	trace = (struct ferry_trace){.count = 0}; /* where nothing is known the first is all there is */
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 9000, false, false));
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 9) < 0.01);
-	assert_false(ferry_trace_add(&trace, &pace, 1000, 1000, false, false));
-	assert_true(fabs(ferry_trace_factor(&trace, &pace) - 1) < 0.01);
-}
-
-/* NCCL is slower beside the host; that holds for NCCL alone, which was measured before. */
-static void a_change_holds_for_all_sets(void **state)
-{
-	(void)state;
-	struct program program;
-	struct ferry_paces paces;
-	program_start(&program, &pcie, TWO, 64 * MIB);
-	program_know(&program, 1, 1);
-	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
-	for (int n = 0; n < 300; n++)
-		program_call(&program, 0);
-	ferry_balancer_paces(&program.balancer, line, &paces);
-	double before = paces.in[1 << NCCL][NCCL].rate;
-	program.carriers.paces[NCCL].rate /= 2;
-	for (int n = 0; n < 20; n++)
-		program_call(&program, 0);
-	ferry_balancer_paces(&program.balancer, line, &paces);
-	assert_true(fabs(before / paces.in[1 << NCCL][NCCL].rate - 2) < 0.3);
-}
-
-/* The host alone was never tried; once it is slower beside NCCL, it is expected to be slower alone. */
-static void a_change_holds_for_sets_that_were_not_tried(void **state)
-{
-	(void)state;
-	struct program program;
-	struct ferry_paces before, after;
-	program_start(&program, &pcie, TWO, 64 * MIB);
-	program_know(&program, 1, 1);
-	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
-	for (int n = 0; n < 20; n++)
-		program_call(&program, 0);
-	ferry_balancer_paces(&program.balancer, line, &before);
-	program.carriers.paces[HOST].rate /= 4;
-	for (int n = 0; n < 3; n++)
-		program_call(&program, 0);
-	assert_int_equal(line->traces[HOST][0].count, 0);
-	ferry_balancer_paces(&program.balancer, line, &after);
-	assert_true(before.in[1 << HOST][HOST].rate / after.in[1 << HOST][HOST].rate > 2.5);
-}
-
-/*
- * NCCL is as it has been in a burst, which is believed at once; so is then that the host, in the same call, has
- * changed.
- */
-static void a_sample_is_believed_as_a_whole(void **state)
-{
-	(void)state;
-	struct program program;
-	program_start(&program, &pcie, TWO, 64 * MIB);
-	program_know(&program, 1, 1);
-	const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
-	for (int n = 0; n < 240; n++) {
-		program.carriers.paces[NCCL].rate = n / 80 == 1 ? 10 * GB_S : 21 * GB_S;
-		program_call(&program, 0);
-	}
-	assert_int_equal(line->why, FERRY_BALANCE_SETTLED);
-	program.carriers.paces[NCCL].rate = 10 * GB_S;
-	program.carriers.paces[HOST].rate = 3 * GB_S;
-	program_call(&program, 0);
-	assert_int_equal(line->why, FERRY_BALANCE_CHANGED);
-	assert_true(ferry_shares_unpack(line->word).part[HOST] < FERRY_SHARES_WHOLE / 3);
-}
-
-/* What one size has seen twice another believes at once. */
-static void other_sizes_believe_the_first_sample_of_a_change(void **state)
-{
-	(void)state;
-	struct program program;
-	static const double sizes[] = {256 * MIB, 64 * MIB}; /* every call is measured */
-	program_start(&program, &pcie, TWO, sizes[0]);
-	program_know(&program, 1, 1);
-	for (int n = 0; n < 400; n++) {
-		program.call.bytes = (uint64_t)sizes[n / 200];
-		program_call(&program, 0);
-	}
-	program.carriers.paces[HOST].rate /= 4;
-	for (int which = 0; which < 2; which++) {
-		int calls = 0;
-		program.call.bytes = (uint64_t)sizes[which];
-		const struct ferry_balancer_line *line = ferry_balancer_line(&program.balancer, &program.call);
-		for (; line->why != FERRY_BALANCE_CHANGED && calls < 10; calls++)
-			program_call(&program, 0);
-		assert_int_equal(calls, which ? 1 : 2);
-	}
-}
 
 /* ---- from a cold start ---- */
 
@@ -289,7 +33,7 @@ static void five_calls(const char *name, const struct carriers *machine, uint32_
 		double least = carriers_best(&program.carriers, sizes[i] * MIB, usable, 128 << 10, &best);
 		for (int n = 0; n < 5; n++)
 			taken[n] = program_call(&program, 0) / least;
-		taken[5] = excess(&program, &shares);
+		taken[5] = program_excess(&program, &shares);
 		print_message("%-22s %5.0f MiB  best %4u %4u %4u  ends %4u %4u %4u  calls %.2f %.2f %.2f %.2f %.2f "
 		              " then %.3f\n",
 		              name, sizes[i], best.part[0], best.part[1], best.part[2], shares.part[0], shares.part[1],
@@ -346,7 +90,7 @@ static void a_cold_start_is_good_after_five_calls(void **state)
 			program.carriers.seed = (unsigned)(100 * which + i);
 			for (int n = 0; n < 5; n++)
 				program_call(&program, 0);
-			double left = excess(&program, &shares);
+			double left = program_excess(&program, &shares);
 			print_message("%-20s %5.0f MiB, host's rate known as %.1f of what it is: host %u of 1024, "
 			              "%.3f of the best\n",
 			              cases[which / 3].name, sizes[i], wrong[which % 3], shares.part[HOST], left);
@@ -367,7 +111,7 @@ static void without_rates_it_gets_there_too(void **state)
 			program.carriers.noise = 0.02;
 			for (int n = 0; n < 12000; n++)
 				program_call(&program, LATE);
-			double left = excess(&program, &shares);
+			double left = program_excess(&program, &shares);
 			print_message("%s, no rates, %4.0f MiB: after 12000 calls %u %u %u, %.3f of the best\n",
 			              all ? "pushes" : "pcie", sizes[i], shares.part[0], shares.part[1], shares.part[2],
 			              left);
@@ -390,7 +134,7 @@ static void a_new_size_starts_from_what_others_have_seen(void **state)
 		for (int n = 0; n < 20; n++)
 			program_call(&program, 0);
 	}
-	double first = excess(&program, &shares);
+	double first = program_excess(&program, &shares);
 	print_message("16 MiB, never seen: host %u of 1024, %.3f of the best\n", shares.part[HOST], first);
 	assert_true(first < 1.10);
 }
@@ -578,16 +322,16 @@ static void what_fell_to_zero_is_tried_again(void **state)
 	program.carriers.noise = 0.02;
 	for (int n = 0; n < 50; n++)
 		program_call(&program, LATE);
-	excess(&program, &shares);
+	program_excess(&program, &shares);
 	assert_true(shares.part[HOST] > 100);
 	program.carriers.paces[HOST].rate /= 100; /* gone */
 	for (int n = 0; n < 50; n++)
 		program_call(&program, LATE);
-	excess(&program, &shares);
+	program_excess(&program, &shares);
 	assert_int_equal(shares.part[HOST], 0);
 	program.carriers.paces[HOST].rate *= 100;
 	int n = 0;
-	for (; n < 4000 && (excess(&program, &shares), shares.part[HOST] == 0); n++)
+	for (; n < 4000 && (program_excess(&program, &shares), shares.part[HOST] == 0); n++)
 		program_call(&program, LATE);
 	print_message("the host is back, and is used after %d calls\n", n);
 	assert_true(n < 2000);
@@ -690,13 +434,6 @@ static void nonsense_does_no_harm(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(divisions_are_the_best_that_there_are),
-	        cmocka_unit_test(a_trace_sees_changes_and_no_outliers),
-	        cmocka_unit_test(a_trace_that_learns_doubts_what_is_slow),
-	        cmocka_unit_test(a_change_holds_for_all_sets),
-	        cmocka_unit_test(a_change_holds_for_sets_that_were_not_tried),
-	        cmocka_unit_test(a_sample_is_believed_as_a_whole),
-	        cmocka_unit_test(other_sizes_believe_the_first_sample_of_a_change),
 	        cmocka_unit_test(five_calls_are_enough),
 	        cmocka_unit_test(a_cold_start_is_good_after_five_calls),
 	        cmocka_unit_test(without_rates_it_gets_there_too),

@@ -2,11 +2,13 @@
 # The folders of bench/: what ferry-perf computes, its commands, and the demo, which compares its own weights.
 ferry_test(limits_bound FOLDER bench SOURCES ../bench/limits/bound.c LIBRARIES ferry_program PkgConfig::CJSON
   LABELS launch)
-ferry_test(perf_command FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
-target_compile_definitions(perf_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
-  FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
-  $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
-add_dependencies(perf_command ferry-perf ferryrun ferry-router)
+foreach(suite command refusals)
+  ferry_test(perf_${suite} FOLDER bench LIBRARIES ferry_ipc PkgConfig::CJSON LABELS api TIMEOUT 120)
+  target_compile_definitions(perf_${suite} PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+    FERRYRUN="$<TARGET_FILE:ferryrun>" FERRY_FIGURE3="${CMAKE_CURRENT_SOURCE_DIR}/corpus/program/figure3"
+    $<$<BOOL:${FERRY_MPI_WORKS}>:FERRY_HAS_MPI>)
+  add_dependencies(perf_${suite} ferry-perf ferryrun ferry-router)
+endforeach()
 ferry_test(plot_command FOLDER bench LABELS api)
 target_compile_definitions(plot_command PRIVATE FERRY_PLOT="${PROJECT_SOURCE_DIR}/bench/perf/ferry-plot"
   FERRY_VERSION="${PROJECT_VERSION}")
@@ -29,8 +31,9 @@ if(TARGET ferry-perf-nccl)
   target_include_directories(fake_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
   target_link_libraries(fake_nccl PRIVATE cuda-fake)
   set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
-  ferry_test(perf_nccl_child FOLDER bench LIBRARIES ferry_device cuda-fake LABELS api)
-  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
+  ferry_test(perf_nccl_child FOLDER bench SOURCES ../bench/rank/gpu.c LIBRARIES ferry_engine cuda-fake LABELS api)
+  target_include_directories(perf_nccl_child PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)
+  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_CUDA FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
     FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
   add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 

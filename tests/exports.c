@@ -13,7 +13,7 @@
 #include "ipc/attach.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_device.h"
 #include "rank-lib/device/open.h"
 #include "rank-lib/exports.h"
 #include "router/router.h"
@@ -39,7 +39,7 @@ struct router_process {
 	char path[80];
 };
 
-static struct router_process router, mortal;
+static struct router_process router, mortal, slow; /* slow: takes its time to unmap */
 
 static void serve_until_closed(const char *prefix, int ready, int lifeline)
 {
@@ -334,6 +334,95 @@ static void memory_that_cannot_be_exported_is_told_apart(void **state)
 	CU(cuMemAddressFree(at, 2 * PIECE));
 }
 
+/* ---- a driver beside which another thread frees memory, and allocates, just now ---- */
+
+static struct ferry_cuda_driver interrupted;
+static const struct ferry_cuda_driver *uninterrupted;
+static CUdeviceptr freed;
+static size_t allocated; /* in its place, once */
+
+static void interrupt(void)
+{
+	if (!freed)
+		return;
+	CU(cuMemFree(freed));
+	assert_int_equal(allocate(allocated), freed);
+	freed = 0;
+}
+
+static CUresult CUDAAPI range_and_interrupt(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
+{
+	CUresult result = uninterrupted->MemGetAddressRange(start, bytes, address);
+	interrupt();
+	return result;
+}
+
+static CUresult CUDAAPI interrupt_and_name(CUipcMemHandle *handle, CUdeviceptr address)
+{
+	interrupt();
+	return uninterrupted->IpcGetMemHandle(handle, address);
+}
+
+static CUresult CUDAAPI attributes_without_id(unsigned count, CUpointer_attribute *wanted, void **data,
+                                              CUdeviceptr address)
+{
+	CUresult result = uninterrupted->PointerGetAttributes(count, wanted, data, address);
+	for (unsigned i = 0; i < count; i++)
+		if (wanted[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID)
+			*(unsigned long long *)data[i] = 0;
+	return result;
+}
+
+static int interrupt_the_driver(void **state)
+{
+	uninterrupted = ferry_cuda_device(device)->driver;
+	interrupted = *uninterrupted;
+	ferry_cuda_device(device)->driver = &interrupted;
+	return enter(state);
+}
+
+static int let_the_driver_be(void **state)
+{
+	ferry_cuda_device(device)->driver = uninterrupted;
+	return leave(state);
+}
+
+#define MORE 12000 /* in as many pages as */
+#define LESS 9000
+
+static void what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_place(void **state)
+{
+	(void)state;
+	struct ferry_buffer_name name;
+	CUdeviceptr at = allocate(LESS);
+	interrupted.MemGetAddressRange = range_and_interrupt;
+	freed = at;
+	allocated = MORE;
+	name_of(at, LESS, NEVER);
+	assert_true(ferry_exports_hold(exports, (void *)(uintptr_t)at, MORE)); /* all of the memory that is there */
+	CU(cuMemFree(at));
+	/* while it is named */
+	assert_int_equal(allocate(LESS), at);
+	interrupted = *uninterrupted;
+	interrupted.IpcGetMemHandle = interrupt_and_name;
+	freed = at;
+	assert_int_equal(try_name(at, LESS, NEVER, &name), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "was freed"));
+	name_of(at, MORE, NEVER);
+	CU(cuMemFree(at));
+}
+
+static void memory_that_could_not_be_known_again_is_not_exported(void **state)
+{
+	(void)state;
+	struct ferry_buffer_name name;
+	CUdeviceptr at = allocate(PIECE);
+	interrupted.PointerGetAttributes = attributes_without_id;
+	assert_int_equal(try_name(at, PIECE, NEVER, &name), ferryInvalidUsage);
+	assert_non_null(strstr(ferry_last_message(), "no id"));
+	CU(cuMemFree(at));
+}
+
 static void what_is_pinned_stays_and_what_is_forgotten_gives_its_memory_back(void **state)
 {
 	(void)state;
@@ -412,6 +501,24 @@ static void a_rank_that_dies_leaves_no_memory_mapped(void **state)
 	assert_true(is_left_within(before, 3));
 }
 
+/* Who frees memory just then waits until the router has unmapped it. */
+static void what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then(void **state)
+{
+	(void)state;
+	attach(&slow);
+	uint64_t before = memory_left();
+	CUdeviceptr at = allocate(PIECE);
+	struct ferry_buffer_name name = name_of(at, PIECE, NEVER);
+	const struct timespec moment = {.tv_nsec = 1000000};
+	while (atomic_load(&arena.export_cells[name.index].mapped) == name.generation)
+		nanosleep(&moment, NULL);
+	assert_false(ferry_exports_forget_range(exports, at, at + PIECE, NEVER, false));
+	assert_int_equal(atomic_load(&arena.export_cells[name.index].mapped), 0);
+	CU(cuMemFree(at));
+	assert_int_equal(memory_left(), before);
+	detach();
+}
+
 /* Without waiting for the answer to the first. */
 static void a_second_request_before_the_first_is_answered_harms_nobody(void **state)
 {
@@ -458,11 +565,17 @@ static int run(void)
 	        TEST(what_the_router_has_is_mapped_there_and_still_the_same_memory),
 	        TEST(allocations_that_come_and_go_are_never_taken_for_each_other),
 	        TEST(memory_that_cannot_be_exported_is_told_apart),
+	        cmocka_unit_test_setup_teardown(
+	                what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_place,
+	                interrupt_the_driver, let_the_driver_be),
+	        cmocka_unit_test_setup_teardown(memory_that_could_not_be_known_again_is_not_exported,
+	                                        interrupt_the_driver, let_the_driver_be),
 	        TEST(what_is_pinned_stays_and_what_is_forgotten_gives_its_memory_back),
 	        TEST(what_the_router_has_forgotten_is_exported_again_under_its_name),
 	        TEST(the_buffer_named_longest_ago_makes_room_and_pinned_ones_do_not),
 	        TEST(a_second_request_before_the_first_is_answered_harms_nobody),
 	        cmocka_unit_test(a_rank_that_dies_leaves_no_memory_mapped),
+	        cmocka_unit_test(what_is_forgotten_while_the_router_unmaps_it_for_being_idle_is_unmapped_then),
 	        cmocka_unit_test(a_router_that_dies_is_told_of),
 	};
 	if (ferry_device_open("cuda", 0, 0, &device) || cuDevicePrimaryCtxRetain(&context, 0) ||
@@ -484,7 +597,11 @@ int main(void)
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	if (start_router(&router, "a") || start_router(&mortal, "b"))
 		return 1;
+	setenv("FAKE_CUDA_CLOSE_MS", "400", 1);
+	if (start_router(&slow, "c"))
+		return 1;
 	int failed = run();
 	close(mortal.lifeline);
+	failed |= stop_router(&slow); /* which has the first one's lifeline, too */
 	return failed | stop_router(&router);
 }

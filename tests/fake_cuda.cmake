@@ -55,9 +55,12 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures landings)
+  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
+  endforeach()
+  foreach(suite puts cuda_fabrics)
+    target_sources(${suite} PRIVATE rounds.c)
   endforeach()
   foreach(suite hostile hostile_puts)
     target_sources(${suite} PRIVATE fake_cuda/liar.c)
@@ -78,24 +81,19 @@ if(CUDA_INCLUDE_DIR)
   endforeach()
 
   # And over two domains, whose routers push into memory of each other's ranks.
-  foreach(suite puts cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
+  foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
     add_test(NAME ${suite}_across COMMAND ${suite})
     set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
   endforeach()
-
-  # Under libferry's surface, so with the devices linked in.
-  set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-  ferry_test(cuda_export SOURCES ${device}/open.c ${device}/host.c ${device}/host_stream.c
-    ${device}/default_stream.c
-    LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)
-  target_compile_definitions(cuda_export PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
   ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  # Under libferry's surface, so with the devices linked in.
+  set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c
     ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c

@@ -24,6 +24,7 @@
 #define CU(call) assert_int_equal(call, CUDA_SUCCESS)
 #define ROOM     (6u << 20)
 #define PIECE    (2u << 20)
+#define MACHINE  (2ull << 30) /* memory of a GPU */
 
 /* ---- the owner: a child that allocates, exports and frees as it is told ---- */
 
@@ -412,6 +413,54 @@ static void memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second
 	tell((struct order){.kind = FREE, .at = pinned.at});
 }
 
+static void doze_ms(long milliseconds)
+{
+	struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+	nanosleep(&pause, NULL);
+}
+
+/* Exported again after some time, as long as it is the same memory: it stays for that time, and longer. */
+static void what_is_named_once_in_a_while_stays_mapped_until_the_next_time(void **state)
+{
+	(void)state;
+	struct answer answer = allocate(4, 1);
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_true(is_forgotten_within(4, 2));
+	doze_ms(700);
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_false(is_forgotten_within(4, 2));
+	rank_uses(4, 1);
+	ferry_imports_ended(imports, 1);
+	ferry_imports_sweep(imports);
+	assert_false(is_forgotten_within(4, 2.5)); /* twice the time between two uses */
+	assert_true(is_forgotten_within(4, 4));
+	tell((struct order){.kind = FREE, .at = answer.at});
+	struct answer other = allocate(4, 2); /* of other memory nothing is known */
+	assert_int_equal(map(&other), ferrySuccess);
+	assert_true(is_forgotten_within(4, 2));
+	tell((struct order){.kind = FREE, .at = other.at});
+}
+
+static void where_memory_is_short_nothing_stays_that_is_idle(void **state)
+{
+	(void)state;
+	enum { MOST = 400 };
+	static CUdeviceptr taken[MOST];
+	uint32_t count = 0;
+	struct answer answer = allocate(4, 1);
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_true(is_forgotten_within(4, 2));
+	doze_ms(2000);
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_false(is_forgotten_within(4, 1.5));
+	while (memory_left() >= MACHINE / 32 && count < MOST)
+		taken[count++] = tell((struct order){.kind = ALLOCATE}).at;
+	assert_true(is_forgotten_within(4, 1));
+	while (count)
+		tell((struct order){.kind = FREE, .at = taken[--count]});
+	tell((struct order){.kind = FREE, .at = answer.at});
+}
+
 static void what_is_exported_again_under_its_generation_is_the_same_mapping(void **state)
 {
 	(void)state;
@@ -666,6 +715,8 @@ int main(void)
 	        TEST(what_was_freed_is_unmapped_for_what_comes_to_its_place),
 	        TEST(what_a_submission_may_name_is_not_forgotten_before_it_has_ended),
 	        TEST(memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second),
+	        TEST(what_is_named_once_in_a_while_stays_mapped_until_the_next_time),
+	        TEST(where_memory_is_short_nothing_stays_that_is_idle),
 	        TEST(what_is_exported_again_under_its_generation_is_the_same_mapping),
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),
 	        TEST(a_table_that_a_lane_still_uses_is_freed_when_it_is_released),
@@ -675,8 +726,11 @@ int main(void)
 	        GUEST(pieces_of_a_guest_are_mapped_for_who_puts_into_them),
 	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
 	};
-	char machine[32];
+	char machine[32], bytes[24];
 	int channels[2];
+	snprintf(bytes, sizeof bytes, "%llu", MACHINE);
+	setenv("FAKE_CUDA_MEMORY", bytes, 1);
+	setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
 	snprintf(machine, sizeof machine, "imports-%d", (int)getpid());
 	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);

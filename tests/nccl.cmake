@@ -41,6 +41,8 @@ ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS
 # The double by itself, in streams of that of the driver.
 if(TARGET cuda-fake)
   ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+  ferry_test(nccl_clock FOLDER nccl LIBRARIES ferry_names cuda-fake Threads::Threads LABELS lanes)
+  target_compile_definitions(nccl_clock PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endif()
 
 # The table and NCCL's header, where there is one.
@@ -82,7 +84,7 @@ endif()
 
 # Shared between the two doubles.
 if(CUDA_INCLUDE_DIR)
-  foreach(suite split blocks failures)
+  foreach(suite split showing blocks failures)
     ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
       LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)

@@ -10,6 +10,7 @@
 #include "ipc/error.h"
 #include "ipc/layout.h"
 #include "ipc/rankset.h"
+#include "rank-lib/program/chunks.h"
 #include "rank-lib/program/versions.h"
 #include "tests/program_interpreter.h"
 

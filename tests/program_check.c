@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
+#include "rank-lib/program/chunks.h"
 #include "rank-lib/program/versions.h"
 #include "tests/program_cases.h"
 #include "tests/program_interpreter.h"

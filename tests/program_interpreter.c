@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/program_interpreter.h"
 
+#include "rank-lib/program/chunks.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
+#include "rank-lib/program/chunks.h"
 #include "rank-lib/program/versions.h"
 #include "tests/program_cases.h"
 #include "tests/program_execution.h"

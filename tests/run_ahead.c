@@ -160,7 +160,7 @@ static void start(struct program *program, const struct machine *machine, unsign
 	rules.least_bytes = 256 << 10;
 	ferry_balancer_init(&program->balancer, &rules);
 	if (host)
-		ferry_balancer_know(&program->balancer, FERRY_ALLREDUCE, ferryFloat32, HOST, host);
+		program->balancer.rules.paces[HOST] = *host;
 }
 
 /* As by way of the router's table, which keeps courses alone. */

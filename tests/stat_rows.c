@@ -52,8 +52,7 @@ static int make(void **state)
 		                                         .name = 0xabc,
 		                                         .nranks = 4,
 		                                         .state = "ready",
-		                                         .attached = 0xf,
-		                                         .here = domain ? 0xc : 0x3};
+		                                         .attached = 0xf};
 	}
 	gpus[0] = (struct ferry_gpu_report){.router = 1};
 	strcpy(gpus[0].uuid, "GPU-01234567-89ab-cdef-0123-456789abcdef");

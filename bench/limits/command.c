@@ -104,14 +104,13 @@ int limits_command(int argc, char **argv)
 	static const struct argp argp = {.options = options,
 	                                 .parser = parse,
 	                                 .doc = "Measures what this machine can do at most: copies between GPUs and "
-	                                        "host memory, alone and together, in and "
-	                                        "out of cache; from GPU to GPU, one way, both ways and all at once; "
-	                                        "their fixed costs; flags between host and GPU; "
-	                                        "reductions by cores. Prints a table and writes "
+	                                        "host memory, alone and together, in and out of cache; from GPU to "
+	                                        "GPU, one way, both ways and all at once; their fixed costs; flags "
+	                                        "between host and GPU; reductions by cores. Prints a table and writes "
 	                                        "a JSON file, from which ferry-perf shows each row's limit and "
-	                                        "communicators choose what each fabric carries. Takes "
-	                                        "about half a minute, more with many GPUs; run it on a quiet "
-	                                        "machine.\vWithout a GPU it measures the cores alone."};
+	                                        "communicators choose what each fabric carries. Takes about half a "
+	                                        "minute, more with many GPUs; run it on a quiet machine.\v"
+	                                        "Without a GPU it measures the cores alone."};
 	static struct ferry_limits limits;
 	static char name[] = "ferry-perf limits";
 	struct arguments arguments = {0};

@@ -274,8 +274,8 @@ static bool join_all(struct peers *peers, struct bench_rank *rank)
 	const struct bench_buffers *buffers = &rank->buffers;
 	char ids[PEERS_MOST_SETTINGS][128] = {{0}};
 	order = (struct nccl_order){.kind = NCCL_OPEN, .rank = rank->rank, .nranks = rank->nranks};
-	if (gpu_share(buffers->ordinal, buffers->send, buffers->room, &order.send_buffer) ||
-	    gpu_share(buffers->ordinal, buffers->receive, buffers->room, &order.receive_buffer)) {
+	if (gpu_share(buffers->ordinal, buffers->send, &order.send_buffer) ||
+	    gpu_share(buffers->ordinal, buffers->receive, &order.receive_buffer)) {
 		fprintf(stderr, "ferry-perf: %s\n", ferry_last_message());
 		return false;
 	}

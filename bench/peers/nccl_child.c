@@ -65,15 +65,14 @@ static bool nccl_good(const struct peer *peer, ncclResult_t result, const char *
  * Without P2P NCCL has no use for the other ranks' GPUs, and a process that sees one alone starts in half the time.
  * Before the first call of CUDA.
  */
-static void see_own_gpu(const struct ferry_export *buffer)
+static void see_own_gpu(const struct gpu_shared *buffer)
 {
 	const char *apart = getenv("NCCL_P2P_DISABLE");
 	char name[48];
 	if (!apart || strtol(apart, NULL, 0) != 1) /* as NCCL reads it */
 		return;
 	gpu_name(buffer, name);
-	if (*name)
-		setenv("CUDA_VISIBLE_DEVICES", name, 1);
+	setenv("CUDA_VISIBLE_DEVICES", name, 1);
 }
 
 static bool open_all(struct peer *peer, const struct nccl_order *order, struct nccl_answer *answer)
@@ -87,8 +86,8 @@ static bool open_all(struct peer *peer, const struct nccl_order *order, struct n
 	if (refused)
 		return fail(answer, "%s", refused);
 	/* The GPU that the rank's buffers are on, and the buffers. */
-	if (gpu_reach(&order->send_buffer, &ordinal, &peer->send) ||
-	    gpu_reach(&order->receive_buffer, &ordinal, &peer->receive) || gpu_enter(ordinal, &context))
+	if (gpu_find(&order->send_buffer, &ordinal) || gpu_enter(ordinal, &context) ||
+	    gpu_reach(&order->send_buffer, &peer->send) || gpu_reach(&order->receive_buffer, &peer->receive))
 		return fail(answer, "%s", ferry_last_message());
 	peer->rank = order->rank;
 	peer->nranks = order->nranks;
@@ -246,17 +245,6 @@ static bool obey(struct peer *peer, struct nccl_order *order, struct nccl_answer
 	}
 }
 
-/* What libferry asks of CUDA for its own sake and every child inherits; NCCL is to run as it would without Ferry. */
-static void restore_defaults(void)
-{
-	const char *loading = getenv("CUDA_MODULE_LOADING"), *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-	if (loading && !strcmp(loading, "EAGER"))
-		setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-	if (connections && !strcmp(connections, "32"))
-		unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-	setenv("FERRY_LAZY_MODULES", "1", 1); /* no call of Ferry's will wait in this process */
-}
-
 int main(int argc, char **argv)
 {
 	static struct nccl_order order;
@@ -270,7 +258,6 @@ int main(int argc, char **argv)
 	}
 	for (int i = 3; i < argc; i++)
 		putenv(argv[i]);
-	restore_defaults();
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent) /* it died before the line above */
 		return 1;

@@ -7,7 +7,7 @@
 #define FERRY_BENCH_NCCL_ORDER_H
 
 #include "bench/peers/peer.h"
-#include "rank-lib/device/export.h"
+#include "bench/rank/gpu.h"
 
 enum nccl_order_kind {
 	NCCL_OPEN,    /* opens NCCL, the GPU and the buffers */
@@ -26,10 +26,10 @@ struct nccl_place {
 
 struct nccl_order {
 	uint32_t kind;
-	int32_t rank, nranks;                            /* NCCL_OPEN */
-	struct ferry_export send_buffer, receive_buffer; /* NCCL_OPEN; on the GPU that the child is to use */
-	char id[128];                                    /* NCCL_JOIN */
-	uint32_t collective, type, op, root;             /* NCCL_RUN, in Ferry's values; op ferryNumOps: premulsum */
+	int32_t rank, nranks;                          /* NCCL_OPEN */
+	struct gpu_shared send_buffer, receive_buffer; /* NCCL_OPEN; on the GPU that the child is to use */
+	char id[128];                                  /* NCCL_JOIN */
+	uint32_t collective, type, op, root;           /* NCCL_RUN, in Ferry's values; op ferryNumOps: premulsum */
 	uint64_t count, scalar;
 	struct peer_sampling how;
 	struct nccl_place send, receive;

@@ -203,8 +203,8 @@ void perf_options_read(int *argc, char **argv, struct perf_options *parsed)
 	        .parser = parse,
 	        .args_doc = "COLLECTIVE",
 	        .doc = "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: " COLLECTIVES
-	               ". `ferry-perf reduce` "
-	               "times the reduction kernel, `ferry-perf limits` measures what the machine can do at most.\v"
+	               ". `ferry-perf reduce` times the reduction kernel, `ferry-perf limits` measures what the "
+	               "machine can do at most.\v"
 	               "Examples:\n"
 	               "  ferry-perf allreduce\n"
 	               "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"

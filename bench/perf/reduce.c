@@ -195,8 +195,7 @@ int perf_reduce_command(int argc, char **argv)
 	static const struct argp argp = {.options = options,
 	                                 .parser = parse,
 	                                 .doc = "Times the reduction kernel against memcpy on a working set of the "
-	                                        "same size, in one thread. GB/s count the "
-	                                        "bytes read and written."};
+	                                        "same size, in one thread. GB/s count the bytes read and written."};
 	struct arguments arguments = {.type = ferryFloat32, .op = ferrySum, .sources = 4};
 	struct ferry_layout layout;
 	uint64_t core = 1 << 20, last = 32 << 20;

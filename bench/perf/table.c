@@ -21,9 +21,8 @@ void perf_progress(const struct perf_run *run, uint64_t bytes, const char *what,
 {
 	bool terminal = isatty(STDERR_FILENO);
 	double now = sample_now_us(), pause = terminal ? 2e5 : 1e7;
-	if (run->rank.rank || (progress_at && now - progress_at < pause)) {
+	if (run->rank.rank || (progress_at && now - progress_at < pause))
 		return;
-	}
 	if (!progress_at) { /* the first row has just begun: nobody is waiting yet */
 		progress_at = now;
 		return;
@@ -78,21 +77,18 @@ static void print_legend(const struct perf_run *run)
 		       run->options->pause_us / 1000);
 	else if (run->rank.buffers.cuda)
 		printf("# on GPUs; a sample is as many calls back to back as take about 4 ms, waited for once, after "
-		       "20 ms of "
-		       "calls that are not timed\n");
+		       "20 ms of calls that are not timed\n");
 	if (peers->mpi)
 		printf("# against mpi: the same work on the same buffers, interleaved call by call; ratio = its time / "
 		       "Ferry's\n");
 	if (peers->nccl)
 		printf("# against NCCL %d.%d.%d, the best of %u settings: the same work on the same buffers, "
-		       "interleaved "
-		       "sample by sample; ratio = its time / Ferry's\n",
+		       "interleaved sample by sample; ratio = its time / Ferry's\n",
 		       version / 10000, version / 100 % 100, version % 100, peers->count);
 	if (run->options->cpu)
 		printf("# cores busy during Ferry's samples: all of the ranks and routers; without the ranks' calling "
-		       "threads, "
-		       "which mostly wait; and workers of routers that reduce or copy, not look, while a call is under "
-		       "way\n");
+		       "threads, which mostly wait; and workers of routers that reduce or copy, not look, while a call "
+		       "is under way\n");
 }
 
 void perf_print_head(const struct perf_run *run)

@@ -2,9 +2,9 @@
 #include "bench/rank/gpu.h"
 
 #include "ipc/error.h"
-#include "rank-lib/device/cuda.h"
 
 #include <stdio.h>
+#include <string.h>
 
 const struct ferry_cuda_driver *gpu_driver;
 
@@ -111,30 +111,60 @@ ferryResult_t gpu_wait(void *stream)
 
 /* ---- other processes' buffers ---- */
 
-ferryResult_t gpu_share(int ordinal, const void *buffer, size_t bytes, struct ferry_export *handle)
+_Static_assert(sizeof(CUuuid) == sizeof((struct gpu_shared *)0)->gpu, "UUIDs travel as bytes");
+_Static_assert(sizeof(CUipcMemHandle) == sizeof((struct gpu_shared *)0)->allocation, "IPC handles travel as bytes");
+
+ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared)
 {
-	struct ferry_device *device;
-	ferryResult_t result = ferry_cuda_device_open(ordinal, 0, &device);
-	return result ? result : ferry_device_export(device, buffer, bytes, handle);
+	CUdevice device;
+	CUdeviceptr start = 0;
+	CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_RANGE_START_ADDR;
+	void *value = &start;
+	CUresult refused = gpu_driver->DeviceGet(&device, ordinal);
+	if (!refused)
+		refused = gpu_driver->DeviceGetUuid((CUuuid *)shared->gpu, device);
+	if (!refused)
+		refused = gpu_driver->PointerGetAttributes(1, &attribute, &value, at(buffer));
+	if (!refused)
+		refused = gpu_driver->IpcGetMemHandle((CUipcMemHandle *)shared->allocation, start);
+	shared->offset = at(buffer) - start;
+	return gpu_good(refused, "naming a buffer to other processes (cuIpcGetMemHandle)");
 }
 
-ferryResult_t gpu_reach(const struct ferry_export *handle, int *ordinal, char **address)
+ferryResult_t gpu_find(const struct gpu_shared *shared, int *ordinal)
 {
-	struct ferry_device *device;
-	struct ferry_imported imported;
-	ferryResult_t result = ferry_cuda_exported_ordinal(handle, ordinal);
-	if (!result)
-		result = ferry_cuda_device_open(*ordinal, 0, &device);
-	if (!result)
-		result = ferry_device_import(device, handle, handle->bytes, &imported);
-	if (!result)
-		*address = imported.address;
-	return result;
+	CUdevice device;
+	CUuuid uuid;
+	char name[48];
+	int count = 0;
+	ferryResult_t result = gpu_good(gpu_driver->DeviceGetCount(&count), "counting devices");
+	for (*ordinal = 0; *ordinal < count && !result; ++*ordinal)
+		if (!gpu_driver->DeviceGet(&device, *ordinal) && !gpu_driver->DeviceGetUuid(&uuid, device) &&
+		    !memcmp(&uuid, shared->gpu, sizeof uuid))
+			return ferrySuccess;
+	gpu_name(shared, name);
+	return result ? result
+	              : ferry_fail(ferryInvalidArgument,
+	                           "the buffer is on %s, which is none of the %d GPUs that this process sees "
+	                           "(CUDA_VISIBLE_DEVICES?)",
+	                           name, count);
 }
 
-void gpu_name(const struct ferry_export *handle, char name[48])
+ferryResult_t gpu_reach(const struct gpu_shared *shared, char **address)
 {
-	name[0] = '\0';
-	if (!ferry_export_check(handle, "cuda"))
-		ferry_cuda_write_uuid(handle->device, name);
+	CUdeviceptr allocation = 0;
+	CUipcMemHandle handle;
+	memcpy(&handle, shared->allocation, sizeof handle);
+	CUresult refused =
+	        gpu_driver->IpcOpenMemHandle(&allocation, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	*address = (char *)(uintptr_t)(allocation + shared->offset);
+	return gpu_good(refused, "opening another process's buffer (cuIpcOpenMemHandle)");
+}
+
+void gpu_name(const struct gpu_shared *shared, char name[48])
+{
+	size_t length = (size_t)sprintf(name, "GPU");
+	for (size_t i = 0; i < sizeof shared->gpu; i++)
+		length += (size_t)sprintf(name + length, !i || (i >= 4 && i <= 10 && i % 2 == 0) ? "-%02x" : "%02x",
+		                          shared->gpu[i]);
 }

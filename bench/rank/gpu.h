@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The GPUs that a process of bench/ sees, by the driver's own calls: the only file here that knows Ferry's way to the
- * driver and to exported buffers. gpu_missing opens the driver: whoever uses a GPU calls it first, in one thread. In a
+ * driver. gpu_missing opens the driver: whoever uses a GPU calls it first, in one thread. In a
  * build without cuda.h it finds no GPU, and the other functions are not called.
  */
 #ifndef FERRY_BENCH_GPU_H
 #define FERRY_BENCH_GPU_H
 
 #include "ipc/ferry_types.h"
-
-struct ferry_export;
 
 /** What there is, for the record; zeros where there are none. */
 struct gpu_facts {
@@ -32,13 +30,20 @@ ferryResult_t gpu_zero(void *buffer, size_t bytes, void *stream);
 ferryResult_t gpu_copy(void *to, const void *from, size_t bytes, void *stream);
 ferryResult_t gpu_wait(void *stream);
 
-/** Names a buffer on a GPU to other processes. */
-ferryResult_t gpu_share(int ordinal, const void *buffer, size_t bytes, struct ferry_export *handle);
-/** Opens a buffer that another process has shared; it stays open. *ordinal: the GPU that it is on. */
-ferryResult_t gpu_reach(const struct ferry_export *handle, int *ordinal, char **address);
-/** The GPU of a shared buffer as CUDA_VISIBLE_DEVICES takes it; "" if the handle is bad. Before the first call of CUDA,
- * too. */
-void gpu_name(const struct ferry_export *handle, char name[48]);
+/** A buffer as the process that has it names it to others: the GPU's UUID, CUDA's IPC handle of the allocation. */
+struct gpu_shared {
+	unsigned char gpu[16], allocation[64];
+	uint64_t offset;
+};
+
+/** Of a buffer that gpu_take gave, by a thread in whose context that is. */
+ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared);
+/** The GPU that it is on, as this process counts. */
+ferryResult_t gpu_find(const struct gpu_shared *shared, int *ordinal);
+/** Opens it in another process, whose thread has entered that GPU; it stays open. */
+ferryResult_t gpu_reach(const struct gpu_shared *shared, char **address);
+/** The GPU as CUDA_VISIBLE_DEVICES takes it. Before the first call of CUDA, too. */
+void gpu_name(const struct gpu_shared *shared, char name[48]);
 
 #ifdef FERRY_PERF_CUDA
 #include "router/copy/cuda_driver.h"

@@ -23,6 +23,6 @@ ferryResult_t gpu_take(int ordinal, size_t bytes, void **buffer) NONE
 ferryResult_t gpu_zero(void *buffer, size_t bytes, void *stream) NONE
 ferryResult_t gpu_copy(void *to, const void *from, size_t bytes, void *stream) NONE
 ferryResult_t gpu_wait(void *stream) NONE
-ferryResult_t gpu_share(int ordinal, const void *buffer, size_t bytes, struct ferry_export *handle) NONE
+ferryResult_t gpu_share(int ordinal, const void *buffer, struct gpu_shared *shared) NONE
 void gpu_close_stream(int ordinal, void *stream) {}
 void gpu_give_back(void *buffer) {}

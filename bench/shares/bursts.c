@@ -235,10 +235,9 @@ const char *bursts_measure(struct crew *crew, const struct bursts_plan *plan)
 	       crew_name(plan->collective), plan->bytes, copies.copies);
 	for (int i = 0; i < plan->nshares; i++) {
 		char text[64];
-		snprintf(text, sizeof text, "nccl:%.4f,host:%.4f", 1 - plan->shares[i], plan->shares[i]);
-		setenv("FERRY_SHARES", text, 1);
+		crew_pin(plan->shares[i]);
 		wrong = run(crew, plan, true, &one);
-		unsetenv("FERRY_SHARES");
+		crew_pin(-1);
 		if (wrong)
 			return wrong;
 		snprintf(text, sizeof text, "share %.3f", plan->shares[i]);

@@ -89,12 +89,10 @@ static int make_series(const struct cold_plan *plan, int calls, struct series *s
 static const char *sweep(struct crew *crew, const struct cold_plan *plan, struct batch *batch, double *best,
                          double *share)
 {
-	char text[64];
 	for (int i = 0; i < plan->nshares; i++) {
-		snprintf(text, sizeof text, "nccl:%.4f,host:%.4f", 1 - plan->shares[i], plan->shares[i]);
-		setenv("FERRY_SHARES", text, 1);
+		crew_pin(plan->shares[i]);
 		const char *wrong = crew_run(crew, run_batch, batch);
-		unsetenv("FERRY_SHARES");
+		crew_pin(-1);
 		if (wrong)
 			return wrong;
 		for (int k = 0; k < batch->count; k++) {

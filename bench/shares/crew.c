@@ -45,6 +45,16 @@ bool crew_named(const char *name, enum crew_collective *collective)
 	return false;
 }
 
+void crew_pin(double share)
+{
+	char text[64];
+	snprintf(text, sizeof text, "nccl:%.4f,host:%.4f", 1 - share, share);
+	if (share < 0)
+		unsetenv("FERRY_SHARES");
+	else
+		setenv("FERRY_SHARES", text, 1);
+}
+
 static const char *good(ncclResult_t result, const char *tried)
 {
 	if (!result)

@@ -43,6 +43,9 @@ const char *crew_call(struct crew *crew, int rank, ncclComm_t comm, enum crew_co
 /** Until the stream is done. */
 const char *crew_wait(struct crew *crew, int rank);
 
+/** The share of the host, of all calls of communicators that are made from now on; negative: what is learned. */
+void crew_pin(double share);
+
 const char *crew_name(enum crew_collective collective);
 
 /** False for a name that there is not. */

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferry-shares: how good the shares of calls beside NCCL are, from a cold start and beside bursts of copies. */
 #include "bench/command/option.h"
+#include "bench/command/sibling.h"
 #include "bench/shares/bursts.h"
 #include "bench/shares/cold.h"
 
 #include <argp.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,13 +127,9 @@ static void complete(struct options *options)
 		options->shares[options->nshares++] = options->bursts ? beside[i] : fixed[i];
 }
 
-/* ../lib of the folder that this command is in. */
-static const char *find_library(char path[PATH_MAX + 64])
+static const char *find_library(char *path, size_t bytes)
 {
-	char self[PATH_MAX] = "";
-	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
-		return "libferry-nccl.so";
-	snprintf(path, PATH_MAX + 64, "%s/../lib/libferry-nccl.so", dirname(self));
+	sibling_path(path, bytes, "../lib/libferry-nccl.so");
 	return access(path, R_OK) ? "libferry-nccl.so" : path;
 }
 
@@ -167,7 +162,7 @@ int main(int argc, char **argv)
 {
 	struct options options = {.copy_bytes = 64 << 20, .rounds = 3, .phase_ms = 1000, .calls = 20, .before = 100};
 	struct crew crew;
-	char path[PATH_MAX + 64];
+	char path[4096];
 	size_t most = 0;
 	int late = 0;
 	argp_parse(&command, argc, argv, 0, NULL, &options);
@@ -175,7 +170,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < options.nsizes; i++)
 		most = options.sizes[i] > most ? options.sizes[i] : most;
 	setenv("FERRY_SPLIT_WAIT", "60", 0); /* calls are shared from the first one on */
-	const char *library = options.library ? options.library : find_library(path);
+	const char *library = options.library ? options.library : find_library(path, sizeof path);
 	const char *wrong = crew_open(&crew, library, options.gpus, most);
 	if (!wrong)
 		wrong = measure(&crew, &options, &late);

@@ -6,7 +6,7 @@
 
 #define LEAST_GAIN   0.02  /* of a carrier that has nothing */
 #define STEP_GAIN    0.015 /* a step for less is noise */
-#define SET_GAIN     0.04  /* nor is another set of carriers taken for less, of which other samples tell */
+#define SET_GAIN     0.025 /* nor is another set of carriers taken for less, of which other samples tell */
 #define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
 #define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
 #define LARGE_STEP   0.10  /* one learns behind it */
@@ -15,10 +15,8 @@
 #define TRIES        2     /* calls of a set before it is judged at a size, one at a time */
 #define MOST_TRIES   8     /* of a set of which nothing is told */
 #define TRY_EVERY    1u    /* a probe, while none is under way */
-#define RANGE        8     /* times the largest part that was seen, or less, is told by the line through all sizes */
 #define LONG_US      100   /* a carrier of which nothing is known is not tried by shorter calls, */
 #define MANY         64    /* but where there are more than so many of them */
-#define LIKELY       5.0   /* at most so many times off */
 #define HOPE         1.15  /* times as slow as now, as far as is known: worth being tried */
 #define SURE         1.05  /* times as fast by what is known of other sizes: not tried first */
 #define SURE_US      20.0  /* and by so much */
@@ -57,10 +55,10 @@ bool ferry_balancer_picks(uint64_t n, uint32_t every)
 
 /* ---- where things are ---- */
 
-static struct ferry_balancer_course *course_of(struct ferry_balancer *balancer, uint32_t collective, uint32_t type)
+static struct ferry_course *course_of(struct ferry_balancer *balancer, uint32_t collective, uint32_t type)
 {
 	for (int i = 0; i < FERRY_SHARE_COURSES; i++) {
-		struct ferry_balancer_course *course = &balancer->courses[i];
+		struct ferry_course *course = &balancer->courses[i];
 		if (course->used && course->collective == collective && course->type == type)
 			return course;
 		if (course->used)
@@ -86,7 +84,7 @@ uint8_t ferry_balancer_size_class(uint64_t bytes)
 }
 
 /* Of a line, which has one. */
-static const struct ferry_balancer_course *course_at(const struct ferry_balancer *balancer,
+static const struct ferry_course *course_at(const struct ferry_balancer *balancer,
                                                      const struct ferry_balancer_line *line)
 {
 	int i = 0;
@@ -95,111 +93,23 @@ static const struct ferry_balancer_course *course_at(const struct ferry_balancer
 	return &balancer->courses[i];
 }
 
-/* Where a carrier keeps what it is beside the others of a set: 0 alone. */
-static int beside(int carrier, uint32_t set)
-{
-	uint32_t below = set & (BIT(carrier) - 1), above = set >> (carrier + 1);
-	return (int)(below | above << carrier);
-}
-
-void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective collective, ferryDataType_t type,
-                         enum ferry_carrier carrier, const struct ferry_pace *pace)
-{
-	struct ferry_balancer_course *course = course_of(balancer, collective, type);
-	if (course)
-		ferry_rate_fit_start(&course->fits[carrier][0], pace);
-}
-
 void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned)
 {
-	struct ferry_balancer_course *course = course_of(balancer, learned->collective, learned->type);
-	for (int i = 0; course && i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
-		int carrier = i / FERRY_SHARE_BESIDE, slot = i % FERRY_SHARE_BESIDE;
-		if (learned->paces[carrier][slot].rate > 0)
-			ferry_rate_fit_start(&course->fits[carrier][slot], &learned->paces[carrier][slot]);
-	}
+	struct ferry_course *course = course_of(balancer, learned->collective, learned->type);
+	if (course)
+		ferry_course_adopt(course, learned);
 }
 
 void ferry_balancer_tell(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                          struct ferry_share_course *learned)
 {
-	const struct ferry_balancer_course *course = course_at(balancer, line);
-	*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
-	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++)
-		if (course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].samples != 1)
-			learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] =
-			        course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE].pace;
-}
-
-/* ---- what is known ---- */
-
-/* One sample of Ferry's alone may be of a call in which buffers were shown. */
-static bool is_line(const struct ferry_rate_fit *fit, int carrier)
-{
-	return fit->pace.rate > 0 && (fit->samples != 1 || carrier == FERRY_CARRIER_NCCL);
-}
-
-/* Parts that were far smaller say nothing of the rate. */
-static bool is_known(const struct ferry_balancer_course *course, int carrier, double bytes)
-{
-	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-		if (is_line(fit, carrier) && RANGE * (double)fit->most >= bytes / TRIAL)
-			return true;
-	}
-	return false;
-}
-
-/* Of a set in which it has not been seen at this size: as much off the line through all sizes as in another one. */
-static double likely_factor(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
-                            int carrier)
-{
-	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-		const struct ferry_trace *trace = &line->traces[carrier][slot];
-		if (trace->count && is_line(fit, carrier))
-			return fmin(fmax(ferry_trace_factor(trace, &fit->pace), 1 / LIKELY), LIKELY);
-	}
-	return (double)line->slower[carrier];
-}
-
-static struct ferry_pace seen_pace(const struct ferry_balancer_course *course, const struct ferry_balancer_line *line,
-                                   int carrier, int slot)
-{
-	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
-	const struct ferry_trace *trace = &line->traces[carrier][slot];
-	if (!trace->count && !is_line(&course->fits[carrier][slot], carrier))
-		return (struct ferry_pace){0, 0};
-	double factor = trace->count ? ferry_trace_factor(trace, fit) : likely_factor(course, line, carrier);
-	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
-}
-
-/* Of a set that has not been tried: between alone, and the one that is known to be the slowest. */
-static struct ferry_pace expected_pace(const struct ferry_balancer_course *course,
-                                       const struct ferry_balancer_line *line, int carrier)
-{
-	struct ferry_pace fast = {0, 0}, slow = {0, 0};
-	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
-		struct ferry_pace pace = seen_pace(course, line, carrier, slot);
-		if (!(pace.rate > 0))
-			continue;
-		fast = pace.rate > fast.rate ? pace : fast;
-		slow = !(slow.rate > 0) || pace.rate < slow.rate ? pace : slow;
-	}
-	return (struct ferry_pace){(fast.start_us + slow.start_us) / 2, sqrt(fast.rate * slow.rate)};
+	ferry_course_tell(course_at(balancer, line), learned);
 }
 
 void ferry_balancer_paces(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                           struct ferry_paces *paces)
 {
-	const struct ferry_balancer_course *course = course_at(balancer, line);
-	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-		struct ferry_pace expected = expected_pace(course, line, c);
-		for (uint32_t set = 0; set < FERRY_CARRIER_SETS; set++) {
-			struct ferry_pace pace = seen_pace(course, line, c, beside(c, set & ~BIT(c)));
-			paces->in[set][c] = pace.rate > 0 ? pace : expected;
-		}
-	}
+	ferry_belief_paces(course_at(balancer, line), &line->belief, paces);
 }
 
 /* ---- what it says ---- */
@@ -242,7 +152,7 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 	uint32_t set = ferry_division_set(shares);
 	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
 	for (int c = 0; c < FERRY_CARRIER_NCCL && set & BIT(FERRY_CARRIER_NCCL); c++) {
-		const struct ferry_trace *trace = &line->traces[c][beside(c, set & ~BIT(c))];
+		const struct ferry_trace *trace = &line->belief.traces[c][ferry_belief_slot(c, set & ~BIT(c))];
 		/* of it, and of its median */
 		double noise = ferry_trace_noise(trace) * (1 + 1 / sqrt(fmax(trace->count, 4)));
 		double part = shares->part[c], least = fmin(part, ceil(floor));
@@ -257,10 +167,10 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 
 static uint32_t unknown_carriers(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line)
 {
-	const struct ferry_balancer_course *course = course_at(balancer, line);
+	const struct ferry_course *course = course_at(balancer, line);
 	uint32_t unknown = 0;
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		if (balancer->rules.usable & BIT(c) && !is_known(course, c, (double)line->bytes))
+		if (balancer->rules.usable & BIT(c) && !ferry_course_knows(course, c, (double)line->bytes / TRIAL))
 			unknown |= BIT(c);
 	return unknown;
 }
@@ -431,7 +341,7 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 	                                     .why = FERRY_BALANCE_COLD,
 	                                     .settling = SETTLING,
 	                                     .interval = 1,
-	                                     .slower = {1, 1, 1},
+	                                     .belief.slower = {1, 1, 1},
 	                                     .bytes = call->bytes};
 	begin(balancer, line);
 	return line;
@@ -490,50 +400,26 @@ static void warn_others(struct ferry_balancer *balancer, const struct ferry_bala
 {
 	for (uint32_t i = 0; i < balancer->nlines; i++)
 		for (int slot = 0; slot < FERRY_SHARE_BESIDE && &balancer->lines[i] != changed; slot++)
-			ferry_trace_warn(&balancer->lines[i].traces[carrier][slot], slower);
+			ferry_trace_warn(&balancer->lines[i].belief.traces[carrier][slot], slower);
 }
 
-/* Beside others it is as it is alone, or beside yet others, as far as that is known. */
-static void begin_fit(struct ferry_balancer_course *course, int carrier, int slot)
+/* A part of a call. True: the carrier has changed, in all sets. */
+static bool learn(struct ferry_balancer *balancer, struct ferry_course *course, struct ferry_balancer_line *line,
+                  int carrier, int slot, double bytes, double us)
 {
-	struct ferry_rate_fit *fits = course->fits[carrier];
-	for (int other = 0; other < FERRY_SHARE_BESIDE && !(fits[slot].pace.rate > 0); other++)
-		if (is_line(&fits[other], carrier))
-			ferry_rate_fit_start(&fits[slot], &fits[other].pace);
-}
-
-/* A part of a call, beside those others. True: the carrier has changed, in all sets. */
-static bool learn(struct ferry_balancer *balancer, struct ferry_balancer_course *course,
-                  struct ferry_balancer_line *line, int carrier, int slot, double bytes, double us)
-{
-	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
-	struct ferry_trace *trace = &line->traces[carrier][slot];
-	begin_fit(course, carrier, slot);
-	bool known = is_line(fit, carrier);
-	if (!(fit->pace.rate > 0))
-		ferry_rate_fit_add(fit, bytes, us);
-	double before = ferry_trace_factor(trace, &fit->pace);
-	bool changed = ferry_trace_add(trace, &fit->pace, bytes, us, !line->settling, known);
-	double times = ferry_trace_factor(trace, &fit->pace) / before;
-	if (ferry_trace_typical(trace) && trace->seen > 1)
-		ferry_rate_fit_add(fit, bytes, us);
-	if (!changed)
-		return false;
-	for (int other = 0; other < FERRY_SHARE_BESIDE; other++)
-		if (other != slot)
-			ferry_trace_scale(&line->traces[carrier][other], times);
-	line->slower[carrier] = (float)fmin(fmax(line->slower[carrier] * times, 1e-3), 1e3);
-	warn_others(balancer, line, carrier, times > 1);
-	return true;
+	double times = ferry_belief_learn(course, &line->belief, carrier, slot, bytes, us, !line->settling);
+	if (times > 0)
+		warn_others(balancer, line, carrier, times > 1);
+	return times > 0;
 }
 
 /* All of it has been seen in calls of other sizes. */
 static bool is_sure(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line, uint32_t word)
 {
-	const struct ferry_balancer_course *course = course_at(balancer, line);
+	const struct ferry_course *course = course_at(balancer, line);
 	uint32_t set = carriers_of(word);
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		if (set & BIT(c) && course->fits[c][beside(c, set & ~BIT(c))].samples < SURE_SAMPLES)
+		if (set & BIT(c) && course->fits[c][ferry_belief_slot(c, set & ~BIT(c))].samples < SURE_SAMPLES)
 			return false;
 	return true;
 }
@@ -569,7 +455,7 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 }
 
 static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *line,
-                 struct ferry_balancer_course *course, uint32_t word, const double us[FERRY_NUM_CARRIERS])
+                 struct ferry_course *course, uint32_t word, const double us[FERRY_NUM_CARRIERS])
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	uint32_t set = ferry_division_set(&shares);
@@ -578,13 +464,13 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 	bool changed = false, struck = false;
 	for (int pass = 0; pass < 1 + changed && pass < 2; pass++)
 		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
-			int slot = beside(c, set & ~BIT(c));
+			int slot = ferry_belief_slot(c, set & ~BIT(c));
 			/* and believed, if others have changed too */
-			bool doubted = line->traces[c][slot].strikes != 0;
+			bool doubted = line->belief.traces[c][slot].strikes != 0;
 			if (set & BIT(c) && us[c] > 0 && isfinite(us[c]) && (!pass || doubted))
 				changed |= learn(balancer, course, line, c, slot,
 				                 (double)line->bytes * shares.part[c] / FERRY_SHARES_WHOLE, us[c]);
-			struck |= set & BIT(c) && line->traces[c][slot].strikes < 0;
+			struck |= set & BIT(c) && line->belief.traces[c][slot].strikes < 0;
 		}
 	if (changed) {
 		line->why = FERRY_BALANCE_CHANGED;
@@ -611,7 +497,7 @@ void ferry_balancer_feed(struct ferry_balancer *balancer, const struct ferry_bal
 	if (balancer->rules.pinned || (double)call->bytes < balancer->rules.least_bytes)
 		return;
 	struct ferry_balancer_line *line = ferry_balancer_line(balancer, call);
-	struct ferry_balancer_course *course = course_of(balancer, call->collective, call->type);
+	struct ferry_course *course = course_of(balancer, call->collective, call->type);
 	if (!line || !course)
 		return;
 	line->samples++;

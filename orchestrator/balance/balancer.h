@@ -8,10 +8,10 @@
  * less. But it steps to where they would end together, as it knows each carrier's pace, and looks at every set of
  * carriers, as two may be slower together than one alone (NCCL and pushes share links, NCCL and the host PCIe):
  *
- * - At first paces are what has been measured elsewhere (rules.paces, ferry_balancer_know), then what calls have shown,
- *   for each carrier in each set. A line through all sizes of a collective and type (rate_fit) says it for a size that
- *   has not been seen, if parts were not far smaller; what a size itself has seen (trace) goes before. Of a set that
- *   has not been tried one expects the mean of what is known of other sets.
+ * - At first paces are what has been measured elsewhere (rules.paces), then what calls have shown (belief.h). A line
+ *   through all sizes of a collective and type (rate_fit) says it for a size that has not been seen, if parts were not
+ *   far smaller; what a size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean
+ *   of what is known of other sets.
  * - A size begins as NCCL's alone, but where other sizes promise much. Sets with NCCL that may be better are tried by
  *   two calls, one at a time, however far a program runs ahead: at the shares that they would have, or, where nothing
  *   is known of a carrier, by a small part. So NCCL alone and NCCL beside others have been measured at the same size
@@ -34,9 +34,7 @@
 #define FERRY_ORCHESTRATOR_BALANCE_BALANCER_H
 
 #include "ipc/collective.h"
-#include "ipc/share_table.h"
-#include "orchestrator/balance/rate_fit.h"
-#include "orchestrator/balance/trace.h"
+#include "orchestrator/balance/belief.h"
 
 struct ferry_balancer_rules {
 	uint32_t usable;      /* bit c: there is carrier c */
@@ -63,20 +61,14 @@ struct ferry_balancer_line {
 	bool due;             /* this rank's: a probe is to be made, and has not been */
 	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
-	float slower[FERRY_NUM_CARRIERS]; /* so many times than before all its changes: for sets that were not tried */
-	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
-};
-
-struct ferry_balancer_course {
-	uint8_t used, collective, type;
-	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
+	struct ferry_belief belief;
 };
 
 #define FERRY_BALANCER_PLACES 256 /* few sizes share one */
 
 struct ferry_balancer {
 	struct ferry_balancer_rules rules;
-	struct ferry_balancer_course courses[FERRY_SHARE_COURSES];
+	struct ferry_course courses[FERRY_SHARE_COURSES];
 	struct ferry_balancer_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
 	uint8_t places[FERRY_BALANCER_PLACES]; /* where lines are, by ferry_balancer_place: a guess */
@@ -92,10 +84,6 @@ struct ferry_balancer_call {
 struct ferry_balancer_rules ferry_balancer_default_rules(void);
 
 void ferry_balancer_init(struct ferry_balancer *balancer, const struct ferry_balancer_rules *rules);
-
-/** A pace that has been measured elsewhere, as by ferry-perf limits, while no other carrier worked. */
-void ferry_balancer_know(struct ferry_balancer *balancer, enum ferry_collective collective, ferryDataType_t type,
-                         enum ferry_carrier carrier, const struct ferry_pace *pace);
 
 /** What an earlier job, or another rank, has learned of a collective and type: starts from that. */
 void ferry_balancer_adopt(struct ferry_balancer *balancer, const struct ferry_share_course *learned);

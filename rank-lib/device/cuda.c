@@ -7,6 +7,9 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "rank-lib/device/cuda_device.h"
+#include "rank-lib/device/cuda_memory.h"
+#include "rank-lib/device/cuda_pieces.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -205,7 +208,7 @@ static ferryResult_t register_words(struct ferry_device *base, struct ferry_word
 
 static void close_device(struct ferry_device *device)
 {
-	(void)device; /* kept: see cuda.h */
+	(void)device; /* kept: see cuda_device.h */
 }
 
 /*
@@ -236,9 +239,6 @@ static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .register_words = register_words,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
-                                                 .export_buffer = ferry_cuda_export,
-                                                 .import_buffer = ferry_cuda_import,
-                                                 .import_close = ferry_cuda_import_close,
                                                  .pieces = &ferry_cuda_pieces,
                                                  .node = ferry_cuda_node,
                                                  .close = close_device};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a buffer of a call may be, and where the GPU hangs. */
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_memory.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/cuda_device.h"
 
 #include <ctype.h>
 #include <stdio.h>

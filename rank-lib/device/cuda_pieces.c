@@ -3,10 +3,16 @@
  * What a buffer of a GPU lies in. cuMemGetAddressRange gives, of what cudaMalloc gave, the allocation, and of what was
  * mapped with cuMemMap the one mapping, whereas the range attributes give all that was reserved; BUFFER_ID goes with
  * it. One look at an address takes 70 ns.
+ *
+ * Each answer is of its own moment, and other threads free memory between two: so the id is asked for before and behind
+ * what goes with it. Ids are never used again. Where it is the same the allocation was there all the time, and all that
+ * was said in between is of that one.
  */
-#include "rank-lib/device/cuda.h"
+#include "rank-lib/device/cuda_pieces.h"
 
 #include "ipc/error.h"
+#include "rank-lib/device/cuda_device.h"
+#include "rank-lib/device/cuda_memory.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -54,6 +60,24 @@ static const char *objection(const struct ferry_cuda_device *device, CUdeviceptr
 	               : "a piece of it is another device's memory";
 }
 
+/*
+ * The allocation, or mapping, that the address lies in. Its id is 0 where it has none, and what it is cannot be told.
+ */
+static CUresult find_piece(const struct ferry_cuda_driver *driver, CUdeviceptr address, struct ferry_piece *piece)
+{
+	CUresult refused;
+	uint64_t before;
+	do {
+		CUdeviceptr start;
+		size_t size;
+		before = id_at(driver, address);
+		if ((refused = driver->MemGetAddressRange(&start, &size, address)))
+			return refused;
+		*piece = (struct ferry_piece){start, size, id_at(driver, start)};
+	} while (piece->id != before); /* as often as it is freed and allocated meanwhile */
+	return refused;
+}
+
 static ferryResult_t find_in_context(const struct ferry_cuda_device *device, const void *buffer, uint64_t bytes,
                                      struct ferry_pieces *pieces)
 {
@@ -67,23 +91,23 @@ static ferryResult_t find_in_context(const struct ferry_cuda_device *device, con
 	pieces->kind = has_ipc ? FERRY_EXPORTED_IPC : FERRY_EXPORTED_VMM;
 	pieces->count = 0;
 	do {
-		CUdeviceptr start;
-		size_t size;
-		CUresult refused = driver->MemGetAddressRange(&start, &size, next);
-		if (refused)
+		struct ferry_piece piece;
+		if (find_piece(driver, next, &piece))
 			return ferry_fail(ferryInvalidArgument, "buffer %p of %llu bytes: there is no memory at %p",
 			                  buffer, (unsigned long long)bytes, (void *)(uintptr_t)next);
-		if (has_ipc && end > start + size)
+		if (has_ipc && end > piece.start + piece.bytes)
 			return ferry_fail(ferryInvalidArgument,
-			                  "buffer %p of %llu bytes reaches beyond its allocation of %zu at %p", buffer,
-			                  (unsigned long long)bytes, size, (void *)(uintptr_t)start);
-		const char *reason = has_ipc                              ? NULL
+			                  "buffer %p of %llu bytes reaches beyond its allocation of %llu at %p", buffer,
+			                  (unsigned long long)bytes, (unsigned long long)piece.bytes,
+			                  (void *)(uintptr_t)piece.start);
+		const char *reason = !piece.id ? "it has no id by which it would be known again"
+		                     : has_ipc ? NULL
 		                     : pieces->count == FERRY_MOST_PIECES ? "it is mapped in more than 240 pieces"
 		                                                          : objection(device, next);
 		if (reason)
 			return refuse(buffer, bytes, reason);
-		pieces->all[pieces->count++] = (struct ferry_piece){start, size, id_at(driver, start)};
-		next = start + size;
+		pieces->all[pieces->count++] = piece;
+		next = piece.start + piece.bytes;
 	} while (next < end);
 	return ferrySuccess;
 }
@@ -101,15 +125,21 @@ static ferryResult_t find(struct ferry_device *base, const void *buffer, uint64_
 	return result;
 }
 
+static bool are_same(const struct ferry_cuda_driver *driver, const struct ferry_piece *pieces, uint32_t count)
+{
+	bool same = true;
+	for (uint32_t i = 0; same && i < count; i++)
+		same = id_at(driver, pieces[i].start) == pieces[i].id;
+	return same;
+}
+
 static bool are_there(struct ferry_device *base, const struct ferry_piece *pieces, uint32_t count)
 {
 	struct ferry_cuda_device *device = ferry_cuda_device(base);
 	struct ferry_cuda_visit visit;
-	bool same = true;
 	if (ferry_cuda_enter(device, &visit))
 		return false;
-	for (uint32_t i = 0; same && i < count; i++)
-		same = id_at(device->driver, pieces[i].start) == pieces[i].id;
+	bool same = are_same(device->driver, pieces, count);
 	ferry_cuda_visit_end(&visit);
 	return same;
 }
@@ -162,7 +192,13 @@ static ferryResult_t name(struct ferry_device *base, const struct ferry_pieces *
 	if (result)
 		return result;
 	CUresult refused = name_in_context(device->driver, pieces, exported, descriptors);
+	bool same = refused || are_same(device->driver, pieces->all, pieces->count);
 	ferry_cuda_visit_end(&visit);
+	while (!same && exported->npieces)
+		close(descriptors[--exported->npieces]);
+	if (!same)
+		return ferry_fail(ferryInvalidArgument, "memory at %p was freed while it was being exported",
+		                  (void *)(uintptr_t)pieces->all[0].start);
 	return refused ? ferry_cuda_failed(device->driver, refused, "naming a buffer to the router") : ferrySuccess;
 }
 

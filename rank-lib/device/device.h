@@ -20,8 +20,6 @@
 #include <stdbool.h>
 
 struct ferry_device;
-struct ferry_export;
-struct ferry_imported;
 
 struct ferry_local_copy {
 	void *destination;
@@ -86,15 +84,6 @@ struct ferry_device_ops {
 	                              struct ferry_stream_state *state);
 	/** ferrySuccess if the bytes are memory that calls on this device may name; `what` is for the message. */
 	ferryResult_t (*check_buffer)(struct ferry_device *device, const void *buffer, size_t bytes, const char *what);
-	/**
-	 * Behind the functions of export.h, which say what they do; NULL, all three: this kind's memory stays in its
-	 * process.
-	 */
-	ferryResult_t (*export_buffer)(struct ferry_device *device, const void *buffer, size_t bytes,
-	                               struct ferry_export *handle);
-	ferryResult_t (*import_buffer)(struct ferry_device *device, const struct ferry_export *handle,
-	                               struct ferry_imported *imported);
-	void (*import_close)(struct ferry_device *device, struct ferry_imported *imported);
 	/** What its memory is made of, for who exports it to a router; NULL: it stays in its process. */
 	const struct ferry_pieces_ops *pieces;
 	/** The NUMA node that the device hangs on, -1 if unknown. */

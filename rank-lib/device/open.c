@@ -6,6 +6,7 @@
 #include "rank-lib/device/host.h"
 #if FERRY_HAS_CUDA
 #include "rank-lib/device/cuda.h"
+#include "router/copy/cuda_driver.h"
 #endif
 
 #include <string.h>

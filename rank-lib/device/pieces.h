@@ -36,7 +36,10 @@ struct ferry_pieces_ops {
 	                      struct ferry_pieces *pieces);
 	/** Whether they are what they were when they were found. */
 	bool (*are_there)(struct ferry_device *device, const struct ferry_piece *pieces, uint32_t count);
-	/** Fills in kind, bytes, handle and lengths, and as many descriptors, which are the caller's. */
+	/**
+	 * Fills in kind, bytes, handle and lengths, and as many descriptors, which are the caller's.
+	 * ferryInvalidArgument: the pieces are not there any more.
+	 */
 	ferryResult_t (*name)(struct ferry_device *device, const struct ferry_pieces *pieces,
 	                      struct ferry_exported *exported, int *descriptors);
 	/**

@@ -2,6 +2,7 @@
 /* The checker: bounds, then the single-assignment form with its own checks, then every rank's output. */
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "rank-lib/program/chunks.h"
 #include "rank-lib/program/versions.h"
 
 static ferryResult_t check_place(const struct ferry_program *program, const struct ferry_statement *statement,

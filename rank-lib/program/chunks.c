@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a collective's buffers are cut into chunks, and which chunk must end up where. */
-#include "rank-lib/program/versions.h"
+#include "rank-lib/program/chunks.h"
 
 #include "ipc/rankset.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/program/compiler.h"
 
+#include "rank-lib/program/chunks.h"
+
 #include <stdlib.h>
 #include <string.h>
 

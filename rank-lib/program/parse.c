@@ -2,7 +2,7 @@
 /* Text to statements; docs/program-language.md has the grammar. One line at a time, no backtracking. */
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "rank-lib/program/program.h"
+#include "rank-lib/program/chunks.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -8,6 +8,7 @@
 #include "rank-lib/program/slicing.h"
 
 #include "ipc/error.h"
+#include "rank-lib/program/chunks.h"
 
 #include <math.h>
 

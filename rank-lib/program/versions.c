@@ -12,6 +12,7 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "rank-lib/program/chunks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -66,10 +66,6 @@ static inline uint32_t ferry_receive_writer(const struct ferry_program *program,
 	return versions->received[((size_t)rank * program->nranks * program->nchunks) + chunk];
 }
 
-/** What chunk i of rank r's receive buffer must hold: whose contributions of which send chunk. */
-void ferry_collective_demand(const struct ferry_program *program, uint32_t rank, uint32_t chunk, uint64_t *ranks,
-                             uint32_t *send_chunk);
-
 /** Output that is a rank's own input and that nothing writes. */
 struct ferry_own_copy {
 	uint32_t rank, send_chunk, receive_chunk;

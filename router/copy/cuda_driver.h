@@ -21,12 +21,12 @@
 	F(CtxGetCurrent) F(CtxSetCurrent) F(CtxPushCurrent) F(CtxPopCurrent) F(CtxGetDevice)           \
 	F(CtxGetStreamPriorityRange) F(CtxEnablePeerAccess)                                            \
 	F(StreamCreate) F(StreamCreateWithPriority) F(StreamDestroy) F(StreamSynchronize)              \
-	F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamWaitEvent) F(StreamBatchMemOp)           \
-	F(StreamWriteValue32) F(StreamIsCapturing) F(StreamGetCaptureInfo)                             \
+	F(StreamQuery) F(StreamGetCtx) F(StreamGetId) F(StreamBatchMemOp) F(StreamWriteValue32)        \
+	F(StreamIsCapturing) F(StreamGetCaptureInfo)                                                   \
 	F(ThreadExchangeStreamCaptureMode)                                                             \
 	F(GraphRetainUserObject) F(UserObjectCreate) F(UserObjectRelease)                              \
 	F(MemAlloc) F(MemFree) F(MemHostAlloc) F(MemFreeHost) F(MemHostRegister)                       \
-	F(MemHostUnregister)                                                                           \
+	F(MemHostUnregister) F(MemGetInfo)                                                             \
 	F(MemcpyAsync) F(MemcpyDtoHAsync) F(MemcpyHtoDAsync) F(Memcpy2DAsync) F(MemcpyDtoDAsync)       \
 	F(MemsetD8Async)                                                                               \
 	F(MemGetAddressRange) F(MemAddressReserve) F(MemAddressFree) F(MemMap) F(MemUnmap)             \

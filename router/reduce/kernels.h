@@ -18,7 +18,6 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LANES(type) (VECTOR_BYTES / sizeof(type))
-#define FLOAT_LANES LANES(float)
 
 typedef float vfloat __attribute__((vector_size(VECTOR_BYTES)));
 typedef double vdouble __attribute__((vector_size(VECTOR_BYTES)));

@@ -39,7 +39,7 @@
  * - FAKE_CUDA_GRANULARITY (2 MiB): of cuMemCreate, in bytes;
  * - FAKE_CUDA_NO_IPC (0; 1: this process can map no other's memory), FAKE_CUDA_EXCLUSIVE (0; 1: a device has a context
  * of one process at a time), FAKE_CUDA_FLUSH (1; 0: as on an H100, waits cannot flush remote writes);
- * - FAKE_CUDA_UNREGISTER_MS (0): how long cuMemHostUnregister takes;
+ * - FAKE_CUDA_UNREGISTER_MS, FAKE_CUDA_CLOSE_MS (0): how long cuMemHostUnregister and cuIpcCloseMemHandle take;
  * - FAKE_CUDA_PUSH_MS (0): how long a copy from GPU 0 to another device, in memory of other processes, takes, half of
  * which is there at once; from GPU n it takes n + 1 times as long;
  * - FAKE_CUDA_STUCK (empty): while there is a file of that name, cuMemcpyDtoDAsync does not return.

@@ -130,6 +130,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle,
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
 {
 	CUresult result = CUDA_SUCCESS;
+	usleep(1000 * (unsigned)fake_number("FAKE_CUDA_CLOSE_MS", 0));
 	pthread_mutex_lock(&import_lock);
 	struct fake_region *region = fake_pin((uintptr_t)address, 1);
 	bool last = !region || region->kind != FAKE_IMPORTED || region->start != address || region->opens == 1;

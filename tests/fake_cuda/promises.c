@@ -208,7 +208,7 @@ static int start_of(CUdeviceptr at, CUdeviceptr *start, size_t *bytes)
 	return (int)has_ipc;
 }
 
-/* Opened in another process: tests/cuda_export.c. */
+/* Opened in another process: promises_shared.c. */
 static void an_ipc_handle_names_a_whole_allocation_to_other_processes(void **state)
 {
 	(void)state;

@@ -36,7 +36,6 @@ extern "C" {
 #define PIECE ((size_t)4 << 20) /* of the copies: long enough for a link's full rate */
 #define WINDOW (2 * PIECE)      /* of host memory, each way: stays in the last-level cache */
 #define AHEAD 4                 /* copies enqueued, each way */
-#define SAMPLE_US 10000         /* of the power */
 
 #define DIE(...)                                                                                                       \
 	do {                                                                                                           \
@@ -69,6 +68,8 @@ struct counters {
 };
 static struct counters *counters;
 static int multiprocessors;
+
+#include "tests/gpu/power.cuh"
 
 /* ---- matrix products ---- */
 
@@ -283,76 +284,6 @@ static double join_copies(void)
 	return std::max(ways[0].us, ways[1].us);
 }
 
-/* ---- power ---- */
-
-typedef int (*handle_function)(const char *, void **);
-struct field { /* nvml.h: nvmlFieldValue_t */
-	unsigned id, scope;
-	long long time, latency;
-	unsigned type;
-	int result;
-	unsigned value[2];
-};
-typedef int (*fields_function)(void *, int, struct field *);
-typedef int (*reasons_function)(void *, unsigned long long *);
-static void *power_of; /* NVML's name of this GPU */
-static fields_function read_fields;
-static reasons_function read_reasons;
-
-static void open_power(void)
-{
-	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *handle;
-	char bus[32];
-	int device;
-	if (!library)
-		return;
-	int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
-	handle_function find = (handle_function)dlsym(library, "nvmlDeviceGetHandleByPciBusId_v2");
-	read_fields = (fields_function)dlsym(library, "nvmlDeviceGetFieldValues");
-	read_reasons = (reasons_function)dlsym(library, "nvmlDeviceGetCurrentClocksThrottleReasons");
-	CUDA(cudaGetDevice(&device));
-	CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, device));
-	if (init && find && read_fields && read_reasons && !init() && !find(bus, &handle))
-		power_of = handle;
-}
-
-struct watched {
-	/* mean; how much of the time power, and anything else, held the clock down, percent; -1: unknown */
-	double watts, power, other;
-};
-
-/* Waits for the products, and looks at the power meanwhile. */
-static struct watched wait_and_watch(void)
-{
-	/*
-	 * nvml.h: POWER_INSTANT (the usual reading is a mean over a second); SwPowerCap and HwPowerBrake; Idle and
-	 * clocks set by hand
-	 */
-	const unsigned power_instant = 186;
-	const unsigned long long by_power = 4 | 128, by_nothing = 1 | 2;
-	struct watched sums = {};
-	int samples = 0;
-	cudaError_t state;
-	while (power_of && (state = cudaStreamQuery(products)) != cudaSuccess) {
-		struct field field = {};
-		unsigned long long reasons;
-		field.id = power_instant;
-		if (state != cudaErrorNotReady)
-			DIE("the products: %s", cudaGetErrorString(state));
-		if (!read_fields(power_of, 1, &field) && !field.result && !read_reasons(power_of, &reasons)) {
-			sums.watts += field.value[0] / 1e3;
-			sums.power += reasons & by_power ? 100 : 0;
-			sums.other += reasons & ~(by_power | by_nothing) ? 100 : 0;
-			samples++;
-		}
-		usleep(SAMPLE_US);
-	}
-	CUDA(cudaStreamSynchronize(products));
-	if (!samples)
-		return {-1, -1, -1};
-	return {sums.watts / samples, sums.power / samples, sums.other / samples};
-}
-
 /* ---- measuring ---- */
 
 enum company { WITH_NOTHING, WITH_COPIES, WITH_FERRY, WITH_NCCL, WITH_BOTH };
@@ -409,7 +340,7 @@ static struct round_times measure(enum company company, int lead, int count, int
 		product();
 	CUDA(cudaEventRecord(marks[1], products));
 	enqueue_counters(counters + multiprocessors);
-	times.watched = wait_and_watch();
+	times.watched = wait_and_watch(products);
 	CUDA(cudaEventElapsedTime(&ms, marks[0], marks[1]));
 	CUDA(cudaStreamSynchronize(beside));
 	if (collectives && company == WITH_COPIES) {

@@ -5,9 +5,6 @@
  */
 #include "tests/nccl/players.h"
 
-#include "rank-lib/group.h"
-#include "rank-lib/launch.h"
-
 #include <unistd.h>
 
 /* ---- promises ---- */
@@ -217,40 +214,6 @@ static void shares_are_found(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
-static pthread_barrier_t together;
-
-static struct ferry_partner *partner_of(struct player *player)
-{
-	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
-	struct ferry_partner *partner = atomic_load(&comm->partner);
-	ferry_nccl_comm_release(comm);
-	return partner;
-}
-
-static bool is_wanted(const struct ferry_share_table *table)
-{
-	uint64_t wanted = 0;
-	for (int rank = 0; rank < RANKS; rank++)
-		for (int word = 0; word < 4; word++)
-			wanted |= atomic_load(&table->ready[rank].wanted[word]);
-	return wanted;
-}
-
-static void gather_blocks(struct player *player, size_t block, int round)
-{
-	fill(player, block, round);
-	NCCL(ncclAllGather(player->send, player->receive, block, ncclFloat32, player->rank.comm,
-	                   (cudaStream_t)player->stream));
-	settle(player);
-	for (size_t from = 0; from < RANKS; from++)
-		HOLDS(player->out[(from + 1) * block - 1] == value_of((int)from, block - 1, round));
-}
-
-static void gather_round(struct player *player, int round)
-{
-	gather_blocks(player, LARGE / RANKS, round);
-}
-
 /* Tried a few times, and then had by Ferry, as what both take is known. */
 static void gathered(struct rank *rank)
 {
@@ -289,152 +252,7 @@ static void whole_calls_are_whose_are_faster(void **state)
 	assert_in_range(ferrys, 1, MOST);
 }
 
-/* As while a router maps for one of them: that rank would wait for itself here if Ferry had its call. */
-static void withheld(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	player_open(player);
-	struct ferry_partner *partner = partner_of(player);
-	EQUAL(ferry_partner_is_ready(partner), true);
-	pthread_barrier_wait(&together);
-	if (rank->rank == 1)
-		EQUAL(ferry_comm_enter(partner->comm), ferrySuccess);
-	pthread_barrier_wait(&together);
-	for (int round = 0; round < 12; round++)
-		gather_round(player, round);
-	HOLDS(is_wanted(partner->meter.ledger.table));
-	pthread_barrier_wait(&together);
-	EQUAL(parts_of(player), 0);
-	pthread_barrier_wait(&together);
-	if (rank->rank == 1)
-		ferry_comm_exit(partner->comm);
-	int round = 0;
-	for (; round < MOST && parts_of(player) < 5; round++)
-		gather_round(player, round);
-	HOLDS(round < MOST);
-	player_close(player);
-}
-
-static void no_call_waits_for_buffers_that_are_being_shown(void **state)
-{
-	(void)state;
-	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
-	setenv("FERRY_SPLIT_WAIT", "60", 1);
-	run(withheld);
-	unsetenv("FERRY_SPLIT_WAIT");
-	unsetenv("FAKE_NCCL_GBPS");
-	pthread_barrier_destroy(&together);
-}
-
-/* The size that comes next has come before, to NCCL, and the routers have been given its plan since. */
-static void planned(struct rank *rank)
-{
-	enum { SIZES = 3, ENOUGH = 5 };
-	struct player *player = (struct player *)rank;
-	player_open(player);
-	for (size_t size = 1; size <= SIZES; size++) {
-		uint64_t before = parts_of(player);
-		int round = 0;
-		for (; round < MOST && parts_of(player) - before < ENOUGH; round++)
-			gather_blocks(player, LARGE / RANKS * size / 2 + LARGE / RANKS / 2, round);
-		HOLDS(round < MOST);
-	}
-	struct ferryComm *comm = partner_of(player)->comm;
-	EQUAL(ferry_comm_enter(comm), ferrySuccess);
-	HOLDS(comm->plans.cache.nentries >= SIZES);
-	EQUAL(comm->plans.late, 0);
-	ferry_comm_exit(comm);
-	player_close(player);
-}
-
-static void no_call_waits_for_its_plan(void **state)
-{
-	(void)state;
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
-	run(planned);
-	unsetenv("FAKE_NCCL_GBPS");
-}
-
-static void gather_alone(struct player *player, size_t block, struct ferry_left_out left_out)
-{
-	ferryComm_t comm = partner_of(player)->comm;
-	EQUAL(ferryGroupStart(), ferrySuccess);
-	ferry_group_leave_out(&left_out);
-	EQUAL(ferryAllGather(player->send, player->receive, block, ferryFloat32, comm, (ferryStream_t)player->stream),
-	      ferrySuccess);
-	EQUAL(ferryGroupEnd(), ferrySuccess);
-	settle(player);
-}
-
-/* As many as are kept, and one that makes room for the others. */
-static void prepared(struct rank *rank)
-{
-	enum { KEPT = FERRY_IDLE_PLANS };
-	struct player *player = (struct player *)rank;
-	player_open(player);
-	reduce_until(player, 1);
-	struct ferryComm *comm = partner_of(player)->comm;
-	struct ferry_request request = {.collective = FERRY_ALLGATHER, .send = player->send,
-	                                .receive = player->receive, .count = 100, .type = ferryFloat32, .comm = comm};
-	uint64_t late = comm->plans.late;
-	for (int again = 0; again < 2; again++) {
-		EQUAL(ferry_launch_has_shown(&request, false, true), false);
-		EQUAL(ferry_launch_show(&request, false, true), ferrySuccess);
-		EQUAL(ferry_launch_has_shown(&request, false, true), true);
-		/* as where two ranks divide it */
-		gather_alone(player, request.count, (struct ferry_left_out){0, true});
-		EQUAL(comm->plans.late, late);
-		for (uint64_t other = 1; other <= KEPT + 1; other++) {
-			struct ferry_request next = request;
-			next.count += other;
-			EQUAL(ferry_launch_show(&next, false, true), ferrySuccess);
-			EQUAL(ferry_launch_has_shown(&next, false, true), true);
-		}
-		HOLDS(comm->plans.cache.nentries <= KEPT + 1);
-	}
-	player_close(player);
-}
-
-static void plans_that_are_prepared_make_room_for_each_other(void **state)
-{
-	(void)state;
-	setenv("FERRY_SHARES", "nccl:0,host:1", 1);
-	run(prepared);
-	unsetenv("FERRY_SHARES");
-}
-
-/* What is being shown may be gone before it is, or have come again at its address. */
-static void replaced(struct rank *rank)
-{
-	struct player *player = (struct player *)rank;
-	player_open(player);
-	uint64_t before = parts_of(player);
-	int round = 0;
-	for (; round < MOST && parts_of(player) - before < 10; round++) {
-		gather_round(player, round);
-		if (round % 4)
-			continue;
-		for (int i = 0; i < 2; i++) {
-			EQUAL(cuMemFree(player->memory[i]), 0);
-			EQUAL(cuMemAlloc(&player->memory[i], (size_t)LARGE * RANKS * sizeof(float)), 0);
-		}
-		player->in = fake_cuda_reach(player->memory[0]);
-		player->out = fake_cuda_reach(player->memory[1]);
-		player->send = pointer_of(player->memory[0]);
-		player->receive = pointer_of(player->memory[1]);
-	}
-	HOLDS(round < MOST);
-	player_close(player);
-}
-
-static void buffers_come_and_go_while_they_are_shown(void **state)
-{
-	(void)state;
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
-	run(replaced);
-	unsetenv("FAKE_NCCL_GBPS");
-}
+static pthread_barrier_t together;
 
 /* Divided by what both take, too, where it is long. */
 static void scattered(struct rank *rank)
@@ -684,10 +502,6 @@ int main(void)
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
-	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
-	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
-	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
-	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	        cmocka_unit_test_teardown(long_calls_with_blocks_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(one_thread_drives_several_gpus, no_misuse),
 	        cmocka_unit_test_teardown(communicators_of_a_group_are_waited_for_too, no_misuse),

@@ -141,4 +141,20 @@ static inline void run_by_host_alone(pthread_barrier_t *together, void (*work)(s
 	pthread_barrier_destroy(together);
 }
 
+/** An AllGather that is checked. */
+static inline void gather_blocks(struct player *player, size_t block, int round)
+{
+	fill(player, block, round);
+	NCCL(ncclAllGather(player->send, player->receive, block, ncclFloat32, player->rank.comm,
+	                   (cudaStream_t)player->stream));
+	settle(player);
+	for (size_t from = 0; from < RANKS; from++)
+		HOLDS(player->out[(from + 1) * block - 1] == value_of((int)from, block - 1, round));
+}
+
+static inline void gather_round(struct player *player, int round)
+{
+	gather_blocks(player, LARGE / RANKS, round);
+}
+
 #endif

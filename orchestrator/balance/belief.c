@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "orchestrator/balance/belief.h"
+
+#include <math.h>
+
+#define RANGE  8   /* times the largest part that was seen, or less, is told by the line through all sizes */
+#define LIKELY 5.0 /* at most so many times off */
+
+/* ---- of all sizes ---- */
+
+void ferry_course_adopt(struct ferry_course *course, const struct ferry_share_course *learned)
+{
+	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
+		int carrier = i / FERRY_SHARE_BESIDE, slot = i % FERRY_SHARE_BESIDE;
+		if (learned->paces[carrier][slot].rate > 0)
+			ferry_rate_fit_start(&course->fits[carrier][slot], &learned->paces[carrier][slot]);
+	}
+}
+
+void ferry_course_tell(const struct ferry_course *course, struct ferry_share_course *learned)
+{
+	*learned = (struct ferry_share_course){.collective = course->collective, .type = course->type};
+	for (int i = 0; i < FERRY_NUM_CARRIERS * FERRY_SHARE_BESIDE; i++) {
+		const struct ferry_rate_fit *fit = &course->fits[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE];
+		if (fit->samples != 1)
+			learned->paces[i / FERRY_SHARE_BESIDE][i % FERRY_SHARE_BESIDE] = fit->pace;
+	}
+}
+
+/* One sample of Ferry's alone may be of a call in which buffers were shown. */
+static bool is_line(const struct ferry_rate_fit *fit, int carrier)
+{
+	return fit->pace.rate > 0 && (fit->samples != 1 || carrier == FERRY_CARRIER_NCCL);
+}
+
+bool ferry_course_knows(const struct ferry_course *course, int carrier, double bytes)
+{
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
+		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+		if (is_line(fit, carrier) && RANGE * (double)fit->most >= bytes)
+			return true;
+	}
+	return false;
+}
+
+/* ---- of one ---- */
+
+int ferry_belief_slot(int carrier, uint32_t set)
+{
+	uint32_t below = set & ((1u << carrier) - 1), above = set >> (carrier + 1);
+	return (int)(below | above << carrier);
+}
+
+/* Of a set in which it has not been seen at this size: as much off the line through all sizes as in another one. */
+static double likely_factor(const struct ferry_course *course, const struct ferry_belief *belief, int carrier)
+{
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
+		const struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+		const struct ferry_trace *trace = &belief->traces[carrier][slot];
+		if (trace->count && is_line(fit, carrier))
+			return fmin(fmax(ferry_trace_factor(trace, &fit->pace), 1 / LIKELY), LIKELY);
+	}
+	return (double)belief->slower[carrier];
+}
+
+static struct ferry_pace seen_pace(const struct ferry_course *course, const struct ferry_belief *belief, int carrier,
+                                   int slot)
+{
+	const struct ferry_pace *fit = &course->fits[carrier][slot].pace;
+	const struct ferry_trace *trace = &belief->traces[carrier][slot];
+	if (!trace->count && !is_line(&course->fits[carrier][slot], carrier))
+		return (struct ferry_pace){0, 0};
+	double factor = trace->count ? ferry_trace_factor(trace, fit) : likely_factor(course, belief, carrier);
+	return (struct ferry_pace){fit->start_us * factor, fit->rate / factor};
+}
+
+/* Of a set that has not been tried: between alone, and the one that is known to be the slowest. */
+static struct ferry_pace expected_pace(const struct ferry_course *course, const struct ferry_belief *belief,
+                                       int carrier)
+{
+	struct ferry_pace fast = {0, 0}, slow = {0, 0};
+	for (int slot = 0; slot < FERRY_SHARE_BESIDE; slot++) {
+		struct ferry_pace pace = seen_pace(course, belief, carrier, slot);
+		if (!(pace.rate > 0))
+			continue;
+		fast = pace.rate > fast.rate ? pace : fast;
+		slow = !(slow.rate > 0) || pace.rate < slow.rate ? pace : slow;
+	}
+	return (struct ferry_pace){(fast.start_us + slow.start_us) / 2, sqrt(fast.rate * slow.rate)};
+}
+
+void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief,
+                        struct ferry_paces *paces)
+{
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		struct ferry_pace expected = expected_pace(course, belief, c);
+		for (uint32_t set = 0; set < FERRY_CARRIER_SETS; set++) {
+			struct ferry_pace pace = seen_pace(course, belief, c, ferry_belief_slot(c, set & ~(1u << c)));
+			paces->in[set][c] = pace.rate > 0 ? pace : expected;
+		}
+	}
+}
+
+/* ---- what calls tell ---- */
+
+/* Beside others it is as it is alone, or beside yet others, as far as that is known. */
+static void begin_fit(struct ferry_course *course, int carrier, int slot)
+{
+	struct ferry_rate_fit *fits = course->fits[carrier];
+	for (int other = 0; other < FERRY_SHARE_BESIDE && !(fits[slot].pace.rate > 0); other++)
+		if (is_line(&fits[other], carrier))
+			ferry_rate_fit_start(&fits[slot], &fits[other].pace);
+}
+
+double ferry_belief_learn(struct ferry_course *course, struct ferry_belief *belief, int carrier, int slot, double bytes,
+                          double us, bool settled)
+{
+	struct ferry_rate_fit *fit = &course->fits[carrier][slot];
+	struct ferry_trace *trace = &belief->traces[carrier][slot];
+	begin_fit(course, carrier, slot);
+	bool known = is_line(fit, carrier);
+	if (!(fit->pace.rate > 0))
+		ferry_rate_fit_add(fit, bytes, us);
+	double before = ferry_trace_factor(trace, &fit->pace);
+	bool changed = ferry_trace_add(trace, &fit->pace, bytes, us, settled, known);
+	double times = ferry_trace_factor(trace, &fit->pace) / before;
+	if (ferry_trace_typical(trace) && trace->seen > 1)
+		ferry_rate_fit_add(fit, bytes, us);
+	if (!changed)
+		return 0;
+	for (int other = 0; other < FERRY_SHARE_BESIDE; other++)
+		if (other != slot)
+			ferry_trace_scale(&belief->traces[carrier][other], times);
+	belief->slower[carrier] = (float)fmin(fmax(belief->slower[carrier] * times, 1e-3), 1e3);
+	return times;
+}

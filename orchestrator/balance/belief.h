@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What calls are believed to take: each carrier's pace in each set of carriers, as two may be slower together than one
+ * alone. A course has what all sizes of a collective and type have told, a belief what one of them has; the latter goes
+ * before. Plain numbers; one thread, the balancer's.
+ */
+#ifndef FERRY_ORCHESTRATOR_BALANCE_BELIEF_H
+#define FERRY_ORCHESTRATOR_BALANCE_BELIEF_H
+
+#include "ipc/share_table.h"
+#include "orchestrator/balance/rate_fit.h"
+#include "orchestrator/balance/trace.h"
+
+struct ferry_course {
+	uint8_t used, collective, type;
+	struct ferry_rate_fit fits[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE]; /* by ferry_belief_slot */
+};
+
+struct ferry_belief {
+	float slower[FERRY_NUM_CARRIERS]; /* so many times than before all its changes: for sets that were not tried */
+	struct ferry_trace traces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE];
+};
+
+/** What an earlier job, or another rank, has learned: starts from that. */
+void ferry_course_adopt(struct ferry_course *course, const struct ferry_share_course *learned);
+
+/** The same of this one, for others. */
+void ferry_course_tell(const struct ferry_course *course, struct ferry_share_course *learned);
+
+/** Whether it says what a part of so many bytes takes: parts that were far smaller say nothing of the rate. */
+bool ferry_course_knows(const struct ferry_course *course, int carrier, double bytes);
+
+/** Where a carrier keeps what it is beside the others of a set, which it is not in itself: 0 alone. */
+int ferry_belief_slot(int carrier, uint32_t set);
+
+/** Of a set that has not been tried one expects what lies between those that have. */
+void ferry_belief_paces(const struct ferry_course *course, const struct ferry_belief *belief,
+                        struct ferry_paces *paces);
+
+/**
+ * A part of a call, beside the others of that slot. settled: as ferry_trace_add. 0, or the carrier has changed, in all
+ * sets: how many times as slow it is.
+ */
+double ferry_belief_learn(struct ferry_course *course, struct ferry_belief *belief, int carrier, int slot, double bytes,
+                          double us, bool settled);
+
+#endif

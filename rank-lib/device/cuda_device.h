@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * A GPU as the cuda device's files share it: cuda.c (streams), cuda_memory.c (what buffers may be) and cuda_pieces.c
+ * (what they lie in). One struct per GPU of the process, made by cuda.c on first use and kept until the process ends.
+ */
+#ifndef FERRY_DEVICE_CUDA_DEVICE_H
+#define FERRY_DEVICE_CUDA_DEVICE_H
+
+#include "rank-lib/device/device.h"
+#include "router/copy/cuda.h"
+
+struct ferry_cuda_device {
+	struct ferry_device base;
+	struct ferry_cuda_copier copier;
+	const struct ferry_cuda_driver *driver;
+	CUdevice device;
+	CUcontext context;      /* the primary one */
+	CUfunction wait_kernel; /* NULL: streams wait at memory operations */
+	/* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
+	unsigned wait_flags;
+};
+
+static inline struct ferry_cuda_device *ferry_cuda_device(struct ferry_device *device)
+{
+	return (struct ferry_cuda_device *)device;
+}
+
+static inline ferryResult_t ferry_cuda_enter(struct ferry_cuda_device *device, struct ferry_cuda_visit *visit)
+{
+	return ferry_cuda_visit(device->driver, device->context, visit);
+}
+
+#endif

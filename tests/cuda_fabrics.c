@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which fabric carries calls on GPUs: what FERRY_FABRICS and FERRY_SHARES ask for, over the double of the driver. */
+#include "tests/fake_cuda/routers.h"
+#include "tests/rounds.h"
+
+#include "ipc/attach.h"
+#include "ipc/endpoint.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const int spread[] = {0, 1};
+
+static unsigned long long moved_down_by(int domain)
+{
+	char path[128], line[512];
+	int connection;
+	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_JOB, 1, line, sizeof line), ferrySuccess);
+	close(connection);
+	const char *down = strstr(line, " down=");
+	assert_non_null(down);
+	return strtoull(down + 6, NULL, 10);
+}
+
+static unsigned long long moved_down(void)
+{
+	unsigned long long bytes = 0;
+	for (int domain = 0; domain < domains_asked_for(); domain++)
+		bytes += moved_down_by(domain);
+	return bytes;
+}
+
+/* Bytes that went from staging to GPUs. */
+static unsigned long long through_the_host(const char *fabrics, const char *shares, enum kind kind)
+{
+	struct gang gang;
+	open_with(&gang, 2, spread, fabrics, shares);
+	rounds_of(&gang, (struct what){.kind = kind, .bytes = 100000}, 2, -1, false);
+	unsigned long long bytes = moved_down();
+	gang_close(&gang);
+	no_misuse(NULL); /* the next one is a router's first job again */
+	return bytes;
+}
+
+/* Two rounds among two ranks, of 100000 bytes to each. */
+static void what_the_fabrics_carry_is_what_was_asked_for(void **state)
+{
+	(void)state;
+	for (int kind = 0; kind < 2; kind++) {
+		assert_int_equal(through_the_host("host", NULL, kind ? RING : ALLGATHER), 400000);
+		assert_int_equal(through_the_host("peer", NULL, kind ? RING : ALLGATHER), 0);
+		assert_int_equal(through_the_host(NULL, NULL, kind ? RING : ALLGATHER), 0);
+	}
+	assert_int_equal(through_the_host("host,peer", "host=0.25", ALLGATHER), 100000);
+	assert_int_equal(through_the_host("host,peer", "nccl:0.6,host:0.1,peer=0.3", ALLGATHER), 100000);
+	assert_int_equal(through_the_host(NULL, "peer=0", ALLGATHER), 400000);
+	assert_int_equal(through_the_host(NULL, "host=0", ALLGATHER), 0);
+}
+
+static void refused_at_start(const char *name, const char *value, const char *words)
+{
+	ferryComm_t comms[2];
+	setenv(name, value, 1);
+	domains_open(1);
+	REFUSED(ferryInvalidArgument, words, ferryCommInitAll(comms, 2, spread));
+	domains_close();
+	unsetenv(name);
+}
+
+static void nonsense_is_refused_with_what_was_expected(void **state)
+{
+	(void)state;
+	refused_at_start("FERRY_FABRICS", "peers", "at \"peers\"");
+	refused_at_start("FERRY_FABRICS", "host,", "FERRY_FABRICS=host,");
+	refused_at_start("FERRY_FABRICS", "host,host", "at \"host\"");
+	refused_at_start("FERRY_FABRICS", "peer host", "at \"peer host\"");
+	refused_at_start("FERRY_SHARES", "host", "at \"host\"");
+	refused_at_start("FERRY_SHARES", "host=", "at \"host=\"");
+	refused_at_start("FERRY_SHARES", "host=1.5", "at \"host=1.5\"");
+	refused_at_start("FERRY_SHARES", "host=-0.1", "from 0 to 1");
+	refused_at_start("FERRY_SHARES", "host=nan", "from 0 to 1");
+	refused_at_start("FERRY_SHARES", "host=0.2,peer=0.2", "they sum to 0.4");
+	refused_at_start("FERRY_SHARES", "peer=0.2,peer=0.8", "at \"peer=0.8\"");
+	refused_at_start("FERRY_SHARES", "gpu=0.2", "at \"gpu=0.2\"");
+	refused_at_start("FERRY_SHARES", "host=0.2 ", "at \"host=0.2 \"");
+	refused_at_start("FERRY_SHARES", "host:0.2,peer=0.2", "they sum to 0.4");
+	refused_at_start("FERRY_SHARES", "nccl:0.9,host:0.2", "they sum to 1.1");
+}
+
+static void contradictions_are_refused_with_both_sides(void **state)
+{
+	static const char *const both[][3] = {
+	        {"peer", "host=1", "FERRY_FABRICS=peer leaves host out, FERRY_SHARES=host=1 gives it 1 of each call"},
+	        {"peer", "host=0.25", "gives it 0.25"},
+	        {"host", "peer=0.5", "FERRY_FABRICS=host leaves peer out"},
+	        {"host", "host=0.7,peer=0.3", "gives it 0.3"}};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		setenv("FERRY_SHARES", both[i][1], 1);
+		refused_at_start("FERRY_FABRICS", both[i][0], both[i][2]);
+		unsetenv("FERRY_SHARES");
+	}
+	assert_int_equal(through_the_host("peer", "host=0", ALLGATHER), 0);
+	assert_int_equal(through_the_host("host", "host=1", ALLGATHER), 400000);
+	assert_int_equal(through_the_host("host", "host=0.5", ALLGATHER), 400000); /* the rest might be NCCL's */
+}
+
+/* Every call says so, not the first alone: none of them takes the host in secret. */
+static void peers_that_there_are_not_are_missed_at_every_call(void **state)
+{
+	struct gang gang;
+	struct rank ranks[MOST_PLACES];
+	struct what what = {.kind = ALLGATHER, .bytes = 1000, .nranks = 2};
+	(void)state;
+	setenv("FERRY_LANES", "rank", 1);
+	open_with(&gang, 2, spread, "peer", NULL);
+	unsetenv("FERRY_LANES");
+	ranks_open(ranks, &what, &gang, false);
+	for (int attempt = 0; attempt < 3; attempt++)
+		for (int rank = 0; rank < 2; rank++)
+			REFUSED(ferryInvalidUsage, "FERRY_FABRICS=peer",
+			        ferryAllGather(ranks[rank].send, ranks[rank].receive, what.bytes + (size_t)attempt / 2,
+			                       ferryUint8, gang.comms[rank], (ferryStream_t)ranks[rank].stream));
+	gang_close(&gang);
+	ranks_close(ranks, &gang);
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(what_the_fabrics_carry_is_what_was_asked_for),
+	        TEST(nonsense_is_refused_with_what_was_expected),
+	        TEST(contradictions_are_refused_with_both_sides),
+	        TEST(peers_that_there_are_not_are_missed_at_every_call),
+	};
+	char machine[32];
+	snprintf(machine, sizeof machine, "fabrics-%d", (int)getpid());
+	setenv("FAKE_CUDA_MACHINE", machine, 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
