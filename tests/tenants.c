@@ -160,6 +160,14 @@ static int start_shared(void **state)
 	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
 }
 
+static int start_impatient(void **state)
+{
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	int failed = start_shared(state);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	return failed;
+}
+
 static int stop_shared(void **state)
 {
 	return stop_router(state) || remove_file(state);
@@ -288,6 +296,27 @@ static void connections_of_a_tenant_are_counted_and_closed_ones_are_not(void **s
 	assert_int_equal(result, ferrySuccess);
 	close(connections[1]);
 	close(connections[2]);
+}
+
+static void a_tenants_client_that_stops_in_a_message_loses_its_place(void **state)
+{
+	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_STATUS};
+	struct ferry_attach_reply reply;
+	int slow, idle;
+	(void)state;
+	reload_own("connections = 20", "tenant=own");
+	assert_int_equal(ferry_endpoint_connect(path, &idle), ferrySuccess);
+	assert_int_equal(ferry_attach_call(idle, &message, NULL, NULL), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &slow), ferrySuccess);
+	assert_int_equal(send(slow, &message, 40, MSG_NOSIGNAL), 40);
+	assert_int_equal(recv(slow, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	assert_int_equal(reply.result, ferryRefused);
+	assert_non_null(strstr(reply.message, "40 bytes of a message have come in 1 s, and not the rest"));
+	assert_int_equal(recv(slow, &reply, 1, 0), 0);
+	close(slow);
+	/* who is not in the middle of one may be silent as long as he likes */
+	assert_int_equal(ferry_attach_call(idle, &message, NULL, NULL), ferrySuccess);
+	close(idle);
 }
 
 /* ---- reading it again ---- */
@@ -439,6 +468,8 @@ int main(void)
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
+	        cmocka_unit_test_setup_teardown(a_tenants_client_that_stops_in_a_message_loses_its_place,
+	                                        start_impatient, stop_shared),
 	        SHARED_TEST(a_file_that_cannot_be_leaves_a_running_router_as_it_is),
 	        SHARED_TEST(a_job_whose_tenant_has_gone_goes_on_and_counts_nowhere),
 	        SHARED_TEST(tenants_are_served_and_others_refused),
