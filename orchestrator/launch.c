@@ -204,12 +204,17 @@ static void measure(struct launch *launch)
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
 		struct ferry_partner *partner = split->partner;
-		if (!partner || !split->measure || split->lost || !may_measure(launch, i))
+		if (!partner || !split->measure || split->lost)
 			continue;
 		if (!split->ferrys && split->word != FERRY_SHARES_NONE) /* a part of less than a page */
 			continue;
+		bool measurable = may_measure(launch, i);
 		pthread_mutex_lock(&partner->lock);
-		split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole, split->n);
+		if (measurable)
+			split->sample = ferry_meter_begin(&partner->meter, &split->asked, split->word, split->whole,
+			                                  split->n);
+		if (!split->sample)
+			ferry_meter_pass(&partner->meter, &split->asked, split->word, split->whole);
 		pthread_mutex_unlock(&partner->lock);
 		if (split->sample && split->whole)
 			split->sample->timed = ferry_clock_start(&split->sample->clock, launch->calls[i].stream);

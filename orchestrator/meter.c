@@ -120,14 +120,25 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 		return pinned_word(meter, carrier);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
-	return ferry_choice_ours(&meter->choice, call, n) ? all_of(carrier) : FERRY_SHARES_NONE;
+	return ferry_choice_ours(&meter->choice, call, n, tries) ? all_of(carrier) : FERRY_SHARES_NONE;
 }
 
 void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
-                        bool *measure)
+                        bool tries, bool *measure)
 {
 	if (!meter->rules.pinned)
-		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE);
+		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE, tries);
+}
+
+void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole)
+{
+	if (whole && !meter->rules.pinned)
+		ferry_choice_unmeasured(&meter->choice, call, word != FERRY_SHARES_NONE);
+}
+
+bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call, bool whole)
+{
+	return whole ? ferry_choice_learns(&meter->choice, call) : ferry_ledger_learns(&meter->ledger, call);
 }
 
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,

@@ -55,17 +55,23 @@ void ferry_meter_free(struct ferry_meter *meter);
 
 /**
  * The word to propose for call n, and whether that is to be measured. carrier: what Ferry would carry its part by.
- * whole: one of the two has all of it. tries: of a divided one, whether it may have other shares than are settled.
+ * whole: one of the two has all of it. tries: it can be measured, so it may have other shares than are settled.
  */
 uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balancer_call *call,
                              enum ferry_carrier carrier, bool whole, bool tries, uint64_t n, bool *measure);
 
 /**
  * What the ranks have agreed on for call n of those that one of the two has whole; *measure: whether it is to be
- * measured. For each such call, with the proposal that has led to it or without.
+ * measured. For each such call, with the proposal that has led to it or without; tries: as there.
  */
 void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
-                        bool *measure);
+                        bool tries, bool *measure);
+
+/** A call that was to be measured cannot be. */
+void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole);
+
+/** Whether Ferry may be proposed for such calls soon, as little is known of them. */
+bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call, bool whole);
 
 /** A sample for a call of this word, if there is room; else NULL. */
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,

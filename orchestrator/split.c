@@ -13,7 +13,7 @@
 struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
-	bool alone;
+	bool tries; /* what it takes will be known */
 };
 
 static ferryRedOp_t redop_of(const struct ferry_nccl_call *call)
@@ -53,15 +53,12 @@ static uint32_t propose(void *argument, uint64_t n)
 	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split *split = asking->split;
 	struct ferry_partner *partner = split->partner;
-	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
-	bool tries = split->whole || partner->meter.rules.pinned ||
-	             (asking->alone && !ferry_clock_captures(call->stream));
-	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, tries, n,
-	                                    &split->measure);
+	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, asking->tries,
+	                                    n, &split->measure);
 	/* it goes by a window, which is made in the first call and takes what pushes gain */
-	if (call->collective == FERRY_ALLTOALL && split->asked.in_place && split->carrier == FERRY_CARRIER_PEER &&
-	    !partner->meter.rules.pinned)
-		word = FERRY_SHARES_NONE;
+	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place &&
+	             split->carrier == FERRY_CARRIER_PEER && !partner->meter.rules.pinned;
+	word = aside ? FERRY_SHARES_NONE : word;
 	struct ferry_showing_asked shown = {.request = {.collective = call->collective,
 	                                                .send = call->send,
 	                                                .receive = call->receive,
@@ -76,7 +73,8 @@ static uint32_t propose(void *argument, uint64_t n)
 	                                    .kind = kind_of(call, split)};
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE ||
-	              (!split->whole && split->measure && ferry_ledger_learns(&partner->meter.ledger, &split->asked));
+	              (!aside && asking->tries && (split->whole || split->measure) &&
+	               ferry_meter_learns(&partner->meter, &split->asked, split->whole));
 	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, wanted))
 		return word;
 	return FERRY_SHARES_NONE;
@@ -84,9 +82,10 @@ static uint32_t propose(void *argument, uint64_t n)
 
 static void agreed(void *argument, uint64_t n, uint32_t word)
 {
-	struct ferry_split *split = ((const struct asking *)argument)->split;
+	const struct asking *asking = argument;
+	struct ferry_split *split = asking->split;
 	if (split->whole)
-		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, &split->measure);
+		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, asking->tries, &split->measure);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -161,7 +160,8 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct f
 	/* constant once it works */
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split, works);
-	struct asking asking = {call, split, alone};
+	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
+	struct asking asking = {call, split, works && alone && !ferry_clock_captures(call->stream)};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);

@@ -14,9 +14,9 @@ static bool lock_within_a_second(struct ferryComm *comm)
 	struct timespec until;
 	if (!pthread_mutex_trylock(&comm->lock))
 		return true;
-	clock_gettime(CLOCK_REALTIME, &until);
+	clock_gettime(CLOCK_MONOTONIC, &until); /* whoever sets the clock of day meanwhile */
 	until.tv_sec++;
-	return !pthread_mutex_timedlock(&comm->lock, &until);
+	return !pthread_mutex_clocklock(&comm->lock, CLOCK_MONOTONIC, &until);
 }
 
 /* Not where it has failed: its router is asked nothing any more. */

@@ -50,9 +50,9 @@ static void make(struct program *program, int calls)
 	for (int i = 0; i < calls; i++) {
 		int n = program->calls++;
 		assert_in_range(n, 0, MOST - 1);
-		program->ours[n] = ferry_choice_ours(&program->choice, &program->call, (uint64_t)n);
+		program->ours[n] = ferry_choice_ours(&program->choice, &program->call, (uint64_t)n, true);
 		program->measured[n] =
-		        ferry_choice_agreed(&program->choice, &program->call, (uint64_t)n, program->ours[n]);
+		        ferry_choice_agreed(&program->choice, &program->call, (uint64_t)n, program->ours[n], true);
 		program->ferrys += program->ours[n];
 		if (program->calls - program->fed > program->late)
 			feed(program);
@@ -118,10 +118,10 @@ static void what_was_slower_is_tried_again_though_nobody_is_ready_at_once(void *
 	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 256 * MIB, false};
 	choice_start(&slow, 0);
 	for (uint64_t n = 0; n < 50000; n++) {
-		bool proposed = ferry_choice_ours(&slow.choice, &call, n), ours = proposed && wanted;
+		bool proposed = ferry_choice_ours(&slow.choice, &call, n, true), ours = proposed && wanted;
 		wanted = proposed;
 		ferrys += ours;
-		if (ferry_choice_agreed(&slow.choice, &call, n, ours))
+		if (ferry_choice_agreed(&slow.choice, &call, n, ours, true))
 			ferry_choice_feed(&slow.choice, &call, ours, !ours ? 500 : n < 1000 ? 600 : 400);
 	}
 	assert_true(ferrys > 25000);
@@ -214,6 +214,38 @@ static void what_is_known_is_seldom_measured(void **state)
 	assert_in_range(measured, 3, 60);
 }
 
+/* As captured ones, or several of a group: they neither try anything nor take the places of those that can. */
+static void calls_that_cannot_be_measured_are_not_counted(void **state)
+{
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 256 * MIB, false};
+	bool ours;
+	(void)state;
+	choice_start(&fast, 700e3);
+	for (uint64_t n = 0; n < 50; n++) {
+		assert_false(ferry_choice_ours(&fast.choice, &call, n, false));
+		assert_false(ferry_choice_agreed(&fast.choice, &call, n, false, false));
+	}
+	for (uint64_t n = 50; n < 53; n++) { /* to be measured, and could not be after all */
+		assert_true(ferry_choice_agreed(&fast.choice, &call, n, false, true));
+		ferry_choice_unmeasured(&fast.choice, &call, false);
+	}
+	assert_true(ferry_choice_learns(&fast.choice, &call));
+	for (uint64_t n = 53; n < 55; n++) {
+		assert_true(ferry_choice_agreed(&fast.choice, &call, n, false, true));
+		ferry_choice_feed(&fast.choice, &call, false, 600);
+	}
+	assert_true(ferry_choice_ours(&fast.choice, &call, 55, true)); /* which limits promise, and is doubted */
+	assert_false(ferry_choice_ours(&fast.choice, &call, 55, false));
+	assert_true(ferry_choice_learns(&fast.choice, &call));
+	for (uint64_t n = 56; n < 60; n++) {
+		ours = ferry_choice_ours(&fast.choice, &call, n, true);
+		assert_true(ours && ferry_choice_agreed(&fast.choice, &call, n, ours, true));
+		ferry_choice_feed(&fast.choice, &call, ours, 400);
+	}
+	assert_false(ferry_choice_learns(&fast.choice, &call));
+	assert_true(ferry_choice_ours(&fast.choice, &call, 60, false));
+}
+
 static void no_call_is_measured_that_has_no_line(void **state)
 {
 	static struct ferry_choice choice;
@@ -224,8 +256,8 @@ static void no_call_is_measured_that_has_no_line(void **state)
 	for (int i = 0; i < 200; i++) {
 		call.type = (ferryDataType_t)(i % 10);
 		call.bytes = 1ull << (10 + i / 10);
-		assert_false(ferry_choice_ours(&choice, &call, (uint64_t)i));
-		assert_int_equal(ferry_choice_agreed(&choice, &call, (uint64_t)i, false), i < FERRY_SHARE_LINES);
+		assert_false(ferry_choice_ours(&choice, &call, (uint64_t)i, true));
+		assert_int_equal(ferry_choice_agreed(&choice, &call, (uint64_t)i, false, true), i < FERRY_SHARE_LINES);
 		ferry_choice_feed(&choice, &call, true, 10);
 	}
 }
@@ -242,6 +274,7 @@ int main(void)
 	        cmocka_unit_test(who_becomes_faster_is_found_in_time),
 	        cmocka_unit_test(in_place_is_chosen_for_itself),
 	        cmocka_unit_test(what_is_known_is_seldom_measured),
+	        cmocka_unit_test(calls_that_cannot_be_measured_are_not_counted),
 	        cmocka_unit_test(no_call_is_measured_that_has_no_line),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,8 +94,8 @@ static void start_choice(struct ferry_choice *choice, const struct curve *curve)
 
 static void choose(struct run *run, int i)
 {
-	run->ours[i] = ferry_choice_ours(&run->choice, &run->call, run->n);
-	run->measured[i] = ferry_choice_agreed(&run->choice, &run->call, run->n, run->ours[i]);
+	run->ours[i] = ferry_choice_ours(&run->choice, &run->call, run->n, true);
+	run->measured[i] = ferry_choice_agreed(&run->choice, &run->call, run->n, run->ours[i], true);
 }
 
 /* Into the table of a job, which the next one reads. */

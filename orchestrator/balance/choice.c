@@ -267,7 +267,14 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 	return line->ours != (line->due && line->credit_us > cost && !line->pending);
 }
 
-bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n)
+/* What is believed, and nothing is tried. */
+static bool is_ours(const struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook)
+{
+	return outlook->settled ? line->ours : outlook->clear && outlook->of[OURS].doubt < SURE;
+}
+
+bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n,
+                       bool measurable)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line)
@@ -275,6 +282,8 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	if (ferry_balancer_picks(n, FORGET))
 		line->pending = 0;
 	const struct ferry_choice_outlook *outlook = look(choice, line);
+	if (!measurable)
+		return is_ours(line, outlook);
 	if (outlook->settled)
 		return choose(line, outlook, n);
 	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
@@ -287,7 +296,25 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	return line->credit_us > outlook->cost && !line->pending;
 }
 
-bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours)
+bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balancer_call *call)
+{
+	struct ferry_choice_line *line = line_of(choice, call);
+	if (!line)
+		return false;
+	const struct ferry_choice_outlook *outlook = look(choice, line);
+	bool known = outlook->of[NCCLS].us > 0 && outlook->of[OURS].us > 0;
+	return !outlook->settled && (!known || outlook->clear);
+}
+
+void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours)
+{
+	struct ferry_choice_line *line = line_of(choice, call);
+	if (line)
+		line->asked[ours] -= line->asked[ours] > 0;
+}
+
+bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours,
+                         bool measurable)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line)
@@ -298,6 +325,8 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	bool other = outlook->settled && ours != line->ours && line->due; /* else another rank knows better */
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
+	if (!measurable)
+		return false;
 	line->due &= !other;
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);

@@ -68,11 +68,19 @@ void ferry_choice_init(struct ferry_choice *choice, bool peers, uint32_t nranks,
 /** By what Ferry carries these, or its part of them. */
 enum ferry_carrier ferry_choice_carrier(const struct ferry_choice *choice, enum ferry_collective collective);
 
-/** Whether to propose Ferry for call n. */
-bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n);
+/** Whether to propose Ferry for call n. measurable: what it takes will be known; else nothing is tried with it. */
+bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n,
+                       bool measurable);
+
+/** Whether Ferry may be proposed for calls of this size soon: it has not been seen enough, and may be faster. */
+bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balancer_call *call);
 
 /** The ranks have agreed on who has call n. True: it is to be measured. For every call; it counts from now on. */
-bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours);
+bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours,
+                         bool measurable);
+
+/** A call that was to be measured is not. */
+void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours);
 
 /** A call that NCCL or Ferry has had took so long. */
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us);

@@ -9,6 +9,7 @@
 #include "orchestrator/real.h"
 #include "rank-lib/freed.h"
 
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -207,6 +208,16 @@ static double seconds(void)
 	return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+static _Atomic long days_ahead; /* of the clock of day, which is set back as soon as somebody has read it */
+
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+	long result = syscall(SYS_clock_gettime, clock, now);
+	if (clock == CLOCK_REALTIME)
+		now->tv_sec += 86400 * atomic_load(&days_ahead);
+	return (int)result;
+}
+
 /* A thread that is inside the communicator for long, as one that waits for room in the ring. */
 static void occupied(struct rank *rank)
 {
@@ -226,7 +237,9 @@ static void occupied(struct rank *rank)
 	HOLDS(seconds() - begun < 0.9);
 	/* and what it has: that waits for a second, and is left to idleness */
 	begun = seconds();
+	days_ahead = 1;
 	free_one(player, 0);
+	days_ahead = 0;
 	HOLDS(seconds() - begun < 30);
 	pthread_mutex_unlock(&comm->lock);
 	HOLDS(comes_back_within(before + BUFFER, 30000));

@@ -29,6 +29,38 @@ static bool is_wanted(const struct ferry_share_table *table)
 	return wanted;
 }
 
+/* NCCL has two calls of a size, as a measure to hold Ferry against; what Ferry needs is shown meanwhile. */
+static void begun_cold(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	EQUAL(ferry_partner_is_ready(partner_of(player)), true);
+	/* with their first call ranks say that they look calls up */
+	NCCL(ncclBroadcast(player->send, player->receive, LARGE, ncclFloat32, 0, rank->comm,
+	                   (cudaStream_t)player->stream));
+	settle(player);
+	for (int round = 0; round < 3; round++) {
+		pthread_barrier_wait(&together);
+		EQUAL(parts_of(player), 0);
+		pthread_barrier_wait(&together);
+		gather_round(player, round);
+	}
+	EQUAL(parts_of(player), 1);
+	player_close(player);
+}
+
+static void the_third_call_of_a_size_may_be_ferrys(void **state)
+{
+	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
+	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FERRY_SPLIT_WAIT", "60", 1);
+	run(begun_cold);
+	unsetenv("FERRY_SPLIT_WAIT");
+	unsetenv("FAKE_NCCL_GBPS");
+	pthread_barrier_destroy(&together);
+}
+
 /* As while a router maps for one of them: that rank would wait for itself here if Ferry had its call. */
 static void withheld(struct rank *rank)
 {
@@ -284,6 +316,7 @@ static void buffers_come_and_go_while_they_are_shown(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test_teardown(the_third_call_of_a_size_may_be_ferrys, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
 	        cmocka_unit_test_teardown(a_call_gets_to_ferry_between_others_that_stay_nccls, no_misuse),
