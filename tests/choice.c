@@ -247,7 +247,7 @@ static void calls_that_cannot_be_measured_are_not_counted(void **state)
 	assert_true(ferry_choice_ours(&fast.choice, &call, 60, false));
 }
 
-/* A call of Ferry's among NCCL's says nothing: its lanes are asleep. So a try is two, and the second one is measured. */
+/* A call of Ferry's among NCCL's says nothing: lanes are asleep. So a try is two, and the second one is measured. */
 static void a_try_is_two_calls_and_the_first_is_not_measured(void **state)
 {
 	(void)state;
