@@ -39,6 +39,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(cuda_buffers LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
   ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_captures LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(open_calls LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
   ferry_test(ends LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
   add_test(NAME ends_on_host COMMAND ends)
@@ -50,7 +51,7 @@ if(CUDA_INCLUDE_DIR)
   set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
     ENVIRONMENT "FERRY_TEST_HOST=1;FERRY_TEST_MAPPED=1")
   # And with router processes, which move the data.
-  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs ends leaving open_calls)
+  foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs cuda_captures ends leaving open_calls)
     add_test(NAME ${suite}_mapped COMMAND ${suite})
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -74,14 +75,14 @@ if(CUDA_INCLUDE_DIR)
   add_dependencies(mapped ferry-stat)
 
   # And with calls that they push from GPU to GPU.
-  foreach(suite cuda_streams cuda_faults cuda_graphs mapped mapped_failures leaving open_calls)
+  foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures leaving open_calls)
     add_test(NAME ${suite}_pushed COMMAND ${suite})
     set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")
   endforeach()
 
   # And over two domains, whose routers push into memory of each other's ranks.
-  foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs mapped_failures leaving)
+  foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures leaving)
     add_test(NAME ${suite}_across COMMAND ${suite})
     set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
@@ -90,7 +91,7 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
-  ferry_test(imports LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)

@@ -19,6 +19,17 @@ long option_number(const char *value, long least, long most, const char *name, s
 	return number;
 }
 
+bool option_take_number(const struct number_option *numbers, int key, const char *value, struct argp_state *state)
+{
+	while (numbers->name && numbers->key != key)
+		numbers++;
+	if (!numbers->name)
+		return false;
+	long got = option_number(value, numbers->least, numbers->most, numbers->name, state);
+	*(int32_t *)((char *)state->input + numbers->at) = (int32_t)(got * numbers->times);
+	return true;
+}
+
 uint64_t option_bytes(const char *value, const char *name, struct argp_state *state)
 {
 	uint64_t bytes = 0;

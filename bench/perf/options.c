@@ -5,7 +5,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,31 +96,15 @@ static void check_together(const struct perf_options *out, struct argp_state *st
 		argp_error(state, "--nccl-sweep is of --vs nccl");
 }
 
-/* Options that are a number, which goes to a 32-bit field, `times` as much. */
-static const struct number {
-	int key;
-	const char *name;
-	long least, most, times;
-	size_t at;
-} numbers[] = {{'f', "-f", 2, 1024, 1, offsetof(struct perf_options, factor)},
-               {'n', "-n", 1, 1000, 1, offsetof(struct perf_options, iterations)},
-               {'w', "-w", 1, 1000, 1, offsetof(struct perf_options, warmups)},
-               {KEY_ROOT, "--root", 0, FERRY_MAX_RANKS - 1, 1, offsetof(struct perf_options, root)},
-               {KEY_PAUSE, "--pause", 0, 10000, 1000, offsetof(struct perf_options, pause_us)},
-               {KEY_RANKS, "--ranks", 1, FERRY_MAX_RANKS, 1, offsetof(struct perf_options, ranks)},
-               {KEY_DOMAINS, "--domains", 1, FERRY_MAX_DOMAINS, 1, offsetof(struct perf_options, domains)}};
-
-static bool parse_number(int key, const char *value, struct argp_state *state)
-{
-	const struct number *number = numbers;
-	for (; number < numbers + sizeof numbers / sizeof *numbers; number++)
-		if (number->key == key) {
-			long got = option_number(value, number->least, number->most, number->name, state);
-			*(int32_t *)((char *)state->input + number->at) = (int32_t)(got * number->times);
-			return true;
-		}
-	return false;
-}
+static const struct number_option numbers[] = {
+        {'f', "-f", 2, 1024, 1, offsetof(struct perf_options, factor)},
+        {'n', "-n", 1, 1000, 1, offsetof(struct perf_options, iterations)},
+        {'w', "-w", 1, 1000, 1, offsetof(struct perf_options, warmups)},
+        {KEY_ROOT, "--root", 0, FERRY_MAX_RANKS - 1, 1, offsetof(struct perf_options, root)},
+        {KEY_PAUSE, "--pause", 0, 10000, 1000, offsetof(struct perf_options, pause_us)},
+        {KEY_RANKS, "--ranks", 1, FERRY_MAX_RANKS, 1, offsetof(struct perf_options, ranks)},
+        {KEY_DOMAINS, "--domains", 1, FERRY_MAX_DOMAINS, 1, offsetof(struct perf_options, domains)},
+        {0}};
 
 static error_t parse(int key, char *value, struct argp_state *state)
 {
@@ -179,7 +162,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		check_together(out, state);
 		return 0;
 	default:
-		return parse_number(key, value, state) ? 0 : ARGP_ERR_UNKNOWN;
+		return option_take_number(numbers, key, value, state) ? 0 : ARGP_ERR_UNKNOWN;
 	}
 }
 

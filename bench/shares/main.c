@@ -49,6 +49,14 @@ static double read_share(const char *value, struct argp_state *state)
 	return share;
 }
 
+static const struct number_option numbers[] = {
+        {'g', "--gpus", 2, CREW_MOST, 1, offsetof(struct options, gpus)},
+        {'n', "--calls", 6, 64, 1, offsetof(struct options, calls)},
+        {'a', "--before", 0, 100000, 1, offsetof(struct options, before)},
+        {'p', "--phase", 10, 60000, 1, offsetof(struct options, phase_ms)},
+        {'r', "--rounds", 1, 1000, 1, offsetof(struct options, rounds)},
+        {0}};
+
 static error_t parse(int key, char *value, struct argp_state *state)
 {
 	struct options *options = state->input;
@@ -69,23 +77,8 @@ static error_t parse(int key, char *value, struct argp_state *state)
 			argp_failure(state, OPTION_EXIT, 0, "more than %d shares", MOST);
 		options->shares[options->nshares++] = read_share(value, state);
 		return 0;
-	case 'g':
-		options->gpus = (int)option_number(value, 2, CREW_MOST, "--gpus", state);
-		return 0;
-	case 'n':
-		options->calls = (int)option_number(value, 6, 64, "--calls", state);
-		return 0;
-	case 'a':
-		options->before = (int)option_number(value, 0, 100000, "--before", state);
-		return 0;
 	case 'i':
 		options->bursts = true;
-		return 0;
-	case 'p':
-		options->phase_ms = (int)option_number(value, 10, 60000, "--phase", state);
-		return 0;
-	case 'r':
-		options->rounds = (int)option_number(value, 1, 1000, "--rounds", state);
 		return 0;
 	case 'k':
 		options->copy_bytes = option_bytes(value, "--copy", state);
@@ -97,7 +90,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		options->log = option_record(value, "--log", state);
 		return 0;
 	default:
-		return ARGP_ERR_UNKNOWN;
+		return option_take_number(numbers, key, value, state) ? 0 : ARGP_ERR_UNKNOWN;
 	}
 }
 

@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #define CU(call)                                                                                                       \
 	do {                                                                                                           \
