@@ -29,21 +29,32 @@ static bool is_wanted(const struct ferry_share_table *table)
 	return wanted;
 }
 
+/* Whether the rank says that it has shown some kind of call. */
+static bool is_shown(const struct player *player, const struct ferry_share_table *table)
+{
+	uint64_t shown = 0;
+	for (int place = 0; place < FERRY_SHARE_KINDS; place++)
+		shown |= atomic_load(&table->ready[player->rank.rank].kinds[place]) & FERRY_SHARE_SHOWN;
+	return shown;
+}
+
 /* NCCL has two calls of a size, as a measure to hold Ferry against; what Ferry needs is shown meanwhile. */
 static void begun_cold(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
 	player_open(player);
 	EQUAL(ferry_partner_is_ready(partner_of(player)), true);
-	/* with their first call ranks say that they look calls up */
-	NCCL(ncclBroadcast(player->send, player->receive, LARGE, ncclFloat32, 0, rank->comm,
-	                   (cudaStream_t)player->stream));
+	/* with their first call ranks say that they look calls up; this one is NCCL's, and nothing is shown */
+	NCCL(ncclAlltoAll(player->receive, player->receive, LARGE / RANKS, ncclFloat32, rank->comm,
+	                  (cudaStream_t)player->stream));
 	settle(player);
 	for (int round = 0; round < 3; round++) {
 		pthread_barrier_wait(&together);
 		EQUAL(parts_of(player), 0);
 		pthread_barrier_wait(&together);
 		gather_round(player, round);
+		while (!is_shown(player, partner_of(player)->meter.ledger.table))
+			doze(1);
 	}
 	EQUAL(parts_of(player), 1);
 	player_close(player);
