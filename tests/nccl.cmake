@@ -142,7 +142,8 @@ endif()
 
 # Random programs with kills, under the preload.
 if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
-  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_routers.c)
+  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_evidence.c
+    nccl/trial_routers.c)
   target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads
     ${CMAKE_DL_LIBS})
   foreach(how "" --one)

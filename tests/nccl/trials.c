@@ -12,6 +12,7 @@
  * Ranks start routers by themselves. Exit code: 0, 1, or 77 where there are no two GPUs or there is no NCCL.
  */
 #include "tests/nccl/trial_call.h"
+#include "tests/nccl/trial_evidence.h"
 #include "tests/nccl/trial_routers.h"
 
 #include <getopt.h>
@@ -221,9 +222,11 @@ static bool settle(struct player *p)
 		int state;
 		double look = 0;
 		while ((state = cudaStreamQuery(p->streams[s])) == NOT_READY) {
-			if (now() > look && !fine(p, ncclSuccess, "waiting"))
-				return false;
-			look = now() + 0.005;
+			if (now() > look) {
+				if (!fine(p, ncclSuccess, "waiting"))
+					return false;
+				look = now() + 0.005;
+			}
 			doze_us(20);
 		}
 		if (state)
@@ -469,7 +472,7 @@ static int judge(int status)
 	return WIFSIGNALED(status) ? 1 : WEXITSTATUS(status);
 }
 
-static bool hangs(unsigned long long *seen, double *since)
+static bool hangs(unsigned long long *seen, double *since, const pid_t *children, int n)
 {
 	unsigned long long progress = atomic_load(&shared->progress) + atomic_load(&shared->generation);
 	if (progress != *seen) {
@@ -480,6 +483,7 @@ static bool hangs(unsigned long long *seen, double *since)
 		return false;
 	printf("not ok: seed %llu hangs, in steps %u and %u\n", (unsigned long long)atomic_load(&shared->run),
 	       atomic_load(&shared->step[0]), atomic_load(&shared->step[1]));
+	trial_evidence(getenv("FERRY_SOCKET_DIR"), children, n);
 	return true;
 }
 
@@ -505,7 +509,7 @@ static int run_batch(void)
 			int judged = judge(status);
 			result = result == 1 || !judged ? result : judged == 1 || !result ? judged : result;
 		}
-		bool hung = left && hangs(&seen, &since);
+		bool hung = left && hangs(&seen, &since, children, workers);
 		result = hung ? 1 : result;
 		for (int i = 0; i < workers && result && result != CUT_SHORT; i++)
 			if (children[i])
