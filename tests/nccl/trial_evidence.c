@@ -48,8 +48,8 @@ static void print_process(const char *what, pid_t process)
 	printf("---- %s %d ----\n", what, (int)process);
 	print_threads(process);
 	snprintf(command, sizeof command,
-	         "command -v gdb >/dev/null && env -u LD_PRELOAD timeout 30 gdb -q -p %d -batch -ex 'set pagination off' "
-	         "-ex 'thread apply all bt 24' 2>/dev/null | grep -v '^\\[New LWP\\|^warning'",
+	         "command -v gdb >/dev/null && env -u LD_PRELOAD timeout 30 gdb -q -p %d -batch "
+	         "-ex 'set pagination off' -ex 'thread apply all bt 24' 2>/dev/null | grep -v '^\\[New LWP\\|^warning'",
 	         (int)process);
 	fflush(stdout);
 	if (system(command))
@@ -85,7 +85,8 @@ void trial_evidence(const char *folder, const pid_t *workers, int n)
 	self[length > 0 ? length : 0] = 0;
 	if (strrchr(self, '/'))
 		*strrchr(self, '/') = 0;
-	snprintf(command, sizeof command, "export FERRY_SOCKET_DIR=%s; unset LD_PRELOAD; timeout 20 %s/ferry-stat --routers; "
+	snprintf(command, sizeof command,
+	         "export FERRY_SOCKET_DIR=%s; unset LD_PRELOAD; timeout 20 %s/ferry-stat --routers; "
 	         "timeout 20 %s/ferry-stat --json", folder, self, self);
 	printf("---- what routers say ----\n");
 	fflush(stdout);
