@@ -23,8 +23,7 @@ const char *ferry_balance_name(enum ferry_balance why)
 
 uint64_t ferry_share_table_bytes(uint32_t nranks)
 {
-	return sizeof(struct ferry_share_table) +
-	       nranks * FERRY_SHARE_TIMES * sizeof(struct ferry_share_times_words);
+	return sizeof(struct ferry_share_table) + nranks * sizeof(struct ferry_share_rank);
 }
 
 static void store(_Atomic uint64_t *word, uint64_t value)
@@ -179,7 +178,7 @@ static _Atomic uint64_t *place_of(struct ferry_share_readiness *ready, uint64_t 
 void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on)
 {
 	uint64_t word, name = name_of(kind);
-	_Atomic uint64_t *place = place_of(&table->ready[rank], name, &word);
+	_Atomic uint64_t *place = place_of(&table->ranks[rank].ready, name, &word);
 	uint64_t value = on ? word | what : word & ~(uint64_t)what;
 	if (load(place) != value && (on || word != name)) /* seldom; and of what is not known nothing is taken back */
 		store(place, value);
@@ -188,7 +187,7 @@ void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t ki
 bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what)
 {
 	uint64_t name = name_of(kind);
-	const _Atomic uint64_t *places = &table->ready[rank].kinds[places_of(name)];
+	const _Atomic uint64_t *places = &table->ranks[rank].ready.kinds[places_of(name)];
 	for (uint32_t way = 0; way < WAYS; way++) {
 		uint64_t word = load(&places[way]);
 		if ((word & ~SAID) == name) {
@@ -204,7 +203,7 @@ bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint
 void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
                              const double us[FERRY_NUM_CARRIERS])
 {
-	struct ferry_share_times_words *words = &table->times[rank][n % FERRY_SHARE_TIMES];
+	struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
 	store(&words->call, 0);
 	/* who sees one of the new times sees that the number is gone */
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
@@ -215,7 +214,7 @@ void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uin
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
                             double us[FERRY_NUM_CARRIERS])
 {
-	const struct ferry_share_times_words *words = &table->times[rank][n % FERRY_SHARE_TIMES];
+	const struct ferry_share_times_words *words = &table->ranks[rank].times[n % FERRY_SHARE_TIMES];
 	double unused;
 	if (atomic_load_explicit(&words->call, memory_order_acquire) != n + 1)
 		return false;

@@ -77,6 +77,12 @@ struct ferry_share_readiness {
 	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; shown; wanted. 0: none */
 };
 
+/* What one rank writes. */
+struct ferry_share_rank {
+	struct ferry_share_readiness ready;
+	struct ferry_share_times_words times[FERRY_SHARE_TIMES]; /* by number mod FERRY_SHARE_TIMES */
+};
+
 struct ferry_share_table {
 	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
 	char pad[120];
@@ -86,8 +92,7 @@ struct ferry_share_table {
 	char pad1[96];
 	struct ferry_share_course_words kept[FERRY_SHARE_KEPT][FERRY_SHARE_COURSES];
 	struct ferry_share_line_words kept_wholes[FERRY_SHARE_KEPT][FERRY_SHARE_LINES];
-	struct ferry_share_readiness ready[FERRY_MAX_RANKS];
-	struct ferry_share_times_words times[][FERRY_SHARE_TIMES]; /* by rank, number mod FERRY_SHARE_TIMES */
+	struct ferry_share_rank ranks[]; /* as many as there are */
 };
 
 uint64_t ferry_share_table_bytes(uint32_t nranks);

@@ -4,6 +4,8 @@
 #include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
+#include "ipc/patience.h"
+#include "ipc/wait.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 
@@ -148,6 +150,8 @@ static bool client_read(struct ferry_clients *clients, struct ferry_client *clie
 	if (received.bytes <= 0)
 		return false;
 	ferryResult_t result = keep_descriptors(client, &received);
+	if (!have)
+		client->begun_ns = ferry_now_ns();
 	client->received += (size_t)received.bytes;
 	if (!result && have < head && client->received == head)
 		result = begin_message(client);
@@ -228,6 +232,43 @@ static void client_accept(struct ferry_clients *clients)
 	clients->all[clients->count++] = client;
 }
 
+/* ---- who is slow ---- */
+
+/*
+ * Milliseconds until the first of those who are in the middle of a message has had long enough, by `now`; -1: nobody
+ * is. Tenants' clients alone: they are counted, and one that says no more would keep its place for ever.
+ */
+static int patience_left_ms(const struct ferry_clients *clients, uint64_t now)
+{
+	int64_t left = -1;
+	for (size_t i = 0; i < clients->count; i++) {
+		const struct ferry_client *client = clients->all[i];
+		if (!client->received || !client->standing.tenant)
+			continue;
+		uint64_t until = client->begun_ns + clients->patience_ns;
+		int64_t own = until > now ? (int64_t)(until - now) : 0;
+		left = left < 0 || own < left ? own : left;
+	}
+	return left < 0 ? -1 : (int)(left / 1000000 + 1);
+}
+
+static void close_slow(struct ferry_clients *clients)
+{
+	uint64_t now = ferry_now_ns();
+	for (size_t i = clients->count; i-- > 0;) {
+		const struct ferry_client *client = clients->all[i];
+		if (!client->received || !client->standing.tenant || now - client->begun_ns < clients->patience_ns)
+			continue;
+		ferry_fail(ferryRefused,
+		           "%zu bytes of a message have come in %.0f s, and not the rest "
+		           "(FERRY_ATTACH_TIMEOUT)",
+		           client->received, (double)clients->patience_ns / 1e9);
+		ferry_log(FERRY_LOG_WARN, "refused a client: %s", ferry_last_message());
+		ferry_attach_reply(client->descriptor, ferryRefused, ferry_last_message(), -1);
+		client_close(clients, i);
+	}
+}
+
 /* ---- the connection thread's turn ---- */
 
 /* The file has been read again. Whoever is here stays, also who would not be let in any more. */
@@ -290,12 +331,8 @@ static int wait_for_events(struct ferry_clients *clients, int timeout)
 	}
 }
 
-int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
+static void serve_events(struct ferry_clients *clients)
 {
-	*lost = !poll_set(clients);
-	int events = *lost ? -1 : wait_for_events(clients, timeout_ms);
-	if (events <= 0)
-		return events;
 	if (clients->set[0].revents) {
 		uint64_t count;
 		if (read(clients->event, &count, sizeof count) < 0 && errno != EAGAIN)
@@ -307,6 +344,20 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 			client_close(clients, i);
 	if (clients->set[1].revents)
 		client_accept(clients);
+}
+
+int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
+{
+	int patience = patience_left_ms(clients, ferry_now_ns());
+	*lost = !poll_set(clients);
+	if (*lost)
+		return -1;
+	int events = wait_for_events(clients, patience < 0 || (timeout_ms >= 0 && timeout_ms < patience) ? timeout_ms
+	                                                                                                  : patience);
+	if (events > 0)
+		serve_events(clients);
+	if (events >= 0)
+		close_slow(clients);
 	return events;
 }
 
@@ -315,6 +366,13 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 ferryResult_t ferry_clients_open(struct ferry_clients *clients, struct ferry_jobs *jobs, int listener)
 {
 	*clients = (struct ferry_clients){.jobs = jobs, .listener = listener, .spare = -1};
+	long seconds = 0;
+	ferryResult_t result = jobs->config ? ferry_patience_seconds(&seconds) : ferrySuccess;
+	if (result) {
+		close(listener);
+		return result;
+	}
+	clients->patience_ns = (uint64_t)seconds * 1000000000u;
 	clients->event = ferry_descriptor_above(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	if (clients->event >= 0)
 		clients->spare = spare_descriptor(clients);

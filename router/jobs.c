@@ -95,7 +95,7 @@ void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint
 }
 
 static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena_shape *shape, const uint8_t *key,
-                               struct ferry_job **created)
+                               const struct ferry_standing *standing, struct ferry_job **created)
 {
 	struct ferry_job *job;
 	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
@@ -104,7 +104,9 @@ static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena
 	if (result)
 		return result;
 	job->number = ++jobs->numbered;
-	ferry_kept_shares_give(&jobs->kept_shares, &job->shared.arenas[job->domain]);
+	job->owner = standing->owner;
+	ferry_jobs_assign(job, standing->tenant);
+	ferry_kept_shares_give(&jobs->kept_shares, job->owner, &job->shared.arenas[job->domain]);
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
@@ -133,12 +135,10 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 		                          promised, &allowance, &shape);
 	if (result)
 		return result;
-	if ((result = job_start(jobs, &shape, message->key, created))) {
+	if ((result = job_start(jobs, &shape, message->key, standing, created))) {
 		ferry_quota_give_back(&jobs->quota, shape.staging);
 		return result;
 	}
-	(*created)->owner = standing->owner;
-	ferry_jobs_assign(*created, standing->tenant);
 	ferry_workers_add_job(&jobs->workers, *created);
 	ferry_log(FERRY_LOG_INFO, "domain %u: new job of %u ranks in %u domains, staging %llu bytes", jobs->domain,
 	          shape.nranks, shape.ndomains, (unsigned long long)shape.staging);
@@ -192,7 +192,7 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->dead, 1, memory_order_release);
 	ferry_workers_unlist_job(&jobs->workers, job);
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
-	ferry_kept_shares_take(&jobs->kept_shares, arena);
+	ferry_kept_shares_take(&jobs->kept_shares, job->owner, arena);
 	ferry_quota_give_back(&jobs->quota, FERRY_BANKS * arena->staging_bytes);
 	job->freeing = ferry_shared_held(arena->descriptor);
 	atomic_fetch_add(&jobs->quota.freeing, job->freeing);

@@ -3,24 +3,25 @@
 
 #include <string.h>
 
-/* The latest ones of as many ranks. */
-static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *kept, uint32_t nranks, uint64_t before)
+/* The latest ones of that owner and as many ranks. */
+static const struct ferry_kept_setting *next_of(const struct ferry_kept_shares *kept, uint32_t owner, uint32_t nranks,
+                                                uint64_t before)
 {
 	const struct ferry_kept_setting *found = NULL;
 	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
 		const struct ferry_kept_setting *setting = &kept->settings[i];
-		if (setting->signature && setting->nranks == nranks && setting->used < before &&
-		    (!found || setting->used > found->used))
+		if (setting->signature && setting->owner == owner && setting->nranks == nranks &&
+		    setting->used < before && (!found || setting->used > found->used))
 			found = setting;
 	}
 	return found;
 }
 
-void ferry_kept_shares_give(const struct ferry_kept_shares *kept, const struct ferry_arena *arena)
+void ferry_kept_shares_give(const struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena)
 {
 	uint64_t before = UINT64_MAX;
 	for (int i = 0; i < FERRY_SHARE_KEPT && !arena->domain; i++) {
-		const struct ferry_kept_setting *setting = next_of(kept, arena->nranks, before);
+		const struct ferry_kept_setting *setting = next_of(kept, owner, arena->nranks, before);
 		if (!setting)
 			return;
 		before = setting->used;
@@ -33,16 +34,17 @@ void ferry_kept_shares_give(const struct ferry_kept_shares *kept, const struct f
 }
 
 /* The one of that name, else the one that was used least lately. */
-static struct ferry_kept_setting *place_for(struct ferry_kept_shares *kept, uint64_t signature, uint32_t nranks)
+static struct ferry_kept_setting *place_for(struct ferry_kept_shares *kept, uint32_t owner, uint64_t signature,
+                                            uint32_t nranks)
 {
 	struct ferry_kept_setting *oldest = &kept->settings[0];
 	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
 		struct ferry_kept_setting *setting = &kept->settings[i];
-		if (setting->signature == signature && setting->nranks == nranks)
+		if (setting->signature == signature && setting->owner == owner && setting->nranks == nranks)
 			return setting;
 		oldest = setting->used < oldest->used ? setting : oldest;
 	}
-	*oldest = (struct ferry_kept_setting){.signature = signature, .nranks = nranks};
+	*oldest = (struct ferry_kept_setting){.signature = signature, .owner = owner, .nranks = nranks};
 	return oldest;
 }
 
@@ -78,7 +80,7 @@ static void keep_whole(struct ferry_kept_setting *setting, const struct ferry_sh
 			place->paces[c] = before.paces[c];
 }
 
-void ferry_kept_shares_take(struct ferry_kept_shares *kept, const struct ferry_arena *arena)
+void ferry_kept_shares_take(struct ferry_kept_shares *kept, uint32_t owner, const struct ferry_arena *arena)
 {
 	struct ferry_share_course course, *place;
 	struct ferry_share_line line;
@@ -89,13 +91,13 @@ void ferry_kept_shares_take(struct ferry_kept_shares *kept, const struct ferry_a
 	for (int i = 0; i < FERRY_SHARE_COURSES && signature; i++) {
 		if (!ferry_share_course_read(&arena->shares->courses[i], &course))
 			continue;
-		setting = setting ? setting : place_for(kept, signature, arena->nranks);
+		setting = setting ? setting : place_for(kept, owner, signature, arena->nranks);
 		if ((place = course_in(setting, &course)))
 			*place = course;
 	}
 	for (int i = 0; i < FERRY_SHARE_LINES && signature; i++)
 		if (ferry_share_line_read(&arena->shares->wholes[i], &line)) {
-			setting = setting ? setting : place_for(kept, signature, arena->nranks);
+			setting = setting ? setting : place_for(kept, owner, signature, arena->nranks);
 			keep_whole(setting, &line);
 		}
 	if (setting)

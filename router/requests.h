@@ -16,6 +16,7 @@ struct ferry_client {
 	uint32_t rank;
 	bool detached;
 	size_t received; /* of the message and then of the payload */
+	uint64_t begun_ns; /* when the first of that came (ferry_now_ns) */
 	struct ferry_attach_message message;
 	char *payload;
 	int *descriptors; /* that came with the message; whoever takes one leaves -1 */

@@ -242,9 +242,11 @@ ferryResult_t ferry_tenants_read(const char *file, struct ferry_tenants **read)
 		result = no_memory(&reader);
 	else
 		snprintf(tenants->file, sizeof tenants->file, "%s", file);
-	for (errno = 0; !result && getline(&line, &room, opened) >= 0; errno = 0) {
+	for (ssize_t length; !result && (length = getline(&line, &room, opened)) >= 0;) {
 		reader.line++;
-		result = read_line(&reader, line);
+		result = strlen(line) == (size_t)length
+		                 ? read_line(&reader, line)
+		                 : ferry_fail(ferryInvalidArgument, "%s:%u: a zero byte", file, reader.line);
 	}
 	if (!result && ferror(opened))
 		result = ferry_fail(ferrySystemError, "%s:%u: %s", file, reader.line, strerror(errno));

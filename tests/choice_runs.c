@@ -266,8 +266,8 @@ static void nothing_is_slower_where_no_limits_have_been_measured(void **state)
 	}
 }
 
-/* Ten times as fast as it is: what is promised is looked at twice in each place, not more. */
-static void limits_that_are_wrong_cost_two_looks_of_a_size(void **state)
+/* Ten times as fast as it is: what is promised is tried once in each place, not more. */
+static void limits_that_are_wrong_cost_a_try_of_a_size(void **state)
 {
 	(void)state;
 	struct curve curve = curves[0];
@@ -308,7 +308,7 @@ int main(void)
 	        cmocka_unit_test(nobody_is_slower_with_what_was_learned),
 	        cmocka_unit_test(sizes_between_are_known_by_those_around_them),
 	        cmocka_unit_test(nothing_is_slower_where_no_limits_have_been_measured),
-	        cmocka_unit_test(limits_that_are_wrong_cost_two_looks_of_a_size),
+	        cmocka_unit_test(limits_that_are_wrong_cost_a_try_of_a_size),
 	        cmocka_unit_test(five_calls_are_enough),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

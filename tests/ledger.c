@@ -217,18 +217,18 @@ static void what_was_learned_is_there_for_the_next_job(void **state)
 	struct ferry_balancer_rules rules = ferry_balancer_default_rules();
 	bool measure;
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, &arena);
+	ferry_kept_shares_give(kept, 0, &arena);
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		one_open(&ranks[rank], &arena, rank, 60);
 	for (uint64_t n = 0; n < 60; n++)
 		for (uint32_t rank = 0; rank < RANKS; rank++)
 			one_call(&ranks[rank], n);
-	ferry_kept_shares_take(kept, &arena);
+	ferry_kept_shares_take(kept, 0, &arena);
 	ferry_arena_unmap(&arena);
 	free_all(ranks);
 
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, &arena);
+	ferry_kept_shares_give(kept, 0, &arena);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		ferry_ledger_open(&ranks[rank].ledger, arena.shares, RANKS, rank, SIGNATURE, &rules);
 		check_share(ferry_ledger_propose(&ranks[rank].ledger, &call, 0, 0, &measure));
@@ -238,10 +238,14 @@ static void what_was_learned_is_there_for_the_next_job(void **state)
 	assert_int_equal(word, FERRY_SHARES_NONE);
 	ferry_arena_unmap(&arena);
 
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	ferry_kept_shares_give(kept, 65533, &arena); /* nor for another user */
+	assert_int_equal(arena.shares->kept_signatures[0], 0);
+	ferry_arena_unmap(&arena);
 	struct ferry_arena_shape larger = shape;
 	larger.nranks = RANKS + 1;
 	assert_int_equal(ferry_arena_create(&larger, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, &arena); /* nothing for another number of ranks */
+	ferry_kept_shares_give(kept, 0, &arena); /* nothing for another number of ranks */
 	assert_int_equal(arena.shares->kept_signatures[0], 0);
 	ferry_arena_unmap(&arena);
 	free(ranks);
@@ -258,11 +262,11 @@ static void the_settings_used_last_are_kept(void **state)
 		assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
 		arena.shares->signature = signature;
 		ferry_share_course_write(&arena.shares->courses[3], &course);
-		ferry_kept_shares_take(kept, &arena);
+		ferry_kept_shares_take(kept, 0, &arena);
 		ferry_arena_unmap(&arena);
 	}
 	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	ferry_kept_shares_give(kept, &arena);
+	ferry_kept_shares_give(kept, 0, &arena);
 	for (uint64_t i = 0; i < FERRY_SHARE_KEPT; i++) {
 		struct ferry_share_course course;
 		assert_int_equal(arena.shares->kept_signatures[i], FERRY_KEPT_SHARES + 4 - i);
@@ -291,7 +295,7 @@ static void nothing_that_a_rank_has_written_is_trusted(void **state)
 			                (uint64_t)rand_r(&seed);
 			words[i] = rand_r(&seed) % 2 ? word : (word & 0x0000ffff00000303u) | 1ull << 63;
 		}
-		ferry_kept_shares_take(kept, &arena);
+		ferry_kept_shares_take(kept, 0, &arena);
 		for (uint32_t self = 0; self < RANKS; self++) {
 			ferry_ledger_open(ledger, arena.shares, RANKS, self, arena.shares->kept_signatures[0], &rules);
 			for (uint64_t n = 0; n < 20; n++) {

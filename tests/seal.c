@@ -236,7 +236,7 @@ static void seals_of_64_ranks_take_little(void **state)
 	other.domain = 1;
 	assert_true(ferry_arena_bytes(&shape) - ferry_arena_bytes(&other) < 3 << 20);
 	shape.nranks = other.nranks = 8;
-	assert_true(ferry_arena_bytes(&shape) - ferry_arena_bytes(&other) < 400 << 10);
+	assert_true(ferry_arena_bytes(&shape) - ferry_arena_bytes(&other) < 288 << 10);
 	assert_int_equal(ferry_seal_pair_cells(64), 32);
 	assert_int_equal(ferry_seal_pair_cells(8), 256);
 }

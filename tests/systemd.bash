@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The unit of shared routers: systemd takes it and the rules beside it, it takes away from a router what the manual
-# says, and a router with a job makes no system call that it forbids. Given: the source, and the folder of the commands.
-# 77: a tool is not here.
+# The unit of shared routers: systemd takes it and the rules beside it, it leaves a router little, and a router with a
+# job makes no system call that it forbids. Given: the source, and the folder of the commands. 77: a tool is not here.
 set -euo pipefail
 units=$1/launch/systemd commands=$2
 command -v systemd-analyze >/dev/null || exit 77

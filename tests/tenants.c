@@ -118,10 +118,43 @@ static void what_cannot_be_is_refused_with_file_line_and_value(void **state)
 			if (!strstr(ferry_last_message(), bad[i].words[word]))
 				fail_msg("\"%s\" does not say \"%s\"", ferry_last_message(), bad[i].words[word]);
 	}
+	FILE *out = fopen(file, "w");
+	assert_true(out && fwrite("[tenant a]\nweight = 3\0 or 4\n", 27, 1, out) == 1 && !fclose(out));
+	assert_int_equal(ferry_tenants_read(file, &tenants), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), ":2: a zero byte"));
 	assert_int_equal(ferry_tenants_read("/nowhere/at/all", &tenants), ferrySystemError);
 	assert_non_null(strstr(ferry_last_message(), "/nowhere/at/all"));
 	assert_int_equal(ferry_tenants_read("/tmp", &tenants), ferryInvalidArgument);
 	assert_null(tenants);
+}
+
+static void any_bytes_in_the_file_are_read_or_refused(void **state)
+{
+	static const char
+	        good[] = "[tenant a]\nusers = 1, 2\nstaging=2G # so much\nweight = 3\n[tenant b]\ngroups = 5\n";
+	struct ferry_tenants *tenants;
+	uint32_t random = 1, refused = 0;
+	(void)state;
+	for (int round = 0; round < 3000; round++) {
+		char text[sizeof good];
+		memcpy(text, good, sizeof good);
+		for (int change = 0; change <= round % 3; change++) {
+			random = random * 1664525u + 1013904223u;
+			char *at = &text[(random >> 8) % (sizeof good - 1)];
+			*at = round % 2 ? (char)(random >> 24) : "[]=#, \n9*x"[(random >> 24) % 10];
+		}
+		FILE *out = fopen(file, "w");
+		assert_non_null(out);
+		assert_int_equal(fwrite(text, sizeof text - 1, 1, out), 1);
+		fclose(out);
+		ferryResult_t result = ferry_tenants_read(file, &tenants);
+		if (!result)
+			ferry_tenants_free(tenants);
+		else
+			assert_int_equal(result, ferryInvalidArgument);
+		refused += result != ferrySuccess;
+	}
+	assert_in_range(refused, 1000, 2999); /* else it changes too little, or too much */
 }
 
 static void a_file_that_others_may_write_is_refused(void **state)
@@ -158,6 +191,14 @@ static int start_shared(void **state)
 	                                       .workers = 1,
 	                                       .config = file};
 	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
+}
+
+static int start_impatient(void **state)
+{
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	int failed = start_shared(state);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	return failed;
 }
 
 static int stop_shared(void **state)
@@ -288,6 +329,27 @@ static void connections_of_a_tenant_are_counted_and_closed_ones_are_not(void **s
 	assert_int_equal(result, ferrySuccess);
 	close(connections[1]);
 	close(connections[2]);
+}
+
+static void a_tenants_client_that_stops_in_a_message_loses_its_place(void **state)
+{
+	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_STATUS};
+	struct ferry_attach_reply reply;
+	int slow, idle;
+	(void)state;
+	reload_own("connections = 20", "tenant=own");
+	assert_int_equal(ferry_endpoint_connect(path, &idle), ferrySuccess);
+	assert_int_equal(ferry_attach_call(idle, &message, NULL, NULL), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &slow), ferrySuccess);
+	assert_int_equal(send(slow, &message, 40, MSG_NOSIGNAL), 40);
+	assert_int_equal(recv(slow, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	assert_int_equal(reply.result, ferryRefused);
+	assert_non_null(strstr(reply.message, "40 bytes of a message have come in 1 s, and not the rest"));
+	assert_int_equal(recv(slow, &reply, 1, 0), 0);
+	close(slow);
+	/* who is not in the middle of one may be silent as long as he likes */
+	assert_int_equal(ferry_attach_call(idle, &message, NULL, NULL), ferrySuccess);
+	close(idle);
 }
 
 /* ---- reading it again ---- */
@@ -435,10 +497,13 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        FILE_TEST(the_first_tenant_that_names_a_user_or_a_group_has_it),
 	        FILE_TEST(what_cannot_be_is_refused_with_file_line_and_value),
+	        FILE_TEST(any_bytes_in_the_file_are_read_or_refused),
 	        FILE_TEST(a_file_that_others_may_write_is_refused),
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
+	        cmocka_unit_test_setup_teardown(a_tenants_client_that_stops_in_a_message_loses_its_place,
+	                                        start_impatient, stop_shared),
 	        SHARED_TEST(a_file_that_cannot_be_leaves_a_running_router_as_it_is),
 	        SHARED_TEST(a_job_whose_tenant_has_gone_goes_on_and_counts_nowhere),
 	        SHARED_TEST(tenants_are_served_and_others_refused),

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define CREDIT     0.01 /* of the time that calls have taken: what trying may cost */
-#define LEAST      0.02 /* of a call of NCCL's, is what trying costs at least */
+#define LEAST      0.02 /* of a call of NCCL's, is what a try costs at least */
 #define DEARER     1.5  /* than expected: what has been slower is tried for more */
 #define BETTER     0.97 /* the other one takes a size over */
 #define CLOSE      1.5  /* times as slow: tried again */
@@ -14,8 +14,9 @@
 #define TRY_FAR    4096u /* where it was slower than that */
 #define LOOK_EVERY 32u  /* measured, of a size that is known */
 #define FORGET     1024u /* calls after which samples that have not come are not waited for any more */
-#define LOOKS      2u   /* at what promises to be faster and is doubted: under way, or seen */
-#define ENOUGH     4u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
+#define LOOKS      1u   /* at what promises to be faster and is doubted: under way, or seen */
+#define ENOUGH     3u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
+#define CALLS      2    /* a try of Ferry's, one behind the other: the first finds lanes asleep, and is not measured */
 
 /* How far off a time may be, relative, by where it comes from. */
 #define DOUBT_SEEN    0.0
@@ -102,17 +103,10 @@ static struct ferry_choice_line *line_of(struct ferry_choice *choice, const stru
 	return find(choice, &like);
 }
 
-/* Of Ferry's samples the first one counts only while there is no other. */
-static uint32_t believed(const struct ferry_choice_line *line, int who)
-{
-	uint32_t samples = line->seen[who] - (who == OURS && line->seen[OURS] > 1);
-	return samples < FERRY_CHOICE_SAMPLES ? samples : FERRY_CHOICE_SAMPLES;
-}
-
-/* Of the last samples that are believed, the lower one of the middle. 0: there is none. */
+/* Of the last samples, the lower one of the middle. 0: there is none. */
 static double median(const struct ferry_choice_line *line, int who)
 {
-	uint32_t count = believed(line, who);
+	uint32_t count = line->seen[who] < FERRY_CHOICE_SAMPLES ? line->seen[who] : FERRY_CHOICE_SAMPLES;
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t less = 0, like = 0;
 		for (uint32_t j = 0; j < count; j++) {
@@ -127,14 +121,14 @@ static double median(const struct ferry_choice_line *line, int who)
 
 /* ---- what is believed, for a class's size ---- */
 
-/* Of the size itself; a single call of Ferry's is left to who knows more. */
+/* Of the size itself; of a first call of NCCL's who has been there knows more. */
 static struct ferry_choice_belief of_line(const struct ferry_choice_line *line, int who)
 {
-	if (line->seen[who] > 1)
+	if (line->seen[who] > (who == NCCLS))
 		return (struct ferry_choice_belief){median(line, who), DOUBT_SEEN};
 	if (line->known[who] > 0)
 		return (struct ferry_choice_belief){(double)line->known[who], DOUBT_KEPT};
-	if (line->seen[who] && who == NCCLS)
+	if (line->seen[who])
 		return (struct ferry_choice_belief){median(line, who), DOUBT_ONCE};
 	return (struct ferry_choice_belief){0, 0};
 }
@@ -246,11 +240,12 @@ static const struct ferry_choice_outlook *look(const struct ferry_choice *choice
 	const struct ferry_choice_belief nccl = believe(choice, line, NCCLS), ours = believe(choice, line, OURS);
 	bool known = nccl.us > 0 && ours.us > 0;
 	double worst = ours.us * (1 + ours.doubt) - nccl.us * (1 - nccl.doubt);
+	int calls = ours.us < nccl.us ? 1 : CALLS; /* what is likely to gain costs seldom so much */
 	*outlook = (struct ferry_choice_outlook){.of = {nccl, ours},
 	                                         .settled = known && nccl.doubt <= DOUBT_KEPT &&
 	                                                    ours.doubt <= DOUBT_KEPT,
 	                                         .clear = known && worst < 0,
-	                                         .cost = fmax(worst, LEAST * nccl.us)};
+	                                         .cost = fmax(calls * worst, LEAST * nccl.us)};
 	line->looked = choice->learned;
 	return outlook;
 }
@@ -262,9 +257,9 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
 	double cost = DEARER * fmax(0, us[!line->ours] - us[line->ours]);
 	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
-	bool few = !line->ours && line->seen[OURS] > 1 && line->seen[OURS] < ENOUGH;
+	bool few = !line->ours && line->seen[OURS] && line->seen[OURS] < ENOUGH;
 	line->due |= few || ferry_balancer_picks(n, every);
-	return line->ours != (line->due && line->credit_us > cost && !line->pending);
+	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : CALLS) * cost && !line->pending);
 }
 
 /* What is believed, and nothing is tried. */
@@ -284,6 +279,8 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	const struct ferry_choice_outlook *outlook = look(choice, line);
 	if (!measurable)
 		return is_ours(line, outlook);
+	if (line->again)
+		return true;
 	if (outlook->settled)
 		return choose(line, outlook, n);
 	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
@@ -322,20 +319,24 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	const struct ferry_choice_outlook *outlook = look(choice, line);
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
 	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook->settled;
-	bool other = outlook->settled && ours != line->ours && line->due; /* else another rank knows better */
+	/* else another rank knows better */
+	bool other = outlook->settled && ours != line->ours && (line->due || (ours && line->again));
+	bool tried = doubted || (ours && other), cold = ours && !line->warm;
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
+	line->warm = ours;
 	if (!measurable)
 		return false;
+	line->again = tried && cold;
 	line->due &= !other;
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
 	else if (doubted && known && !outlook->clear)
-		line->credit_us -= outlook->cost;
-	line->pending += doubted || (ours && other);
+		line->credit_us -= outlook->cost / CALLS;
 	/* a call of NCCL's costs a little to be measured */
 	uint32_t first = ours ? FERRY_CHOICE_SAMPLES : line->known[NCCLS] > 0 ? 0 : 2;
-	bool measure = doubted || other || line->asked[ours] < first || ferry_balancer_picks(n, LOOK_EVERY);
+	bool measure = !cold && (tried || other || line->asked[ours] < first || ferry_balancer_picks(n, LOOK_EVERY));
+	line->pending += measure && tried;
 	line->asked[ours] += measure;
 	return measure;
 }
@@ -346,7 +347,6 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 	if (!line || !(us > 0) || !isfinite(us))
 		return;
 	uint32_t at = line->seen[ours]++;
-	at = ours && at ? at - 1 : at; /* Ferry's second sample comes in place of its first */
 	line->us[ours][at % FERRY_CHOICE_SAMPLES] =
 	        (float)shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
 	line->pending -= ours && line->pending;

@@ -30,7 +30,7 @@ struct ferry_choice_outlook {
 	struct ferry_choice_belief of[2]; /* NCCL's, Ferry's */
 	bool settled;                     /* both are known */
 	bool clear;                       /* Ferry is faster, doubts and all */
-	double cost;                      /* of Ferry's having a call, doubts and all */
+	double cost;                      /* of a try of Ferry's, doubts and all */
 };
 
 struct ferry_choice_line {
@@ -38,6 +38,8 @@ struct ferry_choice_line {
 	bool in_place;
 	bool ours;         /* whose it is where both are known */
 	bool due;          /* the other one is to be tried, and has not been: proposed until all ranks are ready */
+	bool warm;         /* Ferry had the last call: its lanes are awake */
+	bool again;        /* that was the first one of a try */
 	uint32_t asked[2]; /* calls that were to be measured: NCCL's, Ferry's */
 	uint32_t seen[2];  /* samples */
 	uint32_t pending;  /* calls that Ferry had while it was doubted and of which nothing is known yet */

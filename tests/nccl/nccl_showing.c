@@ -25,7 +25,7 @@ static bool is_wanted(const struct ferry_share_table *table)
 	uint64_t wanted = 0;
 	for (int rank = 0; rank < RANKS; rank++)
 		for (int place = 0; place < FERRY_SHARE_KINDS; place++)
-			wanted |= atomic_load(&table->ready[rank].kinds[place]) & FERRY_SHARE_WANTED;
+			wanted |= atomic_load(&table->ranks[rank].ready.kinds[place]) & FERRY_SHARE_WANTED;
 	return wanted;
 }
 
