@@ -21,6 +21,23 @@ bool ferry_clock_captures(cudaStream_t stream)
 	       (driver->StreamIsCapturing((CUstream)stream, &status) || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+int ferry_clock_relax(void)
+{
+	const struct ferry_cuda_driver *driver = open_driver();
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	if (driver)
+		driver->ThreadExchangeStreamCaptureMode(&mode);
+	return (int)mode;
+}
+
+void ferry_clock_restore(int mode)
+{
+	const struct ferry_cuda_driver *driver = open_driver();
+	CUstreamCaptureMode before = (CUstreamCaptureMode)mode;
+	if (driver)
+		driver->ThreadExchangeStreamCaptureMode(&before);
+}
+
 static CUresult elapsed(const struct ferry_cuda_driver *driver, const struct ferry_clock *clock, float *ms)
 {
 	CUresult refused = driver->EventQuery((CUevent)clock->end);

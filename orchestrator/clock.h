@@ -17,6 +17,10 @@ struct ferry_clock {
 /** Whether what the stream gets goes into a graph. */
 bool ferry_clock_captures(cudaStream_t stream);
 
+/** Until it is given back the calls of this thread end no capture. */
+int ferry_clock_relax(void);
+void ferry_clock_restore(int mode);
+
 /** The first place. False where nothing can be timed. */
 bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream);
 

@@ -138,12 +138,16 @@ void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 	ferry_nccl_comm_release(comm);
 }
 
-void ferry_nccl_comm_give_up(ncclComm_t handle)
+struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
 	if (comm)
 		atomic_store_explicit(&comm->aborted, true, memory_order_relaxed);
+	if (partner && ferry_partner_abandon(partner))
+		return comm;
 	ferry_nccl_comm_release(comm);
+	return NULL;
 }
 
 bool ferry_nccl_comm_lost(ncclComm_t handle)

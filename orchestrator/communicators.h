@@ -98,8 +98,11 @@ void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
 void ferry_nccl_comm_made(ncclComm_t handle);
 void ferry_nccl_comm_await(ncclComm_t handle);
 
-/** It is about to be aborted: nobody waits for what Ferry has of it. */
-void ferry_nccl_comm_give_up(ncclComm_t handle);
+/**
+ * It is about to be aborted: nobody waits for what Ferry has of it. Not NULL: Ferry's is just being made, and may wait
+ * for what NCCL's abort ends; to be released behind that.
+ */
+struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle);
 
 /** Whether a part of one of its calls that Ferry had may not have arrived. */
 bool ferry_nccl_comm_lost(ncclComm_t handle);

@@ -164,9 +164,12 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back();
 	ferry_nccl_births_ready(comm);
-	ferry_nccl_comm_give_up(comm);
+	/* Ferry's first, as streams wait for it; but who makes one may wait for streams, and those for NCCL */
+	struct ferry_nccl_comm *making = ferry_nccl_comm_give_up(comm);
 	ferry_nccl_comm_remove(comm);
-	return ferry_nccl_real_CommAbort(comm);
+	ncclResult_t result = ferry_nccl_real_CommAbort(comm);
+	ferry_nccl_comm_release(making);
+	return result;
 }
 
 ncclResult_t ferry_nccl_CommRevoke(ncclComm_t comm, int flags)

@@ -265,6 +265,30 @@ static ferryResult_t begin_ferrys(struct launch *launch)
 	return result ? result : ended;
 }
 
+static bool is_captured(const struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++)
+		if (launch->splits[i].partner && ferry_clock_captures(launch->calls[i].stream))
+			return true;
+	return false;
+}
+
+/*
+ * NCCL connects GPUs for what it is asked for the first time, by calls that a capture of this thread forbids. A program
+ * has made a call once before it captures it; but NCCL may have had all of it then, or its part by another way.
+ */
+static ncclResult_t issue_nccls(const struct launch *launch)
+{
+	if (!launch->nrests)
+		return ncclSuccess;
+	if (!is_captured(launch))
+		return issue_all(launch->rests, launch->nrests);
+	int mode = ferry_clock_relax();
+	ncclResult_t result = issue_all(launch->rests, launch->nrests);
+	ferry_clock_restore(mode);
+	return result;
+}
+
 /* Between two events where Ferry has a part beside it. */
 static ncclResult_t issue_rests(struct launch *launch)
 {
@@ -273,7 +297,7 @@ static ncclResult_t issue_rests(struct launch *launch)
 		if (sample && !sample->whole)
 			sample->timed = !sample->nccl || ferry_clock_start(&sample->clock, launch->calls[i].stream);
 	}
-	ncclResult_t result = launch->nrests ? issue_all(launch->rests, launch->nrests) : ncclSuccess;
+	ncclResult_t result = issue_nccls(launch);
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_sample *sample = launch->splits[i].sample;
 		if (sample && !sample->whole && sample->nccl && sample->timed)

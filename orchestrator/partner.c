@@ -157,6 +157,12 @@ void ferry_partner_begin(struct ferry_partner *partner)
 	pthread_mutex_unlock(&partner->lock);
 }
 
+bool ferry_partner_abandon(struct ferry_partner *partner)
+{
+	atomic_store_explicit(&partner->abandoned, true, memory_order_release);
+	return atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_MAKING;
+}
+
 void ferry_partner_end(struct ferry_partner *partner, bool abort)
 {
 	if (!partner)

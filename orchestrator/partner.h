@@ -101,6 +101,12 @@ void ferry_partner_captured(struct ferry_partner *partner);
 /** Whether a part that it had may not have arrived. */
 bool ferry_partner_lost(struct ferry_partner *partner);
 
+/**
+ * It is about to be ended. True: the communicator is still being made, so no call has a part of it; its thread may be
+ * waiting for the device, which may wait for NCCL.
+ */
+bool ferry_partner_abandon(struct ferry_partner *partner);
+
 /** Waits for its calls, if they may end, and frees it. abort: they are given up. NULL is fine. */
 void ferry_partner_end(struct ferry_partner *partner, bool abort);
 

@@ -141,19 +141,18 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	return ferrySuccess;
 }
 
-/* In a container of its own, say, the router can have the same GPU and not open its memory. */
+/*
+ * In a container of its own, say, the router can have the same GPU and not open its memory. To free memory waits for
+ * all that the device does, and beside NCCL that may wait for a rank that is dead: so not yet.
+ */
 static ferryResult_t attempt(struct ferry_mapped *mapped)
 {
-	const struct ferry_pieces_ops *pieces = mapped->device->ops->pieces;
 	struct ferry_buffer_name name;
-	void *sample;
-	ferryResult_t result = pieces->allocate(mapped->device, SAMPLE_BYTES, &sample);
+	ferryResult_t result = mapped->device->ops->pieces->allocate(mapped->device, SAMPLE_BYTES, &mapped->sample);
 	if (result)
 		return result;
-	if (!(result = ferry_exports_name(mapped->exports, sample, SAMPLE_BYTES, NO_SUBMISSION, false, false, &name)))
-		result = ferry_exports_forget(mapped->exports, &name);
-	pieces->release(mapped->device, sample);
-	return result;
+	result = ferry_exports_name(mapped->exports, mapped->sample, SAMPLE_BYTES, NO_SUBMISSION, false, false, &name);
+	return result ? result : ferry_exports_forget(mapped->exports, &name);
 }
 
 static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
@@ -225,8 +224,11 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 		if (mapped->watched[domain].added)
 			ferry_keeper_remove(&mapped->watched[domain].kept);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
-	if (!ferry_rank_failed(mapped->rank))
+	if (!ferry_rank_failed(mapped->rank)) {
 		ferry_windows_free(&mapped->windows, mapped->device);
+		if (mapped->sample)
+			mapped->device->ops->pieces->release(mapped->device, mapped->sample);
+	}
 	ferry_captures_free(&mapped->captures);
 }
 

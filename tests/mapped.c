@@ -595,8 +595,8 @@ static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **sta
 	assert_int_equal(value_in(line, " down="), places_gather() ? 0 : up); /* what is pushed goes up */
 	ask(connection, FERRY_STATUS_JOB, number + 1, line, sizeof line);
 	assert_string_equal(line, ""); /* there is no other */
-	assert_int_equal(ferry_attach_ask_status(connection, (enum ferry_status_of)4, 0, line, sizeof line),
-	                 ferryInvalidArgument);
+	enum ferry_status_of none = (enum ferry_status_of)(FERRY_STATUS_TENANT + 1);
+	assert_int_equal(ferry_attach_ask_status(connection, none, 0, line, sizeof line), ferryInvalidArgument);
 	close(connection);
 	places_close(places, &gang);
 	gang_close(&gang);

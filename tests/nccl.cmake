@@ -89,6 +89,8 @@ if(CUDA_INCLUDE_DIR)
       LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
   endforeach()
+  add_test(NAME nccl_failures_first COMMAND nccl_failures first)
+  set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
   # And where GPUs do not reach each other, so that Ferry's part goes through the host.
   foreach(suite split blocks)
     add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
@@ -142,11 +144,13 @@ endif()
 
 # Random programs with kills, under the preload.
 if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
-  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_routers.c)
+  add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_evidence.c nccl/trial_player.c
+    nccl/trial_routers.c nccl/trial_tally.c)
   target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads
     ${CMAKE_DL_LIBS})
   foreach(how "" --one)
-    add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 30 --bytes 65536 --idle-kills ${how})
+    add_test(NAME nccl_trials${how} COMMAND nccl_trials_fake --runs 30 --bytes 65536 --kills 20 --fresh 2
+      ${how})
     set_tests_properties(nccl_trials${how} PROPERTIES TIMEOUT 300 LABELS api ENVIRONMENT
       "LD_PRELOAD=$<TARGET_FILE:ferry-nccl>;FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_SPLIT_WAIT=5;\
 FERRY_SPLIT_FLOOR=4K;FERRY_SHARES=nccl:0.4,host:0.6;FAKE_CUDA_DEVICES=2;FERRY_DOMAINS=1;FERRY_LOG=error")

@@ -262,8 +262,7 @@ static ferryResult_t load_wait(struct ferry_cuda_device *device)
 	    !(refused = driver->MemsetD8Async(word, 0, sizeof(uint32_t), stream)) &&
 	    !(refused = launch_wait(device, stream, (_Atomic uint32_t *)(uintptr_t)word)))
 		refused = driver->StreamSynchronize(stream);
-	if (word)
-		driver->MemFree(word);
+	/* the word stays: to free it waits for all that the device does, which may wait for a rank that is dead */
 	if (stream)
 		driver->StreamDestroy(stream);
 	ferry_cuda_visit_end(&visit);

@@ -229,3 +229,8 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 	               ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 	               : CUDA_SUCCESS;
 }
+
+CUresult fake_cuda_connect(void)
+{
+	return fake_unsafe_call();
+}

@@ -52,6 +52,12 @@
 /** A kernel: runs kernel(argument) when the stream reaches it; capturable. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *argument), void *argument);
 
+/** Where the stream is captured: the graph has `forget`, which comes when it is gone. An error: it is not captured. */
+CUresult fake_cuda_keep(CUstream stream, void (*forget)(void *argument), void *argument);
+
+/** A call that a capture of this thread may forbid, and ends that then; else it does nothing. */
+CUresult fake_cuda_connect(void);
+
 /** Where the process finds the memory at this CUDA address, for kernels; NULL if CUDA knows nothing of it. */
 void *fake_cuda_reach(CUdeviceptr address);
 

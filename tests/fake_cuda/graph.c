@@ -22,7 +22,8 @@ struct CUgraphExec_st {
 	bool alive;
 	unsigned under_way;
 	struct fake_body body;
-	uint64_t launched; /* under launch_lock */
+	pthread_mutex_t launching; /* its launches go into their streams in the order of their numbers */
+	uint64_t launched;         /* under that */
 	_Atomic uint64_t completed;
 };
 
@@ -31,9 +32,6 @@ static struct CUgraph_st graphs[MOST_GRAPHS];
 static struct CUgraphExec_st executables[MOST_GRAPHS];
 static struct CUuserObject_st objects[MOST_OBJECTS];
 static unsigned ngraphs, nexecutables, nobjects;
-
-/* Launches of one executable go into their streams in the order of their numbers. */
-static pthread_mutex_t launch_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- user objects ---- */
 
@@ -150,6 +148,18 @@ CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object, uns
 	return refused;
 }
 
+CUresult fake_cuda_keep(CUstream stream, void (*forget)(void *argument), void *argument)
+{
+	CUstreamCaptureStatus status;
+	CUgraph graph = NULL;
+	CUuserObject object;
+	CUresult refused = cuStreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL, NULL);
+	if (refused || !graph)
+		return refused ? refused : CUDA_ERROR_ILLEGAL_STATE;
+	refused = cuUserObjectCreate(&object, argument, forget, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+	return refused ? refused : cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+}
+
 /* ---- graphs ---- */
 
 static void end_body(struct fake_body *body)
@@ -225,6 +235,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, u
 		refused = copy_body(&executables[nexecutables].body, &graph->body);
 	if (!refused) {
 		*made = &executables[nexecutables++];
+		pthread_mutex_init(&(*made)->launching, NULL);
 		(*made)->alive = true;
 	}
 	pthread_rwlock_unlock(&fake_lock);
@@ -351,22 +362,20 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec executable, CUstream stream)
 	CUresult refused = fake_enter();
 	if (refused)
 		return refused;
-	pthread_mutex_lock(&launch_lock);
 	pthread_rwlock_wrlock(&fake_lock);
 	if (is_executable(executable))
-		executable->under_way++;
+		executable->under_way++; /* it stays, destroyed or not */
 	else
 		refused = CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_unlock(&fake_lock);
-	if (!refused) {
-		struct fake_operation launch = {
-		        .kind = FAKE_GRAPH, .launched = executable, .value = executable->launched};
-		refused = fake_submit(stream, &launch, 1);
-		if (refused)
-			launch_over(executable);
-		else
-			executable->launched++;
-	}
-	pthread_mutex_unlock(&launch_lock);
+	if (refused)
+		return refused;
+	pthread_mutex_lock(&executable->launching);
+	struct fake_operation launch = {.kind = FAKE_GRAPH, .launched = executable, .value = executable->launched};
+	refused = fake_submit(stream, &launch, 1);
+	executable->launched += !refused;
+	pthread_mutex_unlock(&executable->launching);
+	if (refused)
+		launch_over(executable);
 	return refused;
 }

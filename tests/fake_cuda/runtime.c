@@ -101,3 +101,33 @@ int cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
 	memcpy(there, here, bytes);
 	return 0;
 }
+
+int cudaStreamBeginCapture(cudaStream_t stream, int mode)
+{
+	return (int)cuStreamBeginCapture(stream, (CUstreamCaptureMode)mode);
+}
+
+int cudaStreamEndCapture(cudaStream_t stream, void **graph)
+{
+	return (int)cuStreamEndCapture(stream, (CUgraph *)graph);
+}
+
+int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags)
+{
+	return (int)cuGraphInstantiateWithFlags((CUgraphExec *)executable, graph, flags);
+}
+
+int cudaGraphLaunch(void *executable, cudaStream_t stream)
+{
+	return (int)cuGraphLaunch(executable, stream);
+}
+
+int cudaGraphExecDestroy(void *executable)
+{
+	return (int)cuGraphExecDestroy(executable);
+}
+
+int cudaGraphDestroy(void *graph)
+{
+	return (int)cuGraphDestroy(graph);
+}

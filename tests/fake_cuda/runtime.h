@@ -15,5 +15,11 @@ int cudaStreamSynchronize(cudaStream_t stream);
 int cudaStreamQuery(cudaStream_t stream);
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind); /* 1: to the device, 2: from it */
 int cudaStreamDestroy(cudaStream_t stream);
+int cudaStreamBeginCapture(cudaStream_t stream, int mode); /* 1: of this thread */
+int cudaStreamEndCapture(cudaStream_t stream, void **graph);
+int cudaGraphInstantiate(void **executable, void *graph, unsigned long long flags);
+int cudaGraphLaunch(void *executable, cudaStream_t stream);
+int cudaGraphExecDestroy(void *executable);
+int cudaGraphDestroy(void *graph);
 
 #endif

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_nccl/clique.h"
 
+#include "ipc/wait.h"
+
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,7 +28,6 @@ bool clique_make(char id[128])
 	static _Atomic uint64_t number;
 	struct name name = {"fake NCCL", getpid(), memfd_create("fake-nccl", MFD_CLOEXEC), ++number};
 	pthread_mutexattr_t shared_lock;
-	pthread_condattr_t shared_condition;
 	if (name.file < 0 || ftruncate(name.file, sizeof(struct clique)))
 		return false;
 	struct clique *clique = map(name.file);
@@ -32,10 +35,8 @@ bool clique_make(char id[128])
 		return false;
 	pthread_mutexattr_init(&shared_lock);
 	pthread_mutexattr_setpshared(&shared_lock, PTHREAD_PROCESS_SHARED);
+	pthread_mutexattr_setrobust(&shared_lock, PTHREAD_MUTEX_ROBUST);
 	pthread_mutex_init(&clique->lock, &shared_lock);
-	pthread_condattr_init(&shared_condition);
-	pthread_condattr_setpshared(&shared_condition, PTHREAD_PROCESS_SHARED);
-	pthread_cond_init(&clique->moved, &shared_condition);
 	munmap(clique, sizeof *clique);
 	memset(id, 0, 128);
 	memcpy(id, &name, sizeof name);
@@ -57,55 +58,80 @@ struct clique *clique_open(const char id[128])
 	return clique;
 }
 
-bool clique_join(struct clique *clique, int nranks)
+void clique_lock(struct clique *clique)
 {
-	pthread_mutex_lock(&clique->lock);
+	if (pthread_mutex_lock(&clique->lock) == EOWNERDEAD)
+		pthread_mutex_consistent(&clique->lock); /* the dead rank is missing in whatever it was doing */
+}
+
+void clique_unlock(struct clique *clique)
+{
+	pthread_mutex_unlock(&clique->lock);
+}
+
+void clique_moved(struct clique *clique)
+{
+	atomic_fetch_add(&clique->moved, 1);
+	ferry_futex_wake(&clique->moved, INT_MAX, true);
+}
+
+void clique_wait(struct clique *clique)
+{
+	uint32_t seen = atomic_load(&clique->moved);
+	clique_unlock(clique);
+	ferry_futex_wait(&clique->moved, seen, -1, true);
+	clique_lock(clique);
+}
+
+bool clique_join(struct clique *clique, int rank, int nranks)
+{
+	clique_lock(clique);
 	clique->nranks = nranks;
 	clique->joined++;
-	pthread_cond_broadcast(&clique->moved);
-	while (clique->joined < nranks && !clique->dead)
-		pthread_cond_wait(&clique->moved, &clique->lock);
+	clique_moved(clique);
+	while (clique->joined < nranks && !clique->gone[rank])
+		clique_wait(clique);
 	bool fine = clique->joined >= nranks;
-	pthread_mutex_unlock(&clique->lock);
+	clique_unlock(clique);
 	return fine;
 }
 
-bool clique_meet(struct clique *clique)
+bool clique_meet(struct clique *clique, int rank)
 {
-	pthread_mutex_lock(&clique->lock);
+	clique_lock(clique);
 	unsigned meeting = clique->meetings;
-	if (++clique->arrived == clique->nranks) {
+	if (!clique->gone[rank] && ++clique->arrived == clique->nranks) {
 		clique->arrived = 0;
 		clique->meetings++;
-		pthread_cond_broadcast(&clique->moved);
+		clique_moved(clique);
 	}
-	while (clique->meetings == meeting && !clique->dead)
-		pthread_cond_wait(&clique->moved, &clique->lock);
+	while (clique->meetings == meeting && !clique->gone[rank])
+		clique_wait(clique);
 	bool fine = clique->meetings != meeting;
-	pthread_mutex_unlock(&clique->lock);
+	clique_unlock(clique);
 	return fine;
 }
 
 bool clique_exchange(struct clique *clique, int rank, const uint64_t mine[CLIQUE_WORDS],
                      uint64_t all[CLIQUE_RANKS][CLIQUE_WORDS])
 {
-	pthread_mutex_lock(&clique->lock);
+	clique_lock(clique);
 	memcpy(clique->words[rank], mine, sizeof clique->words[rank]);
-	pthread_mutex_unlock(&clique->lock);
-	if (!clique_meet(clique))
+	clique_unlock(clique);
+	if (!clique_meet(clique, rank))
 		return false;
-	pthread_mutex_lock(&clique->lock);
+	clique_lock(clique);
 	memcpy(all, clique->words, sizeof clique->words);
-	pthread_mutex_unlock(&clique->lock);
-	return clique_meet(clique);
+	clique_unlock(clique);
+	return clique_meet(clique, rank);
 }
 
-void clique_kill(struct clique *clique)
+void clique_abort(struct clique *clique, int rank)
 {
-	pthread_mutex_lock(&clique->lock);
-	clique->dead = true;
-	pthread_cond_broadcast(&clique->moved);
-	pthread_mutex_unlock(&clique->lock);
+	clique_lock(clique);
+	clique->gone[rank] = true;
+	clique_moved(clique);
+	clique_unlock(clique);
 }
 
 void clique_close(struct clique *clique)

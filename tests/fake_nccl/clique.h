@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The ranks of one communicator of the double, in threads and processes of one machine: memory that they share, named
- * by the unique id (process and descriptor of who has made it). All waiting is on one condition, so that one who aborts
- * wakes all.
+ * by the unique id (process and descriptor of who has made it). As with the real one, who aborts ends its own waiting
+ * and nobody else's: the others wait for what will never come, until they abort, too. A process may be killed anywhere:
+ * the lock is robust, and waiting is on one word, as condition variables wait for their dead.
  */
 #ifndef FERRY_TESTS_FAKE_NCCL_CLIQUE_H
 #define FERRY_TESTS_FAKE_NCCL_CLIQUE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,9 +27,9 @@ struct clique_pair {
 /* All but the chunks and pieces is under the lock; those are written and read between two meetings, or while full. */
 struct clique {
 	pthread_mutex_t lock;
-	pthread_cond_t moved;
+	_Atomic uint32_t moved; /* futex word: something has changed */
 	int nranks, joined;
-	bool dead;
+	bool gone[CLIQUE_RANKS]; /* who has aborted */
 	unsigned meetings;
 	int arrived;
 	uint64_t words[CLIQUE_RANKS][CLIQUE_WORDS];
@@ -41,18 +43,26 @@ bool clique_make(char id[128]);
 /** Opens it; NULL for an id that clique_make has not given. */
 struct clique *clique_open(const char id[128]);
 
-/** Comes in and waits for all; false if somebody aborts. */
-bool clique_join(struct clique *clique, int nranks);
+/** Comes in and waits for all; false if this rank aborts. */
+bool clique_join(struct clique *clique, int rank, int nranks);
 
-/** Waits until all ranks are here; false if somebody aborts. */
-bool clique_meet(struct clique *clique);
+/** Waits until all ranks are here; false if this rank aborts. */
+bool clique_meet(struct clique *clique, int rank);
+
+/** Around all that is under the lock. */
+void clique_lock(struct clique *clique);
+void clique_unlock(struct clique *clique);
+
+/** Under the lock: says that something has changed, and waits for that. */
+void clique_moved(struct clique *clique);
+void clique_wait(struct clique *clique);
 
 /** Tells all ranks eight words and reads theirs. */
 bool clique_exchange(struct clique *clique, int rank, const uint64_t mine[CLIQUE_WORDS],
                      uint64_t all[CLIQUE_RANKS][CLIQUE_WORDS]);
 
-/** Ends all waiting, for good. */
-void clique_kill(struct clique *clique);
+/** Ends all waiting of this rank, for good. */
+void clique_abort(struct clique *clique, int rank);
 
 void clique_close(struct clique *clique);
 

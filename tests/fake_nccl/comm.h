@@ -24,6 +24,8 @@ struct ncclComm {
 	_Atomic int error; /* ncclCommGetAsyncError's */
 	bool blocking;
 	struct fake_redop redops[COMM_REDOPS];
+	uint32_t connected; /* its collectives, and messages to and from each rank; who makes calls */
+	_Atomic int graphs; /* calls in graphs that are not gone */
 	_Atomic int late; /* FAKE_NCCL_SPLIT_LATE: how often it has been asked since a split */
 	struct ncclComm *late_child, **late_where;
 };
@@ -63,6 +65,15 @@ void fake_transfer(const struct fake_op *ops, int n);
 
 /** Puts function(argument) into the stream; false: the process has no such streams, so the caller has to run it. */
 bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argument);
+
+/**
+ * In a capture: `forget` comes when its graph is gone, and the function may run any number of times until then. False:
+ * the stream is not captured.
+ */
+bool fake_stream_keep(cudaStream_t stream, void (*forget)(void *), void *argument);
+
+/** As the real one connects GPUs, by calls that a capture of this thread forbids, and that end it. */
+bool fake_stream_connect(void);
 
 /** The device that is current in this thread. */
 int fake_stream_device(void);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define VERSION 23203
 #define SHRUNK 1000000 /* the color of who stays */
@@ -80,7 +81,7 @@ struct join_job {
 static ncclResult_t run_join(struct fake_job *job)
 {
 	ncclComm_t comm = ((struct join_job *)job)->comm;
-	ncclResult_t result = clique_join(comm->clique, comm->nranks) ? ncclSuccess : ncclInternalError;
+	ncclResult_t result = clique_join(comm->clique, comm->rank, comm->nranks) ? ncclSuccess : ncclInternalError;
 	atomic_store(&comm->error, result);
 	return result;
 }
@@ -181,7 +182,7 @@ static ncclResult_t run_split(struct fake_job *job)
 	if (split->color >= 0) {
 		memcpy(id, ids[first], sizeof mine);
 		child = new_comm(id, count, rank, parent->device, parent->blocking);
-		if (!clique_join(child->clique, count))
+		if (!clique_join(child->clique, rank, count))
 			return ncclInternalError;
 		child->error = ncclSuccess;
 	}
@@ -209,10 +210,10 @@ ncclResult_t fake_nccl_act_CommShrink(ncclComm_t comm, int *excluded, int nexclu
                                       ncclConfig_t *config, int flags)
 {
 	(void)excluded, (void)flags;
-	pthread_mutex_lock(&comm->clique->lock);
+	clique_lock(comm->clique);
 	if (comm->clique->nranks == comm->nranks)
 		comm->clique->nranks -= nexcluded;
-	pthread_mutex_unlock(&comm->clique->lock);
+	clique_unlock(comm->clique);
 	return fake_nccl_act_CommSplit(comm, SHRUNK, comm->rank, newcomm, config);
 }
 
@@ -275,8 +276,11 @@ void fake_comm_drop(ncclComm_t comm)
 	free(comm);
 }
 
+/* Real ones wait as well until all graphs are gone that have calls of theirs. */
 static ncclResult_t end(ncclComm_t comm)
 {
+	while (atomic_load(&comm->graphs))
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 	fake_comm_drop(comm);
 	return ncclSuccess;
 }
@@ -290,6 +294,6 @@ ncclResult_t fake_nccl_act_CommAbort(ncclComm_t comm)
 {
 	if (!comm)
 		return ncclInvalidArgument;
-	clique_kill(comm->clique);
+	clique_abort(comm->clique, comm->rank);
 	return end(comm);
 }

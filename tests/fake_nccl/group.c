@@ -3,6 +3,7 @@
 #include "tests/fake_nccl/comm.h"
 #include "tests/fake_nccl/note.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@ static _Thread_local struct {
 struct batch {
 	int n;
 	pthread_t thread;
-	bool threaded;
+	bool threaded, captured;
 	struct fake_op ops[];
 };
 
@@ -28,8 +29,32 @@ static void run_batch(void *context)
 	struct batch *batch = context;
 	ncclComm_t comm = batch->ops[0].comm;
 	fake_transfer(batch->ops, batch->n);
+	if (batch->captured)
+		return;
 	fake_comm_drop(comm);
 	free(batch);
+}
+
+static void forget_batch(void *context)
+{
+	struct batch *batch = context;
+	ncclComm_t comm = batch->ops[0].comm;
+	atomic_fetch_sub(&comm->graphs, 1);
+	fake_comm_drop(comm);
+	free(batch);
+}
+
+/* A communicator connects its ranks for what it is asked for the first time. */
+static ncclResult_t connect_for(const struct fake_op *op)
+{
+	bool message = op->collective == FERRY_SENDRECV;
+	uint32_t bit = 1u << (message ? 31 - 2 * op->root - op->sends : (int)op->collective);
+	if (op->comm->connected & bit || !op->stream)
+		return ncclSuccess;
+	if (!fake_stream_connect())
+		return ncclUnhandledCudaError;
+	op->comm->connected |= bit;
+	return ncclSuccess;
 }
 
 static void *run_batch_in_thread(void *context)
@@ -53,14 +78,34 @@ static struct batch *next_batch(struct fake_op *ops, int n, int first)
 	return batch;
 }
 
-static void launch(struct fake_op *ops, int n)
+/* What a stream captures is the graph's. */
+static bool keep(struct batch *batch)
+{
+	atomic_fetch_add(&batch->ops[0].comm->graphs, 1);
+	batch->captured = true;
+	if (fake_stream_keep(batch->ops[0].stream, forget_batch, batch))
+		return true;
+	batch->captured = false;
+	atomic_fetch_sub(&batch->ops[0].comm->graphs, 1);
+	return false;
+}
+
+static ncclResult_t launch(struct fake_op *ops, int n)
 {
 	struct batch **waiting = calloc((size_t)n, sizeof *waiting);
+	ncclResult_t result = ncclSuccess;
 	int nwaiting = 0;
+	for (int i = 0; i < n && !result; i++)
+		result = connect_for(&ops[i]);
+	if (result) {
+		free(waiting);
+		return result;
+	}
 	for (int i = 0; i < n; i++) {
 		if (!ops[i].comm)
 			continue;
 		struct batch *batch = next_batch(ops, n, i);
+		keep(batch);
 		if (!fake_stream_run(batch->ops[0].stream, run_batch, batch))
 			waiting[nwaiting++] = batch;
 	}
@@ -72,6 +117,7 @@ static void launch(struct fake_op *ops, int n)
 		free(waiting[i]);
 	}
 	free(waiting);
+	return ncclSuccess;
 }
 
 static ncclResult_t refuse(ncclResult_t result)
@@ -100,10 +146,8 @@ ncclResult_t fake_group_op(const struct fake_op *op)
 		return refuse(result);
 	if (op->op >= ncclNumOps)
 		made.redop = op->comm->redops[op->op - ncclNumOps];
-	if (!group.depth) {
-		launch(&made, 1);
-		return ncclSuccess;
-	}
+	if (!group.depth)
+		return launch(&made, 1);
 	group.ops = realloc(group.ops, (size_t)(group.nops + 1) * sizeof *group.ops);
 	group.ops[group.nops++] = made;
 	return ncclSuccess;
@@ -152,12 +196,13 @@ static ncclResult_t end(bool simulate)
 	ncclResult_t result = group.error ? group.error : run_jobs();
 	for (int i = 0; group.error && i < group.njobs; i++)
 		free(group.jobs[i]);
+	ncclResult_t launched = ncclSuccess;
 	if ((!result || result == ncclInProgress) && group.nops && !simulate)
-		launch(group.ops, group.nops);
+		launched = launch(group.ops, group.nops);
 	free(group.ops);
 	free(group.jobs);
 	memset(&group, 0, sizeof group);
-	return result;
+	return launched ? launched : result;
 }
 
 ncclResult_t fake_nccl_act_GroupStart(void)

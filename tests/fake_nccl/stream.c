@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 extern int fake_cuda_launch(void *stream, void (*kernel)(void *), void *argument) __attribute__((weak));
+extern int fake_cuda_keep(void *stream, void (*forget)(void *), void *argument) __attribute__((weak));
+extern int fake_cuda_connect(void) __attribute__((weak));
 extern void *fake_cuda_reach(unsigned long long address) __attribute__((weak));
 extern int cuCtxGetDevice(int *device) __attribute__((weak));
 extern int ferryLaunchHostFunc(void *stream, void (*function)(void *), void *argument) __attribute__((weak));
@@ -16,6 +18,16 @@ bool fake_stream_run(cudaStream_t stream, void (*function)(void *), void *argume
 	if (fake_cuda_launch)
 		return !fake_cuda_launch(stream, function, argument);
 	return ferryLaunchHostFunc && !ferryLaunchHostFunc(stream, function, argument);
+}
+
+bool fake_stream_keep(cudaStream_t stream, void (*forget)(void *), void *argument)
+{
+	return stream && fake_cuda_keep && !fake_cuda_keep(stream, forget, argument);
+}
+
+bool fake_stream_connect(void)
+{
+	return !fake_cuda_connect || !fake_cuda_connect();
 }
 
 void *fake_stream_reach(const void *address)

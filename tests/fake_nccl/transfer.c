@@ -103,7 +103,7 @@ static void run_collective(const struct fake_op *op)
 	for (size_t at = 0; at < most; at += CLIQUE_CHUNK) {
 		size_t left = mine[0] > at ? mine[0] - at : 0;
 		memcpy(clique->chunks[op->comm->rank], input + at, left < CLIQUE_CHUNK ? left : CLIQUE_CHUNK);
-		if (!clique_meet(clique))
+		if (!clique_meet(clique, op->comm->rank))
 			break;
 		for (int rank = 0; rank < op->comm->nranks && !ferry_collective_reduces(op->collective); rank++) {
 			left = all[rank][0] > at ? all[rank][0] - at : 0;
@@ -111,7 +111,7 @@ static void run_collective(const struct fake_op *op)
 		}
 		if (ferry_collective_reduces(op->collective))
 			sum(op, at, most - at < CLIQUE_CHUNK ? most - at : CLIQUE_CHUNK, scalars);
-		if (!clique_meet(clique))
+		if (!clique_meet(clique, op->comm->rank))
 			break;
 	}
 	free(input);
@@ -133,7 +133,7 @@ static bool move(const struct fake_op *op, size_t *done)
 		memcpy((char *)fake_stream_reach(op->receive) + *done, pair->piece, bytes);
 	pair->bytes = op->sends ? bytes : 0;
 	*done += bytes;
-	pthread_cond_broadcast(&clique->moved);
+	clique_moved(clique);
 	return true;
 }
 
@@ -143,8 +143,8 @@ static void run_messages(const struct fake_op *const *ops, int n)
 	struct clique *clique = ops[0]->comm->clique;
 	size_t *done = calloc((size_t)n, sizeof *done);
 	int left = n;
-	pthread_mutex_lock(&clique->lock);
-	while (left && !clique->dead) {
+	clique_lock(clique);
+	while (left && !clique->gone[ops[0]->comm->rank]) {
 		bool busy[2][CLIQUE_RANKS] = {{false}}, moved = false;
 		left = 0;
 		for (int i = 0; i < n; i++) {
@@ -159,9 +159,9 @@ static void run_messages(const struct fake_op *const *ops, int n)
 			moved |= move(ops[i], &done[i]);
 		}
 		if (left && !moved)
-			pthread_cond_wait(&clique->moved, &clique->lock);
+			clique_wait(clique);
 	}
-	pthread_mutex_unlock(&clique->lock);
+	clique_unlock(clique);
 	free(done);
 }
 

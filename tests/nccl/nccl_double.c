@@ -117,21 +117,167 @@ static void calls_are_as_slow_as_asked(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
-static void abandoned(struct rank *r)
+/* Its call is under way, in a thread of its own. */
+struct waiting {
+	struct rank *rank;
+	ncclComm_t comm;
+	_Atomic bool over;
+	pthread_t thread;
+};
+
+static void *wait_in_a_call(void *context)
 {
-	ranks_init(r);
-	if (!r->rank) {
-		NCCL(ncclCommAbort(r->comm));
-		return;
-	}
-	NCCL(all_reduce(r, r->comm)); /* ends, with whatever it has */
-	NCCL(ncclCommDestroy(r->comm));
+	struct waiting *waiting = context;
+	NCCL(all_reduce(waiting->rank, waiting->comm)); /* ends, with whatever it has */
+	waiting->over = true;
+	return NULL;
 }
 
-static void an_abort_ends_the_calls_of_the_others(void **state)
+static pthread_barrier_t together;
+
+static void abandoned(struct rank *r)
+{
+	struct waiting waiting = {.rank = r};
+	ranks_init(r);
+	waiting.comm = r->comm;
+	if (r->rank)
+		pthread_create(&waiting.thread, NULL, wait_in_a_call, &waiting);
+	else
+		NCCL(ncclCommAbort(r->comm));
+	pthread_barrier_wait(&together);
+	usleep(20000);
+	HOLDS(!waiting.over); /* as with the real one it waits for who has gone, */
+	if (!r->rank)
+		return;
+	NCCL(ncclCommAbort(r->comm)); /* until it gives up */
+	pthread_join(waiting.thread, NULL);
+	HOLDS(waiting.over);
+}
+
+static void an_abort_ends_a_ranks_own_calls_and_no_others(void **state)
 {
 	(void)state;
+	pthread_barrier_init(&together, NULL, RANKS);
 	free(ranks_run(abandoned));
+	pthread_barrier_destroy(&together);
+}
+
+static void dies_in_a_call(struct rank *r)
+{
+	struct waiting waiting = {.rank = r};
+	ranks_init(r);
+	waiting.comm = r->comm;
+	pthread_create(&waiting.thread, NULL, wait_in_a_call, &waiting);
+	usleep(20000);
+	_exit(9);
+}
+
+/* Whoever died in the middle of a call, holding whatever it held, aborts end and the lock is not lost. */
+static void a_rank_may_die_in_a_call(void **state)
+{
+	(void)state;
+	ncclUniqueId id;
+	int status;
+	NCCL(ncclGetUniqueId(&id));
+	for (int rank = 0; rank < 2; rank++) {
+		struct rank *r = calloc(1, sizeof *r);
+		*r = (struct rank){.rank = rank, .id = id};
+		pid_t child = fork();
+		if (!child && rank)
+			dies_in_a_call(r);
+		if (!child) {
+			struct waiting waiting = {.rank = r};
+			ranks_init(r);
+			waiting.comm = r->comm;
+			usleep(60000); /* two of three are in the call, and die */
+			pthread_create(&waiting.thread, NULL, wait_in_a_call, &waiting);
+			usleep(20000);
+			HOLDS(!waiting.over);
+			NCCL(ncclCommAbort(r->comm));
+			pthread_join(waiting.thread, NULL);
+			_exit(0);
+		}
+		free(r);
+	}
+	if (!fork()) {
+		struct rank *r = calloc(1, sizeof *r);
+		*r = (struct rank){.rank = 2, .id = id};
+		dies_in_a_call(r);
+	}
+	int codes = 0;
+	for (int rank = 0; rank < 3; rank++) {
+		HOLDS(wait(&status) > 0 && WIFEXITED(status));
+		codes += WEXITSTATUS(status);
+	}
+	EQUAL(codes, 18);
+}
+
+/* ---- captures ---- */
+
+static ncclResult_t captured_all_reduce(CUstream stream, void *buffer, ncclComm_t comm, CUgraph *graph, CUresult *ended)
+{
+	EQUAL(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
+	ncclResult_t result =
+	        ncclAllReduce(buffer, buffer, COUNT, ncclFloat32, ncclSum, comm, (cudaStream_t)stream);
+	*ended = cuStreamEndCapture(stream, graph);
+	return result;
+}
+
+static void *destroy_comm(void *context)
+{
+	struct waiting *waiting = context;
+	NCCL(ncclCommDestroy(waiting->comm));
+	waiting->over = true;
+	return NULL;
+}
+
+static void in_captures(struct rank *r)
+{
+	struct waiting waiting = {.rank = r};
+	CUcontext context;
+	CUstream stream;
+	CUdeviceptr buffer;
+	CUgraph graph;
+	CUgraphExec executable;
+	CUresult ended;
+	EQUAL(cuDevicePrimaryCtxRetain(&context, r->rank), CUDA_SUCCESS);
+	EQUAL(cuCtxSetCurrent(context), CUDA_SUCCESS);
+	EQUAL(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+	EQUAL(cuMemAlloc(&buffer, COUNT * sizeof(float)), CUDA_SUCCESS);
+	void *pointer = (void *)(uintptr_t)buffer;
+	float *here = fake_cuda_reach(buffer);
+	ranks_init(r);
+	/* the first of its kind connects, which a capture forbids */
+	EQUAL(captured_all_reduce(stream, pointer, r->comm, &graph, &ended), ncclUnhandledCudaError);
+	EQUAL(ended, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+	NCCL(ncclAllReduce(pointer, pointer, COUNT, ncclFloat32, ncclSum, r->comm, (cudaStream_t)stream));
+	EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
+	EQUAL(captured_all_reduce(stream, pointer, r->comm, &graph, &ended), ncclSuccess);
+	EQUAL(ended, CUDA_SUCCESS);
+	EQUAL(cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+	EQUAL(cuGraphDestroy(graph), CUDA_SUCCESS);
+	for (int i = 0; i < COUNT; i++)
+		here[i] = 1;
+	for (int i = 0; i < 2; i++)
+		EQUAL(cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+	EQUAL(cuStreamSynchronize(stream), CUDA_SUCCESS);
+	HOLDS(here[COUNT - 1] == RANKS * RANKS);
+	waiting.comm = r->comm;
+	pthread_create(&waiting.thread, NULL, destroy_comm, &waiting);
+	usleep(20000);
+	HOLDS(!waiting.over); /* it has calls in a graph */
+	EQUAL(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+	pthread_join(waiting.thread, NULL);
+	EQUAL(cuMemFree(buffer), CUDA_SUCCESS);
+	EQUAL(cuStreamDestroy(stream), CUDA_SUCCESS);
+	EQUAL(cuDevicePrimaryCtxRelease(r->rank), CUDA_SUCCESS);
+}
+
+static void captures_are_connected_before_and_hold_their_communicator(void **state)
+{
+	(void)state;
+	EQUAL(cuInit(0), CUDA_SUCCESS);
+	free(ranks_run(in_captures));
 }
 
 static void the_asked_call_fails(void **state)
@@ -153,9 +299,11 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(ranks_may_be_processes), /* before there are threads */
+	        cmocka_unit_test(a_rank_may_die_in_a_call),
 	        cmocka_unit_test(calls_run_when_their_stream_reaches_them),
 	        cmocka_unit_test(calls_are_as_slow_as_asked),
-	        cmocka_unit_test(an_abort_ends_the_calls_of_the_others),
+	        cmocka_unit_test(an_abort_ends_a_ranks_own_calls_and_no_others),
+	        cmocka_unit_test(captures_are_connected_before_and_hold_their_communicator),
 	        cmocka_unit_test(the_asked_call_fails),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,6 +354,76 @@ static void an_abort_lets_all_streams_go_on(void **state)
 	play(aborted);
 }
 
+/*
+ * Each device is in a call of NCCL's that waits for rank 2, whose stream is held before it; then comes one that is
+ * worth it, and with it Ferry's communicator.
+ */
+static void stuck(struct player *player, _Atomic int *held)
+{
+	struct rank *rank = &player->rank;
+	player_open(player);
+	if (rank->rank == 2) {
+		*held = 1;
+		EQUAL(fake_cuda_launch(player->stream, hold, held), 0);
+	}
+	for (int i = 0; i < 2; i++)
+		NCCL(ncclAllReduce(player->send, player->receive, i ? LARGE : SMALL, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+	pthread_barrier_wait(&together);
+}
+
+/* Rank 2 comes when the others have given it up. */
+static void abort_stuck(struct player *player, _Atomic int *held)
+{
+	pthread_barrier_wait(&together);
+	if (player->rank.rank == 2) {
+		pthread_barrier_wait(&together);
+		*held = 0;
+	}
+	NCCL(ncclCommAbort(player->rank.comm));
+	settle(player);
+	if (player->rank.rank != 2)
+		pthread_barrier_wait(&together);
+	pthread_barrier_wait(&together);
+	NCCL(ncclCommInitRank(&player->rank.comm, RANKS, player->rank.id, player->rank.rank));
+	player_close(player);
+}
+
+static void made_beside_stuck_calls(struct rank *rank)
+{
+	static _Atomic int held;
+	struct player *player = (struct player *)rank;
+	stuck(player, &held);
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
+	struct ferry_partner *partner = atomic_load(&comm->partner);
+	ferry_partner_await(partner, ferry_now_ns() + 10000000000u);
+	HOLDS(ferry_partner_is_ready(partner));
+	ferry_nccl_comm_release(comm);
+	abort_stuck(player, &held);
+}
+
+static void what_is_stuck_in_nccl_does_not_hold_up_what_is_made_beside(void **state)
+{
+	(void)state;
+	play(made_beside_stuck_calls);
+}
+
+/*
+ * In a process that has not used its devices yet, with kernels that wait, which are loaded then. The process's first
+ * communicator would be made at once.
+ */
+static void nor_what_uses_the_devices_for_the_first_time(void **state)
+{
+	ncclUniqueId id;
+	ncclComm_t first;
+	(void)state;
+	NCCL(ncclGetUniqueId(&id));
+	NCCL(ncclCommInitRank(&first, 1, id, 0));
+	NCCL(ncclCommDestroy(first));
+	setenv("FERRY_WAIT", "kernel", 1);
+	play(made_beside_stuck_calls);
+}
+
 /* As the player's own for a while. */
 static void reduce_in(struct player *player, ncclComm_t child, bool shared)
 {
@@ -405,8 +475,11 @@ static void what_is_made_out_of_a_shared_one_is_shared(void **state)
 	play(out_of_one);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	const struct CMUnitTest first[] = {
+	        cmocka_unit_test_teardown(nor_what_uses_the_devices_for_the_first_time, no_misuse),
+	};
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(without_a_router_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(over_its_quota_nccl_goes_on, no_misuse),
@@ -419,9 +492,11 @@ int main(void)
 	        cmocka_unit_test_teardown(what_is_suspended_revoked_or_finalized_is_nccls_and_what_is_resumed_is_shared,
 	                                  no_misuse),
 	        cmocka_unit_test_teardown(an_abort_lets_all_streams_go_on, no_misuse),
+	        cmocka_unit_test_teardown(what_is_stuck_in_nccl_does_not_hold_up_what_is_made_beside, no_misuse),
 	        cmocka_unit_test_teardown(what_is_made_out_of_a_shared_one_is_shared, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
 	fake_is_the_driver();
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return argc > 1 && !strcmp(argv[1], "first") ? cmocka_run_group_tests(first, NULL, NULL)
+	                                             : cmocka_run_group_tests(tests, NULL, NULL);
 }
