@@ -34,7 +34,7 @@ static bool is_shown(const struct player *player, const struct ferry_share_table
 {
 	uint64_t shown = 0;
 	for (int place = 0; place < FERRY_SHARE_KINDS; place++)
-		shown |= atomic_load(&table->ready[player->rank.rank].kinds[place]) & FERRY_SHARE_SHOWN;
+		shown |= atomic_load(&table->ranks[player->rank.rank].ready.kinds[place]) & FERRY_SHARE_SHOWN;
 	return shown;
 }
 
