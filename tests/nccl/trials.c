@@ -189,9 +189,9 @@ static void print_help(void)
 	       "                   printed (30)\n\n");
 	printf("Environment, where it is unset: FERRY_SPLIT_WAIT=5, FERRY_SPLIT_FLOOR=4K,\n"
 	       "FERRY_SHARES=nccl:0.5,host:0.5, and LD_PRELOAD=../lib/libferry-nccl.so, from where the program is.\n"
-	       "At the end there is a table: runs, equal, ended with an error as they may, hung, wrong, seconds of all\n"
-	       "and of the longest, in which starting processes is not. Exit code: 0; 1 where a run hung or was wrong,\n"
-	       "of which %d end it; 77 without two GPUs and an NCCL.\n",
+	       "At the end there is a table: runs, equal, ended with an error as they may, hung, wrong, seconds of\n"
+	       "all and of the longest, in which starting processes is not. Exit code: 0; 1 where a run hung or was\n"
+	       "wrong, of which %d end it; 77 without two GPUs and an NCCL.\n",
 	       MOST_BAD);
 }
 
