@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#define SAMPLE_BYTES 4096
 #define NO_SUBMISSION 0
 
 /* ---- open ---- */
@@ -141,17 +140,15 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	return ferrySuccess;
 }
 
-/*
- * In a container of its own, say, the router can have the same GPU and not open its memory. To free memory waits for
- * all that the device does, and beside NCCL that may wait for a rank that is dead: so not yet.
- */
+/* In a container of its own, say, the router can have the same GPU and not open its memory. */
 static ferryResult_t attempt(struct ferry_mapped *mapped)
 {
 	struct ferry_buffer_name name;
-	ferryResult_t result = mapped->device->ops->pieces->allocate(mapped->device, SAMPLE_BYTES, &mapped->sample);
-	if (result)
-		return result;
-	result = ferry_exports_name(mapped->exports, mapped->sample, SAMPLE_BYTES, NO_SUBMISSION, false, false, &name);
+	struct ferry_piece sample;
+	ferryResult_t result = mapped->device->ops->pieces->sample(mapped->device, &sample);
+	if (!result)
+		result = ferry_exports_name(mapped->exports, (const void *)(uintptr_t)sample.start, sample.bytes,
+		                            NO_SUBMISSION, false, false, &name);
 	return result ? result : ferry_exports_forget(mapped->exports, &name);
 }
 
@@ -224,11 +221,8 @@ void ferry_mapped_close(struct ferry_mapped *mapped)
 		if (mapped->watched[domain].added)
 			ferry_keeper_remove(&mapped->watched[domain].kept);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
-	if (!ferry_rank_failed(mapped->rank)) {
+	if (!ferry_rank_failed(mapped->rank))
 		ferry_windows_free(&mapped->windows, mapped->device);
-		if (mapped->sample)
-			mapped->device->ops->pieces->release(mapped->device, mapped->sample);
-	}
 	ferry_captures_free(&mapped->captures);
 }
 

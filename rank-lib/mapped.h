@@ -39,7 +39,6 @@ struct ferry_mapped {
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
 	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
-	void *sample;                  /* the first of it, to see whether they can; NULL: none */
 	struct ferry_submissions submissions;
 	struct ferry_captures captures;
 	struct ferry_windows windows;

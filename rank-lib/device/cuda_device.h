@@ -7,6 +7,7 @@
 #define FERRY_DEVICE_CUDA_DEVICE_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/device/pieces.h"
 #include "router/copy/cuda.h"
 
 struct ferry_cuda_device {
@@ -18,6 +19,7 @@ struct ferry_cuda_device {
 	CUfunction wait_kernel; /* NULL: streams wait at memory operations */
 	/* CU_STREAM_WAIT_VALUE_FLUSH where the device has it: what others wrote is seen behind the wait */
 	unsigned wait_flags;
+	struct ferry_piece sample; /* of no bytes: there is none yet; cuda_pieces.c, under its lock */
 };
 
 static inline struct ferry_cuda_device *ferry_cuda_device(struct ferry_device *device)

@@ -14,8 +14,11 @@
 #include "rank-lib/device/cuda_device.h"
 #include "rank-lib/device/cuda_memory.h"
 
+#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
+
+#define SAMPLE_BYTES 4096
 
 static ferryResult_t identify(struct ferry_device *base, uint8_t uuid[16])
 {
@@ -226,7 +229,39 @@ static void release(struct ferry_device *base, void *memory)
 	ferry_cuda_visit_end(&visit);
 }
 
-const struct ferry_pieces_ops ferry_cuda_pieces = {
-        .identify = identify, .find = find, .are_there = are_there, .name = name,
+static pthread_mutex_t sample_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* In its context, under the lock. Who resets a device takes its memory away. */
+static CUresult make_sample(struct ferry_cuda_device *device)
+{
+	CUdeviceptr made;
+	if (device->sample.bytes && are_same(device->driver, &device->sample, 1))
+		return CUDA_SUCCESS;
+	CUresult refused = device->driver->MemAlloc(&made, SAMPLE_BYTES);
+	device->sample = refused ? (struct ferry_piece){0}
+	                         : (struct ferry_piece){made, SAMPLE_BYTES, id_at(device->driver, made)};
+	return refused;
+}
+
+static ferryResult_t sample(struct ferry_device *base, struct ferry_piece *lasting)
+{
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	ferryResult_t result = ferry_cuda_enter(device, &visit);
+	if (result)
+		return result;
+	pthread_mutex_lock(&sample_lock);
+	CUresult refused = make_sample(device);
+	*lasting = device->sample;
+	pthread_mutex_unlock(&sample_lock);
+	ferry_cuda_visit_end(&visit);
+	return refused ? ferry_cuda_failed(device->driver, refused, "allocating device memory") : ferrySuccess;
+}
+
+const struct ferry_pieces_ops ferry_cuda_pieces = {.identify = identify,
+                                                   .find = find,
+                                                   .are_there = are_there,
+                                                   .name = name,
                                                    .allocate = allocate,
-                                                   .release = release};
+                                                   .release = release,
+                                                   .sample = sample};

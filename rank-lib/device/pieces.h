@@ -47,6 +47,11 @@ struct ferry_pieces_ops {
 	 */
 	ferryResult_t (*allocate)(struct ferry_device *device, uint64_t bytes, void **memory);
 	void (*release)(struct ferry_device *device, void *memory);
+	/**
+	 * A little of the same that is there until the process ends: to free memory waits for all that the device does,
+	 * which may wait for a rank that is dead. The same for all who ask. Errors: the driver's.
+	 */
+	ferryResult_t (*sample)(struct ferry_device *device, struct ferry_piece *lasting);
 };
 
 #endif
