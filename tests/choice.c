@@ -247,6 +247,23 @@ static void calls_that_cannot_be_measured_are_not_counted(void **state)
 	assert_true(ferry_choice_ours(&fast.choice, &call, 60, false));
 }
 
+/* Pushes alone promise 4%, too little to be sure of; with the host beside them it is 13. */
+static void what_the_host_adds_to_pushes_is_promised_too(void **state)
+{
+	(void)state;
+	struct program program = {.paces = {{10, 360e3}, {20, 420e3}}};
+	struct ferry_pace paces[FERRY_NUM_CARRIERS] = {[FERRY_CARRIER_HOST] = {75, 45e3},
+	                                               [FERRY_CARRIER_PEER] = {0, 375e3}};
+	static const enum ferry_collective all[] = {FERRY_BROADCAST, FERRY_SENDRECV};
+	for (int i = 0; i < 2; i++) {
+		ferry_choice_init(&program.choice, true, 2, paces);
+		program_start(&program, 256 * MIB, 0);
+		program.call.collective = all[i];
+		make(&program, 6);
+		assert_in_range(program.ferrys, i ? 0 : 3, i ? 0 : 6); /* messages are not divided */
+	}
+}
+
 /* A call of Ferry's among NCCL's says nothing: lanes are asleep. So a try is two, and the second one is measured. */
 static void a_try_is_two_calls_and_the_first_is_not_measured(void **state)
 {
@@ -299,6 +316,7 @@ int main(void)
 	        cmocka_unit_test(in_place_is_chosen_for_itself),
 	        cmocka_unit_test(what_is_known_is_seldom_measured),
 	        cmocka_unit_test(calls_that_cannot_be_measured_are_not_counted),
+	        cmocka_unit_test(what_the_host_adds_to_pushes_is_promised_too),
 	        cmocka_unit_test(a_try_is_two_calls_and_the_first_is_not_measured),
 	        cmocka_unit_test(no_call_is_measured_that_has_no_line),
 	};

@@ -26,6 +26,7 @@
 #define DOUBT_OCTAVE  0.08 /* away from one that is known */
 #define DOUBT_PLACE   0.05 /* in place, of one that is known out of place, or the other way round */
 #define DOUBT_LIMITS  0.12
+#define DOUBT_PUSHES  0.09 /* which are all but bare copies */
 #define DOUBT_GUESS   0.2
 #define DOUBT_FAR     0.3 /* limits, of a collective in which Ferry has been seen */
 #define SURE          0.08 /* less than this is not doubted */
@@ -35,6 +36,7 @@
 #define HOST_US    90.0 /* and by the host, where that has not been measured */
 #define START_MOST 0.75 /* of a call's time */
 #define HOST_RATE  50e3 /* bytes per microsecond of a device's link to the host, at most, where that has not */
+#define SAVED      0.02 /* less is not the host's */
 #define BEYOND     1.5  /* times the best rate of NCCL's, the same: worth two looks where calls are long */
 
 enum { NCCLS, OURS };
@@ -188,6 +190,16 @@ static double best_rate(const struct ferry_choice *choice, const struct ferry_ch
 	return best;
 }
 
+/* How much less pushes take as the host has a part of the call beside them (rank-lib/program/shares.h). */
+static double saved_by_host(const struct ferry_choice *choice, enum ferry_collective collective, double pushes_us)
+{
+	const struct ferry_pace *host = &choice->paces[FERRY_CARRIER_HOST], *peer = &choice->paces[FERRY_CARRIER_PEER];
+	if (collective == FERRY_SENDRECV || !(host->rate > 0)) /* messages are not divided */
+		return 0;
+	double share = host->rate / (host->rate + peer->rate) * (1 - host->start_us / pushes_us);
+	return share < SAVED ? 0 : share * pushes_us;
+}
+
 /* Of Ferry, as far as the machine says. */
 static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
 {
@@ -201,8 +213,14 @@ static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, 
 		if (carrier == FERRY_CARRIER_HOST)
 			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
 	}
-	return pace.rate > 0 ? (struct ferry_choice_belief){ferry_pace_us(&pace, class_bytes(line->size_class)), doubt}
-	                     : (struct ferry_choice_belief){0, 0};
+	if (!(pace.rate > 0))
+		return (struct ferry_choice_belief){0, 0};
+	double us = ferry_pace_us(&pace, class_bytes(line->size_class));
+	if (carrier == FERRY_CARRIER_PEER && doubt < DOUBT_GUESS) {
+		us -= saved_by_host(choice, collective, us);
+		doubt = DOUBT_PUSHES;
+	}
+	return (struct ferry_choice_belief){us, doubt};
 }
 
 static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, struct ferry_choice_belief other)
