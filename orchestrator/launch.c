@@ -306,13 +306,23 @@ static ncclResult_t issue_rests(struct launch *launch)
 	return result;
 }
 
-/* Messages are whole. */
+/* Messages are whole; of those the first one may be measured. */
 static bool is_alone(const struct launch *launch, int which)
 {
-	for (int i = 0; i < launch->n && launch->calls[which].collective != FERRY_SENDRECV; i++)
+	int end = launch->calls[which].collective == FERRY_SENDRECV ? which : launch->n;
+	for (int i = 0; i < end; i++)
 		if (i != which && launch->calls[i].comm == launch->calls[which].comm)
 			return false;
 	return true;
+}
+
+/* Of a message that is not its communicator's first call; NULL: that is no message, or there is none. */
+static const struct ferry_split *first_message(const struct launch *launch, int which)
+{
+	for (int i = 0; i < which && launch->calls[which].collective == FERRY_SENDRECV; i++)
+		if (launch->calls[i].comm == launch->calls[which].comm)
+			return launch->calls[i].collective == FERRY_SENDRECV ? &launch->splits[i] : NULL;
+	return NULL;
 }
 
 static ncclResult_t run(struct launch *launch)
@@ -320,7 +330,7 @@ static ncclResult_t run(struct launch *launch)
 	bool ferrys = false, lost = false;
 	for (int i = 0; i < launch->n; i++) {
 		struct ferry_split *split = &launch->splits[i];
-		ferry_split_decide(&launch->calls[i], is_alone(launch, i), split);
+		ferry_split_decide(&launch->calls[i], is_alone(launch, i), first_message(launch, i), split);
 		ferrys |= split->ferrys && !split->lost;
 		if (split->nccls || !split->ferrys)
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);

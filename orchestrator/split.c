@@ -13,6 +13,7 @@
 struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
+	const struct ferry_split *first; /* it goes as this one of its group does, which is measured; NULL: by itself */
 	bool tries; /* what it takes will be known */
 };
 
@@ -53,8 +54,9 @@ static uint32_t propose(void *argument, uint64_t n)
 	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split *split = asking->split;
 	struct ferry_partner *partner = split->partner;
-	uint32_t word = ferry_meter_propose(&partner->meter, &split->asked, split->carrier, split->whole, asking->tries,
-	                                    n, &split->measure);
+	uint32_t word = asking->first ? asking->first->word
+	                              : ferry_meter_propose(&partner->meter, &split->asked, split->carrier,
+	                                                    split->whole, asking->tries, n, &split->measure);
 	/* it goes by a window, which is made in the first call and takes what pushes gain */
 	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place &&
 	             split->carrier == FERRY_CARRIER_PEER && !partner->meter.rules.pinned;
@@ -73,7 +75,7 @@ static uint32_t propose(void *argument, uint64_t n)
 	                                    .kind = kind_of(call, split)};
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE ||
-	              (!aside && asking->tries && (split->whole || split->measure) &&
+	              (!aside && (asking->tries || asking->first) && (split->whole || split->measure) &&
 	               ferry_meter_learns(&partner->meter, &split->asked, split->whole));
 	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, wanted))
 		return word;
@@ -144,7 +146,18 @@ static void divide(const struct ferry_nccl_call *call, struct ferry_split *split
 	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
 }
 
-void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct ferry_split *split)
+/*
+ * The first message of a group is measured where all go one way (launch.c), so those that are like it go where it goes.
+ * Where each tried for itself, the second call of a try would be another message, and never be measured.
+ */
+static bool is_like(const struct ferry_split *split, const struct ferry_split *first)
+{
+	return first && first->partner == split->partner && first->asked.type == split->asked.type &&
+	       first->asked.bytes == split->asked.bytes && !split->partner->meter.rules.pinned;
+}
+
+void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
+                        struct ferry_split *split)
 {
 	*split = (struct ferry_split){.nccls = call->count};
 	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
@@ -161,7 +174,8 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct f
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split, works);
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
-	struct asking asking = {call, split, works && alone && !ferry_clock_captures(call->stream)};
+	struct asking asking = {call, split, is_like(split, first) ? first : NULL,
+	                        works && alone && !ferry_clock_captures(call->stream)};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);

@@ -29,9 +29,11 @@ struct ferry_split {
 
 /**
  * Decides. Takes the call's number with all ranks; so once for each call, in the program's order. alone: the only one
- * of its communicator in a group, or in none.
+ * of its communicator in a group, or in none; or the first of its messages there. first: of another message, that one;
+ * else NULL.
  */
-void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, struct ferry_split *split);
+void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
+                        struct ferry_split *split);
 
 /** Asks Ferry for its part, inside a group of Ferry's. */
 ferryResult_t ferry_split_ask(const struct ferry_nccl_call *call, const struct ferry_split *split);

@@ -287,6 +287,29 @@ static void a_try_is_two_calls_and_the_first_is_not_measured(void **state)
 	assert_in_range(tries, 4, 200);
 }
 
+/*
+ * As those of a program that makes the same call now alone and now in a group. The second call of a try is measured
+ * whatever has come between, or each that can be measured would be another first one.
+ */
+static void a_try_ends_though_every_other_call_cannot_be_measured(void **state)
+{
+	(void)state;
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 256 * MIB, false};
+	int ferrys = 0, samples = 0;
+	choice_start(&slow, 0);
+	for (uint64_t n = 0; n < 4000; n++) {
+		bool measurable = n < 100 || n % 2;
+		bool ours = ferry_choice_ours(&slow.choice, &call, n, measurable);
+		bool measured = ferry_choice_agreed(&slow.choice, &call, n, ours, measurable);
+		ferrys += ours;
+		samples += ours && measured;
+		if (measured)
+			ferry_choice_feed(&slow.choice, &call, ours, ours ? 5000 : 500);
+	}
+	assert_true(samples > 0);
+	assert_in_range(ferrys, 2, 40);
+}
+
 static void no_call_is_measured_that_has_no_line(void **state)
 {
 	static struct ferry_choice choice;
@@ -318,6 +341,7 @@ int main(void)
 	        cmocka_unit_test(calls_that_cannot_be_measured_are_not_counted),
 	        cmocka_unit_test(what_the_host_adds_to_pushes_is_promised_too),
 	        cmocka_unit_test(a_try_is_two_calls_and_the_first_is_not_measured),
+	        cmocka_unit_test(a_try_ends_though_every_other_call_cannot_be_measured),
 	        cmocka_unit_test(no_call_is_measured_that_has_no_line),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -339,7 +339,8 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	bool known = us[NCCLS] > 0 && us[OURS] > 0, doubted = ours && !outlook->settled;
 	/* else another rank knows better */
 	bool other = outlook->settled && ours != line->ours && (line->due || (ours && line->again));
-	bool tried = doubted || (ours && other), cold = ours && !line->warm;
+	/* the second call of a try is measured whatever has come between: else each would be a first one */
+	bool tried = doubted || (ours && other), cold = ours && !line->warm && !line->again;
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
 	line->warm = ours;
