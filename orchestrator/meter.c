@@ -96,11 +96,16 @@ static uint32_t pinned_word(const struct ferry_meter *meter, enum ferry_carrier 
 	return ferry_shares_pack(&shares);
 }
 
+static bool has_room(const struct ferry_meter *meter)
+{
+	return meter->nsamples < FERRY_METER_SAMPLES;
+}
+
 /* However far a program runs ahead, only a few of its calls try something before it is known what one of them took. */
 static uint32_t tries_under_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call)
 {
 	uint32_t tries = 0;
-	if (meter->nsamples == FERRY_METER_SAMPLES)
+	if (!has_room(meter))
 		return tries + 1; /* another one would not be measured */
 	for (uint32_t i = 0; i < meter->nsamples; i++) {
 		const struct ferry_sample *sample =
@@ -120,6 +125,7 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 		return pinned_word(meter, carrier);
 	if (!whole)
 		return ferry_ledger_propose(&meter->ledger, call, n, tries ? tries_under_way(meter, call) : 1, measure);
+	tries = tries && has_room(meter);
 	return ferry_choice_ours(&meter->choice, call, n, tries) ? all_of(carrier) : FERRY_SHARES_NONE;
 }
 
@@ -127,7 +133,8 @@ void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_c
                         bool tries, bool *measure)
 {
 	if (!meter->rules.pinned)
-		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE, tries);
+		*measure = ferry_choice_agreed(&meter->choice, call, n, word != FERRY_SHARES_NONE,
+		                               tries && has_room(meter));
 }
 
 void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole)
@@ -145,7 +152,7 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
                                        bool whole, uint64_t n)
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
-	if (meter->nsamples == FERRY_METER_SAMPLES)
+	if (!has_room(meter))
 		return NULL;
 	uint32_t at = (meter->oldest + meter->nsamples++) % FERRY_METER_SAMPLES;
 	uint32_t tag = ++meter->stamps % (FERRY_STAMP_TAGS - 1) + 1;
