@@ -17,6 +17,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,6 +197,13 @@ static void on_terminate(int number)
 	ferry_router_drain(running);
 }
 
+/* Who reads the tenants again. */
+static struct {
+	pthread_t thread;
+	bool begun;
+	_Atomic bool over; /* then a SIGHUP ends it */
+} reloader;
+
 /* Its own thread, as a file may take its time, and so may looking up the users that it names. */
 static void *reload_on_hangup(void *unused)
 {
@@ -203,13 +212,23 @@ static void *reload_on_hangup(void *unused)
 	(void)unused;
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGHUP);
-	while (!sigwait(&signals, &number)) {
+	while (!sigwait(&signals, &number) && !atomic_load(&reloader.over)) {
 		if (ferry_router_reload(running))
 			ferry_log(FERRY_LOG_ERROR, "SIGHUP: %s; the tenants are what they were", ferry_last_message());
 		else
 			ferry_log(FERRY_LOG_WARN, "SIGHUP: the tenants have been read again");
 	}
 	return NULL;
+}
+
+/* Before the router goes, which it would reload. */
+static void end_reloading(void)
+{
+	if (!reloader.begun)
+		return;
+	atomic_store(&reloader.over, true);
+	pthread_kill(reloader.thread, SIGHUP);
+	pthread_join(reloader.thread, NULL);
 }
 
 static int fail(const char *doing)
@@ -339,10 +358,13 @@ static int start(const struct arguments *arguments)
 	sigaction(SIGTERM, &action, NULL);
 	sigaction(SIGINT, &action, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	pthread_t reloader;
-	if (arguments->router.config && (errno = pthread_create(&reloader, NULL, reload_on_hangup, NULL)))
-		ferry_log(FERRY_LOG_WARN, "no thread for SIGHUP: %s%s", strerror(errno),
-		          ferry_ulimit_threads_hint(errno));
+	if (arguments->router.config) {
+		errno = pthread_create(&reloader.thread, NULL, reload_on_hangup, NULL);
+		reloader.begun = !errno;
+		if (errno)
+			ferry_log(FERRY_LOG_WARN, "no thread for SIGHUP: %s%s", strerror(errno),
+			          ferry_ulimit_threads_hint(errno));
+	}
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	return EXIT_DONE;
 }
@@ -409,6 +431,7 @@ int main(int argc, char **argv)
 		return failed;
 	say_ready(&arguments);
 	ferry_router_wait(running);
+	end_reloading();
 	ferry_router_stop(running);
 	if (arguments.private_directory && arguments.router.directory)
 		remove_directory(&arguments);
