@@ -216,11 +216,12 @@ static ferryResult_t open_file(const char *file, FILE **opened)
 	ferryResult_t result = ferrySuccess;
 	if (!S_ISREG(status.st_mode))
 		result = ferry_fail(ferryInvalidArgument, "%s is not a file", file);
-	else if (status.st_mode & S_IWOTH || (status.st_uid != geteuid() && status.st_uid != 0))
+	else if (status.st_mode & S_IWOTH || (status.st_mode & S_IWGRP && status.st_gid != 0) ||
+	         (status.st_uid != geteuid() && status.st_uid != 0))
 		result = ferry_fail(ferryRefused,
-		                    "%s is of uid %u and mode %04o: others than root and uid %u could say who may use "
-		                    "this router",
-		                    file, status.st_uid, status.st_mode & 07777, geteuid());
+		                    "%s is of uid %u, gid %u and mode %04o: others than root and uid %u could say who "
+		                    "may use this router",
+		                    file, status.st_uid, status.st_gid, status.st_mode & 07777, geteuid());
 	else if (!(*opened = fdopen(descriptor, "r")))
 		result = ferry_fail(ferrySystemError, "%s: %s", file, strerror(errno));
 	if (result)

@@ -37,7 +37,7 @@ struct ferry_standing {
 
 /**
  * The tenants that a file names. To be freed. Errors: ferryInvalidArgument with file, line and value; ferrySystemError
- * where it cannot be read; ferryRefused where others than root and this user could have written it.
+ * where it cannot be read; ferryRefused where others than root, its group and this user could have written it.
  */
 ferryResult_t ferry_tenants_read(const char *file, struct ferry_tenants **tenants);
 void ferry_tenants_free(struct ferry_tenants *tenants);

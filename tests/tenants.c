@@ -164,6 +164,10 @@ static void a_file_that_others_may_write_is_refused(void **state)
 	assert_int_equal(chmod(file, 0666), 0);
 	assert_int_equal(ferry_tenants_read(file, &tenants), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "mode 0666"));
+	assert_int_equal(chown(file, (uid_t)-1, getegid() ? getegid() : 5), 0);
+	assert_int_equal(chmod(file, 0664), 0);
+	assert_int_equal(ferry_tenants_read(file, &tenants), ferryRefused);
+	assert_non_null(strstr(ferry_last_message(), "mode 0664"));
 	assert_int_equal(chmod(file, 0644), 0);
 	assert_int_equal(ferry_tenants_read(file, &tenants), ferrySuccess); /* nobody's, which is right, too */
 	ferry_tenants_free(tenants);
