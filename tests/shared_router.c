@@ -9,9 +9,9 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#define ROUTER_USER "61234" /* users who have no processes */
-#define TENANT      "61235"
-#define STRANGER    "61236"
+#define ROUTER_USER "61244" /* users who have no processes, nor in another suite (told.c ends all of its own) */
+#define TENANT      "61245"
+#define STRANGER    "61246"
 
 /* ferry-perf makes two communicators, so a rank is of two jobs */
 #define PERF "$B/ferry-perf allreduce -e 16K 2>&1"
