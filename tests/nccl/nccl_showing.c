@@ -173,7 +173,7 @@ static void exchange_in_place(struct player *player, size_t block)
 /* An AllGather that Ferry is to have, between AllToAlls in place, which stay NCCL's. */
 static void interleaved(struct rank *rank)
 {
-	enum { BLOCK = LARGE / RANKS, ENOUGH = 10, ROUNDS = 60 };
+	enum { BLOCK = LARGE / RANKS, ENOUGH = 10, ROUNDS = 200 };
 	struct player *player = (struct player *)rank;
 	size_t other = BLOCK;
 	while (bit_of(FERRY_ALLTOALL, other, other * RANKS * sizeof(float)) !=
@@ -206,7 +206,7 @@ static void a_call_gets_to_ferry_between_others_that_stay_nccls(void **state)
 /* A step of training: two calls, one of them with memory of a pool, which goes by a window. */
 static void stepped(struct rank *rank)
 {
-	enum { STEPS = 9, ENOUGH = 2 };
+	enum { STEPS = 16, ENOUGH = 2 };
 	struct player *player = (struct player *)rank;
 	CUdeviceptr pooled, own;
 	player_open(player);
