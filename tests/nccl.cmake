@@ -89,8 +89,6 @@ if(CUDA_INCLUDE_DIR)
       LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
     set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
   endforeach()
-  # Ferry has to be the faster one in it, which it need not be under ThreadSanitizer.
-  set_tests_properties(nccl_showing PROPERTIES LABELS api)
   add_test(NAME nccl_failures_first COMMAND nccl_failures first)
   set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
   # And where GPUs do not reach each other, so that Ferry's part goes through the host.
