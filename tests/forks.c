@@ -336,7 +336,7 @@ static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void 
 	if (!rank) {
 		char byte;
 		close(hold[1]);
-		if (ferryCommInitRank(&comm, 2, id, 0))
+		if (ferryCommInitRank(&comm, 2, id, 0) || read(hold[0], &byte, 1) != 1) /* the other has its own, too */
 			_exit(1);
 		if (!fork())
 			_exit(read(hold[0], &byte, 1) != 0); /* until the test lets go */
@@ -344,6 +344,7 @@ static void the_death_of_a_rank_is_seen_while_a_child_that_it_forked_lives(void 
 	}
 	close(hold[0]);
 	OK(ferryCommInitRank(&comm, 2, id, 1));
+	assert_int_equal(write(hold[1], "", 1), 1);
 	alarm(30); /* it would wait for ever */
 	ferryResult_t result = ferryAllReduce(&value, &value, 1, ferryFloat32, ferrySum, comm, NULL);
 	if (!result)
