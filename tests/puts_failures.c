@@ -134,6 +134,18 @@ static void pair_close(struct pair *pair)
 	places_close(pair->places, &pair->gang);
 }
 
+/* Rank 1 has given up. */
+static void pair_give_up(struct pair *pair)
+{
+	OK(ferryCommAbort(pair->gang.comms[0]));
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&pair->places[rank]);
+		CU(cuStreamSynchronize(pair->places[rank].stream));
+	}
+	domains_close();
+	places_close(pair->places, &pair->gang);
+}
+
 /* The router has it mapped for both GPUs. */
 static void a_buffer_that_others_pushed_into_comes_back_when_it_has_idled(void **state)
 {
@@ -185,13 +197,7 @@ static void a_buffer_that_others_push_into_comes_back_when_its_rank_has_aborted(
 	CU(cuMemFree(pair.buffer));
 	must_be_back(pair.before, 20000, "aborted"); /* idling would not do: a call that has not ended names it */
 	atomic_store(&held, 0);
-	OK(ferryCommAbort(pair.gang.comms[0]));
-	for (int rank = 0; rank < 2; rank++) {
-		place_enter(&pair.places[rank]);
-		CU(cuStreamSynchronize(pair.places[rank].stream));
-	}
-	domains_close();
-	places_close(pair.places, &pair.gang);
+	pair_give_up(&pair);
 }
 
 /* In the middle of calls, at any place; the other rank's pushes into it end in memory that nobody sees. */
@@ -262,13 +268,7 @@ static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_come
 	place_enter(&pair.places[1]);
 	CU(cuMemFree(pair.buffer));
 	must_be_back(pair.before, 20000, "aborted before its lane looked");
-	OK(ferryCommAbort(pair.gang.comms[0]));
-	for (int rank = 0; rank < 2; rank++) {
-		place_enter(&pair.places[rank]);
-		CU(cuStreamSynchronize(pair.places[rank].stream));
-	}
-	domains_close();
-	places_close(pair.places, &pair.gang);
+	pair_give_up(&pair);
 }
 
 /* ---- a buffer that is freed during a call ---- */
