@@ -195,7 +195,7 @@ static void a_buffer_that_others_push_into_comes_back_when_its_rank_has_aborted(
 	OK(ferryCommAbort(pair.gang.comms[1]));
 	place_enter(&pair.places[1]);
 	CU(cuMemFree(pair.buffer));
-	must_be_back(pair.before, 20000, "aborted"); /* idling would not do: a call that has not ended names it */
+	must_be_back(pair.before, 5000, "aborted"); /* idling would not do: a call that has not ended names it */
 	atomic_store(&held, 0);
 	pair_give_up(&pair);
 }
@@ -267,7 +267,7 @@ static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_come
 	pthread_join(thread, NULL);
 	place_enter(&pair.places[1]);
 	CU(cuMemFree(pair.buffer));
-	must_be_back(pair.before, 20000, "aborted before its lane looked");
+	must_be_back(pair.before, 5000, "aborted before its lane looked");
 	pair_give_up(&pair);
 }
 
