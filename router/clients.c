@@ -6,6 +6,7 @@
 #include "ipc/error.h"
 #include "ipc/patience.h"
 #include "ipc/wait.h"
+#include "router/adoption.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 
@@ -348,7 +349,8 @@ static void serve_events(struct ferry_clients *clients)
 
 int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
 {
-	int patience = patience_left_ms(clients, ferry_now_ns());
+	int patience = patience_left_ms(clients, ferry_now_ns()), again = ferry_adoptions_watch(clients->jobs);
+	patience = again >= 0 && (patience < 0 || again < patience) ? again : patience;
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;

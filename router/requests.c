@@ -2,6 +2,7 @@
 #include "router/requests.h"
 
 #include "ipc/error.h"
+#include "router/adoption.h"
 #include "router/attendant.h"
 #include "router/guests.h"
 #include "router/intakes.h"
@@ -60,6 +61,24 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	return ferrySuccess;
 }
 
+/* Of a rank that comes from a router that has ended. */
+static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	const int handed[FERRY_ATTACH_ANSWERED] = {jobs->process, -1};
+	struct ferry_job *job;
+	if (client->job)
+		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
+	ferryResult_t result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors,
+	                                           &job);
+	if (result)
+		return result;
+	client->job = job;
+	client->rank = client->message.rank;
+	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+	return ferrySuccess;
+}
+
 static ferryResult_t map_export(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	struct ferry_exported exported;
@@ -106,7 +125,9 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 {
 	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "DROP before ATTACH");
-	ferryResult_t result = ferry_job_plans_drop(&client->job->plans, client->rank, client->message.hash);
+	bool unheld_too = client->job->takeover.at_ns || client->job->adoption; /* the router before may have done it */
+	ferryResult_t result = ferry_job_plans_drop(&client->job->plans, client->rank, client->message.hash,
+	                                            unheld_too);
 	ferry_workers_free_retired(&jobs->workers, client->job);
 	return result;
 }
@@ -195,6 +216,14 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		break;
 	case FERRY_ATTACH_PEER:
 		result = hand_out_arena(jobs, client, &descriptor);
+		break;
+	case FERRY_ATTACH_ADOPT:
+		if (!(result = adopt(jobs, client)))
+			return;
+		break;
+	case FERRY_ATTACH_ADOPTED:
+		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank)
+		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
 		break;
 	default:
 		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);

@@ -3,6 +3,7 @@
 
 #include "ipc/endpoint.h"
 #include "ipc/patience.h"
+#include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 #include "rank-lib/attach/forks.h"
@@ -10,16 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-static void disconnect(int *connection)
-{
-	int closed = *connection;
-	*connection = -1; /* first: a thread that forks must not find a number that is somebody else's by then */
-	shutdown(closed, SHUT_RDWR); /* a child forked meanwhile may have it open as long as it lives */
-	close(closed);
-}
 
 /*
  * Asks again where an idle router has left between our connecting and its looking: another one is started then. Not
@@ -30,18 +22,32 @@ static ferryResult_t ask_router(struct ferry_rank *rank, const struct ferry_rout
                                 struct ferry_attach_message *message, const int *words,
                                 struct ferry_attach_reply *reply, int *descriptor)
 {
+	struct ferry_link *link = &rank->links[domain];
+	int received[FERRY_ATTACH_ANSWERED];
 	ferryResult_t result = ferrySuccess;
 	for (int attempt = 0; attempt < 4; attempt++) {
-		if ((result = ferry_routers_connect(routers, layout, domain, &rank->sockets[domain])))
+		if ((result = ferry_routers_connect(routers, layout, domain, &link->socket)))
 			return result;
-		result = ferry_attach_exchange(rank->sockets[domain], message, NULL, words, reply, descriptor, NULL);
-		if (!result)
+		result = ferry_attach_exchange(link->socket, message, NULL, words, reply, received,
+		                               FERRY_ATTACH_ANSWERED, NULL);
+		if (!result) {
+			*descriptor = received[0];
+			link->process = received[1];
 			return ferrySuccess;
-		disconnect(&rank->sockets[domain]);
+		}
+		ferry_link_disconnect(link);
 		if (result != ferryRemoteError || routers->mode != FERRY_ROUTER_AUTO)
 			break;
 	}
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
+}
+
+/* Which process the rank is, for who does not see its connection: other ranks, and routers yet to come. */
+static void tell_process(struct ferry_rank_line *line)
+{
+	atomic_store_explicit(&line->process_start, ferry_process_start(getpid()), memory_order_relaxed);
+	atomic_store_explicit(&line->process_names, ferry_process_names(), memory_order_relaxed);
+	atomic_store_explicit(&line->process, (uint32_t)getpid(), memory_order_release);
 }
 
 static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_routers *routers,
@@ -76,6 +82,8 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 	if (arena->nranks != (uint32_t)rank->nranks || arena->ndomains != rank->ndomains || arena->domain != domain)
 		return ferry_fail(ferryInternalError, "domain %u's arena is for %u ranks in %u domains, domain %u",
 		                  domain, arena->nranks, arena->ndomains, arena->domain);
+	if (domain == rank->domain)
+		tell_process(&arena->rank_lines[rank->self]);
 	return ferrySuccess;
 }
 
@@ -141,7 +149,7 @@ static ferryResult_t wait_for_word(struct ferry_rank *rank, uint32_t domain, _At
 		ferryResult_t result = read_failure(&header->failure);
 		if (result || value >= enough)
 			return result;
-		if (ferry_endpoint_closed(rank->sockets[domain]))
+		if (ferry_endpoint_closed(rank->links[domain].socket))
 			return say_gone(rank, domain, word);
 		if (rank->abandoned && atomic_load_explicit(rank->abandoned, memory_order_relaxed))
 			return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach",
@@ -188,7 +196,7 @@ static ferryResult_t meet(struct ferry_rank *rank)
 		result = learn_domains(rank);
 	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
-		result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
+		result = ferry_attach_call(rank->links[domain].socket, &message, NULL, NULL);
 	}
 	deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
@@ -220,25 +228,37 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	return ferrySuccess;
 }
 
-void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
+/*
+ * Its router has ended, and no other is waited for: this is what that one would have said (router/job.c). All that the
+ * rank will ever publish has been stored before.
+ */
+static void say_left(const struct ferry_rank *rank)
 {
-	bool silent = abort;
-	ferry_forks_remove(rank);
+	struct ferry_arena_header *header = rank->shared.arenas[rank->domain].header;
+	atomic_fetch_or_explicit(&header->left, 1ull << rank->self, memory_order_release);
+	ferry_wake_all(&rank->shared);
+}
+
+/* A router that is gone is no error; about one that does not answer somebody should hear, once, and wait once. */
+void ferry_rank_say_leaves(struct ferry_rank *rank)
+{
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
-		if (rank->sockets[domain] < 0)
+		ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message);
+		if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
+			say_left(rank);
+		if (result != ferrySystemError)
 			continue;
-		/*
-		 * A router that is gone already is no error; about one that does not answer somebody should hear, once,
-		 * and wait once.
-		 */
-		if (!silent && ferry_attach_call(rank->sockets[domain], &message, NULL, NULL) == ferrySystemError) {
-			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain,
-			          ferry_last_message());
-			silent = true;
-		}
-		disconnect(&rank->sockets[domain]);
+		ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain, ferry_last_message());
+		return;
 	}
+}
+
+void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
+{
+	ferry_forks_remove(rank);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		ferry_link_disconnect(&rank->links[domain]);
 	if (routers->mode == FERRY_ROUTER_EMBEDDED)
 		ferry_hosting_leave(routers->directory, routers->prefix, abort);
 }

@@ -35,10 +35,20 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *gi
 	return ferrySuccess;
 }
 
+static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain, const char *path)
+{
+	char command[4096];
+	if (!ferry_router_command(command, sizeof command))
+		return ferry_fail(ferrySystemError,
+		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
+		                  "or FERRY_ROUTER=embedded)",
+		                  path);
+	return ferry_router_spawn(command, routers->directory, domain);
+}
+
 static ferryResult_t start_router(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                   uint32_t domain, const char *path)
 {
-	char command[4096];
 	/* hosting it here one would wait for the others alone */
 	if (routers->mode == FERRY_ROUTER_EMBEDDED && routers->met)
 		return ferry_fail(ferryRemoteError,
@@ -51,12 +61,7 @@ static ferryResult_t start_router(const struct ferry_routers *routers, const str
 		return ferry_fail(ferrySystemError,
 		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, "
 		                  "or start ferry-router --domain %u", path, domain);
-	if (!ferry_router_command(command, sizeof command))
-		return ferry_fail(ferrySystemError,
-		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
-		                  "or FERRY_ROUTER=embedded)",
-		                  path);
-	return ferry_router_spawn(command, routers->directory, domain);
+	return spawn(routers, domain, path);
 }
 
 /* Bounded: each round either connects or starts one. */
@@ -78,4 +83,16 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 		sched_yield(); /* between another starter's bind and its listen */
 	}
 	return ferry_fail(ferrySystemError, "no router answers on %s, though starting one succeeded", path);
+}
+
+ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection)
+{
+	char path[136];
+	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	ferryResult_t result = ferry_endpoint_connect_now(path, connection);
+	if (ferry_endpoint_nobody(result) && starts && routers->mode == FERRY_ROUTER_AUTO)
+		result = spawn(routers, domain, path);
+	else if (!result || result == ferryRefused)
+		return result;
+	return result && starts && routers->mode == FERRY_ROUTER_AUTO ? result : ferryInProgress;
 }

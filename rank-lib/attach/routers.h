@@ -36,4 +36,11 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mo
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                     uint32_t domain, int *connection);
 
+/**
+ * For who looks again and again whether that domain has a router, which nobody hosts: connects, or, where none answers
+ * and ranks start them (`starts`), starts one. ferryInProgress: there is none yet. Errors: ferryRefused; what starting
+ * says, or ferrySystemError, after which another may start one.
+ */
+ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection);
+
 #endif
