@@ -19,7 +19,8 @@
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
  * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
- * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only. `fate`:
+ * ranks.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -160,6 +161,13 @@ struct ferry_pair_line {
 	char pad1[128 - sizeof(struct ferry_pair_post)];
 };
 
+/*
+ * Whether an arena's router that dies leaves it to the next, or all ranks attach anew. Rank 0 says KEPT, to all
+ * domains' arenas when all ranks have attached to all, before any router is told of the others' arenas; GIVEN_UP says
+ * any rank that finds the router dead before. So all ranks do the same.
+ */
+enum ferry_arena_fate { FERRY_ARENA_OPEN, FERRY_ARENA_KEPT, FERRY_ARENA_GIVEN_UP };
+
 struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
@@ -193,7 +201,8 @@ struct ferry_arena_header {
 	 * the new one; nobody acts on it, it is told.
 	 */
 	_Atomic uint64_t epoch;
-	char pad0[40];
+	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
+	char pad0[36];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;

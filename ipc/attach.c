@@ -20,7 +20,9 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
 	bool rank = message->kind == FERRY_ATTACH_RANK, mapped = rank && message->flags & FERRY_ATTACH_MAPPED;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
-	uint32_t descriptors = message->kind == FERRY_ATTACH_ADOPT ? message->ndomains : mapped ? 1 : 0;
+	bool arenas = message->kind == FERRY_ATTACH_ADOPT ||
+	              (message->kind == FERRY_ATTACH_READY && message->descriptors);
+	uint32_t descriptors = arenas ? message->ndomains : mapped ? 1 : 0;
 	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
 	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
 	                                                        : 0;
@@ -28,6 +30,9 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	    (mapped && message->flags & FERRY_ATTACH_LANDS))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
 		                  message->flags);
+	if (arenas && message->ndomains > FERRY_MAX_DOMAINS)
+		return ferry_fail(ferryInvalidArgument, "arenas of %u domains (at most %d)", message->ndomains,
+		                  FERRY_MAX_DOMAINS);
 	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != descriptors)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with %u descriptors", message->kind,
 		                  message->descriptors);

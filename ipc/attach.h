@@ -26,7 +26,11 @@
 
 enum ferry_attach_kind {
 	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
-	FERRY_ATTACH_READY,    /* every rank has attached to every domain's router: map the other domains' arenas */
+	/*
+	 * every rank has attached to every domain's router: map the other domains' arenas, which come along, or are
+	 * their routers' to give
+	 */
+	FERRY_ATTACH_READY,
 	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
@@ -68,8 +72,8 @@ struct ferry_attach_message {
 	uint32_t ndomains;
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
-	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT: the
-	 * arenas of all domains
+	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
+	 * and READY, which may be without: the arenas of all domains
 	 */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS; PEER: the job's owner (router/tenants.h), 0: the routers' own user */

@@ -229,6 +229,15 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, u
 	return ferrySuccess;
 }
 
+ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value)
+{
+	const char *text = ferry_env(name);
+	*value = text ? !strcmp(text, "on") : fallback;
+	if (!text || *value || !strcmp(text, "off"))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "%s=%s: on or off", name, text);
+}
+
 ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value)
 {
 	const char *text = ferry_env(name);

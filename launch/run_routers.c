@@ -25,12 +25,12 @@
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
                                      unsigned workers)
 {
-	const char *given = ferry_env("FERRY_ROUTER_EXE"), *takeover = ferry_env("FERRY_TAKEOVER");
+	const char *given = ferry_env("FERRY_ROUTER_EXE");
 	const char *slash = self ? strrchr(self, '/') : NULL;
-	*routers = (struct ferry_run_routers){
-	        .directory = directory, .workers = workers, .takeover = !takeover || !strcmp(takeover, "on")};
-	if (!routers->takeover && strcmp(takeover, "off"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_TAKEOVER=%s: on or off", takeover);
+	*routers = (struct ferry_run_routers){.directory = directory, .workers = workers};
+	ferryResult_t result = ferry_env_switch("FERRY_TAKEOVER", true, &routers->takeover);
+	if (result)
+		return result;
 	if (given) {
 		snprintf(routers->command, sizeof routers->command, "%s", given);
 		return ferrySuccess;
@@ -67,9 +67,12 @@ static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_super
 	return ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)domain, argv, none, true);
 }
 
-static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command)
+/* *killed: it has not come so far, as somebody has killed it. */
+static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command,
+                                 bool *killed)
 {
 	char byte, end[96];
+	*killed = false;
 	if (!ferry_supervisor_await(supervisor, ready, READY_MS)) {
 		if (supervisor->asked)
 			return ferry_fail_context(ferrySystemError, "waiting for the router of domain %u", domain);
@@ -78,29 +81,57 @@ static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready,
 	}
 	if (read(ready, &byte, 1) == 1)
 		return ferrySuccess;
-	ferry_supervisor_tell_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end);
+	*killed = ferry_supervisor_tell_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end) == SIGKILL;
 	return ferry_fail(ferrySystemError, "the router of domain %u (%s) was never ready: it %s", domain, command,
 	                  end);
+}
+
+/* *ready: the end of a pipe that tells when ranks can attach. */
+static ferryResult_t start_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
+                               int *ready)
+{
+	int ends[2];
+	if (pipe2(ends, O_CLOEXEC))
+		return ferry_fail(ferrySystemError, "pipe: %s", strerror(errno));
+	fcntl(ends[1], F_SETFD, 0);
+	ferryResult_t result = start(routers, supervisor, domain, ends[1]);
+	close(ends[1]);
+	*ready = ends[0];
+	if (result)
+		close(ends[0]);
+	return result;
+}
+
+/* Closes `ready`. One that is killed is started again, as one that is killed later. */
+static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
+                               int ready)
+{
+	bool killed;
+	ferryResult_t result = await_ready(supervisor, ready, domain, routers->command, &killed);
+	close(ready);
+	for (int again = 0; killed && routers->takeover && again < MOST_CRASHES; again++) {
+		if ((result = start_one(routers, supervisor, domain, &ready)))
+			return result;
+		result = await_ready(supervisor, ready, domain, routers->command, &killed);
+		close(ready);
+	}
+	return result;
 }
 
 ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor,
                                       uint32_t ndomains)
 {
-	int ready[FERRY_MAX_DOMAINS][2];
+	int ready[FERRY_MAX_DOMAINS];
 	uint32_t started = 0;
 	ferryResult_t result = ferrySuccess;
-	for (; started < ndomains && !result; started++) { /* all at once, then wait: they allocate in parallel */
-		if (pipe2(ready[started], O_CLOEXEC))
-			return ferry_fail(ferrySystemError, "pipe: %s", strerror(errno));
-		fcntl(ready[started][1], F_SETFD, 0);
-		result = start(routers, supervisor, started, ready[started][1]);
-		close(ready[started][1]);
-	}
-	for (uint32_t domain = 0; domain < started; domain++) {
-		if (!result)
-			result = await_ready(supervisor, ready[domain][0], domain, routers->command);
-		close(ready[domain][0]);
-	}
+	while (started < ndomains && !result) /* all at once, then wait: they allocate in parallel */
+		if (!(result = start_one(routers, supervisor, started, &ready[started])))
+			started++;
+	for (uint32_t domain = 0; domain < started; domain++)
+		if (result)
+			close(ready[domain]);
+		else
+			result = await_one(routers, supervisor, domain, ready[domain]);
 	if (!result && routers->takeover) {
 		supervisor->replace = ferry_run_routers_replace;
 		supervisor->routers = routers;

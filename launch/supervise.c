@@ -291,7 +291,7 @@ bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor,
 	return false;
 }
 
-void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
                                size_t bytes)
 {
 	const struct timespec second = {1, 0};
@@ -310,14 +310,16 @@ void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_c
 		       sigtimedwait(&child_signal, NULL, &second) > 0)
 			;
 		if (waited <= 0)
-			return;
+			return 0;
 		child->pid = 0;
 		if (WIFSIGNALED(status))
 			snprintf(text, bytes, "was killed by signal %d (%s)", WTERMSIG(status),
 			         strsignal(WTERMSIG(status)));
 		else
 			snprintf(text, bytes, "ended with exit code %d", WEXITSTATUS(status));
+		return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	}
+	return 0;
 }
 
 /* ---- the end ---- */

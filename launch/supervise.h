@@ -67,8 +67,11 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
  */
 bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor, unsigned timeout_ms);
 
-/** How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. */
-void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+/**
+ * How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. The signal
+ * that has killed it, or 0.
+ */
+int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
                                size_t bytes);
 
 /**

@@ -2,10 +2,10 @@
 #include "rank-lib/takeover.h"
 
 #include "ipc/endpoint.h"
-#include "ipc/environment.h"
 #include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
+#include "rank-lib/attach/handover.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,49 +59,6 @@ static bool is_over(const struct ferry_takeover *takeover, uint64_t now, char *t
 
 /* ---- handing over ---- */
 
-/* What the router that takes the place is asked on. */
-struct successor {
-	int connection;
-	const struct ferry_takeover *takeover;
-};
-
-static ferryResult_t ask(const struct successor *successor, struct ferry_attach_message *message, const void *payload,
-                         const int *sent, int *process)
-{
-	struct ferry_attach_reply reply;
-	return ferry_attach_exchange(successor->connection, message, payload, sent, &reply, process, process != NULL,
-	                             &successor->takeover->all->given_up);
-}
-
-static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
-{
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = plan->bytes};
-	return ask(context, &message, plan, NULL, NULL);
-}
-
-/* *process: the successor's pidfd, as soon as it is known. */
-static ferryResult_t hand_over(const struct successor *successor, int *process)
-{
-	const struct ferry_takeover *takeover = successor->takeover;
-	const struct ferry_rank *rank = takeover->all->rank;
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_ADOPT,
-	                                       .rank = (uint32_t)rank->self,
-	                                       .nranks = (uint32_t)rank->nranks,
-	                                       .domain = rank->domain,
-	                                       .ndomains = rank->ndomains,
-	                                       .descriptors = rank->ndomains,
-	                                       .hash = takeover->lost_ns};
-	int arenas[FERRY_MAX_DOMAINS];
-	memcpy(message.key, rank->key, sizeof message.key);
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		arenas[domain] = rank->shared.arenas[domain].descriptor;
-	ferryResult_t result = ask(successor, &message, NULL, arenas, process);
-	if (!result)
-		result = ferry_held_plans_each(takeover->all->plans, takeover->domain, give_plan, (void *)successor);
-	struct ferry_attach_message last = {.kind = FERRY_ATTACH_ADOPTED};
-	return result ? result : ask(successor, &last, NULL, NULL, NULL);
-}
-
 static bool serves(struct ferry_takeover *takeover, int connection, int process)
 {
 	struct ferry_rank *rank = takeover->all->rank;
@@ -118,10 +75,15 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 /* A router listens. True: to be called again. */
 static bool go_over(struct ferry_takeover *takeover, int connection)
 {
-	const struct successor successor = {connection, takeover};
+	struct ferry_handover handover = {.rank = takeover->all->rank,
+	                                  .plans = takeover->all->plans,
+	                                  .domain = takeover->domain,
+	                                  .connection = connection,
+	                                  .lost_ns = takeover->lost_ns,
+	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
-	int process = -1;
-	ferryResult_t result = hand_over(&successor, &process);
+	ferryResult_t result = ferry_hand_over(&handover);
+	int process = handover.process;
 	if (!result)
 		return serves(takeover, connection, process);
 	snprintf(text, sizeof text, "the router of domain %u died, and the one in its place: %.200s", takeover->domain,
@@ -204,15 +166,6 @@ static void on_router_lost(struct ferry_kept *kept)
 
 /* ---- open, close ---- */
 
-static ferryResult_t is_wished(bool *wished)
-{
-	const char *given = ferry_env("FERRY_TAKEOVER");
-	*wished = !given || !strcmp(given, "on");
-	return *wished || !strcmp(given, "off")
-	               ? ferrySuccess
-	               : ferry_fail(ferryInvalidArgument, "FERRY_TAKEOVER=%s: on or off", given);
-}
-
 static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
 {
 	struct ferry_takeover *takeover = &takeovers->domains[domain];
@@ -231,11 +184,8 @@ static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
 
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
 {
-	bool wished;
-	ferryResult_t result = is_wished(&wished);
-	if (!result)
-		result = ferry_patience_seconds(&takeovers->patience_s);
-	if (result || !wished || takeovers->routers->mode == FERRY_ROUTER_EMBEDDED)
+	ferryResult_t result = ferry_patience_seconds(&takeovers->patience_s);
+	if (result || !takeovers->routers->takeover)
 		return result;
 	for (uint32_t domain = 0; domain < takeovers->rank->ndomains && !result; domain++)
 		result = watch(takeovers, domain);

@@ -6,12 +6,11 @@
 #include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/rankset.h"
+#include "router/brought.h"
 
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define LOOK_MS 10
@@ -24,36 +23,6 @@ struct ferry_adoption {
 };
 
 /* ---- the arenas ---- */
-
-/*
- * Memory that the kernel fills by itself: a page of another kind of file may be for somebody else to bring, who makes
- * this router wait. Sealed, or POSIX shared memory, where that is what this router makes (router/guard.h).
- */
-static ferryResult_t check_memory(const struct ferry_arena *arena, enum ferry_shared_kind kind)
-{
-	struct statfs system;
-	if (arena->sealed)
-		return ferrySuccess;
-	if (kind == FERRY_SHARED_POSIX && !fstatfs(arena->descriptor, &system) && system.f_type == TMPFS_MAGIC)
-		return ferrySuccess;
-	return ferry_fail(ferryRefused, "the arena of domain %u is not sealed, or no shared memory", arena->domain);
-}
-
-static ferryResult_t check_arena(const struct ferry_arena *arena, uint32_t domain,
-                                 const struct ferry_attach_message *message, enum ferry_shared_kind kind)
-{
-	uint32_t attached = atomic_load_explicit(&arena->header->attached, memory_order_acquire);
-	if (arena->domain != domain || arena->nranks != message->nranks || arena->ndomains != message->ndomains)
-		return ferry_fail(ferryRefused,
-		                  "rank %u hands over an arena of %u ranks, domain %u of %u, as that of %u ranks, "
-		                  "domain %u of %u",
-		                  message->rank, arena->nranks, arena->domain, arena->ndomains, message->nranks, domain,
-		                  message->ndomains);
-	if (attached < message->nranks)
-		return ferry_fail(ferryRefused, "%u of %u ranks had attached to the arena of domain %u", attached,
-		                  message->nranks, domain);
-	return check_memory(arena, kind);
-}
 
 static void unmap_all(struct ferry_job_arenas *shared)
 {
@@ -71,9 +40,7 @@ static ferryResult_t map_all(const struct ferry_jobs *jobs, const struct ferry_a
 	for (uint32_t domain = 0; domain < message->ndomains && !result; domain++) {
 		int descriptor = descriptors[domain];
 		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
-		result = ferry_arena_map(descriptor, &shared->arenas[domain]);
-		if (!result)
-			result = check_arena(&shared->arenas[domain], domain, message, jobs->quota.question.kind);
+		result = ferry_brought_arena_map(descriptor, domain, shared);
 	}
 	for (uint32_t rank = 0; rank < message->nranks && !result; rank++) {
 		const uint8_t *told = &shared->arenas[jobs->domain].header->rank_domain[rank];

@@ -90,10 +90,7 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 {
 	struct ferry_arena *arena = &job->shared.arenas[job->domain];
 	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process};
-	/*
-	 * Answered first: where this process ends between the two, fewer ranks than there are have attached, and all
-	 * of them begin again (rank-lib/attach/attach.c); the other way round one of them would not know of the arena.
-	 */
+	/* Answered first: who is counted has the arena, so that the next router may get it from him. */
 	if (ferry_attach_answer(client, ferrySuccess, flags, why, handed))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	atomic_fetch_or_explicit(&arena->header->present, 1ull << rank, memory_order_relaxed);

@@ -100,17 +100,24 @@ static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client 
 	                           client->message.flags & FERRY_ATTACH_UNMAPPED, client->descriptor);
 }
 
-static ferryResult_t make_ready(struct ferry_client *client)
+/* *handed: the attendant answers. */
+static ferryResult_t make_ready(struct ferry_client *client, bool *handed)
 {
 	struct ferry_job *job = client->job;
 	if (!job)
 		return ferry_fail(ferryInvalidUsage, "READY before ATTACH");
 	if (atomic_load(&job->dead))
 		return ferry_job_failure(job);
+	if (job->adoption || job->takeover.at_ns)
+		return ferrySuccess; /* it becomes ready by itself */
 	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
 		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached",
 		                  __builtin_popcountll(job->attached), job->shared.nranks);
-	return ferry_attendant_ask(job, client->descriptor);
+	if (client->ndescriptors && client->ndescriptors != job->shared.ndomains)
+		return ferry_fail(ferryInvalidArgument, "READY with arenas of %u domains, the job has %u",
+		                  client->ndescriptors, job->shared.ndomains);
+	*handed = true;
+	return ferry_attendant_ask(job, client->descriptor, client->ndescriptors ? client->descriptors : NULL);
 }
 
 static ferryResult_t keep_plan(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -192,7 +199,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return; /* it is welcomed, or the mapper does that */
 		break;
 	case FERRY_ATTACH_READY:
-		if (!(result = make_ready(client)))
+		if (!(result = make_ready(client, &handed)) && handed)
 			return; /* the attendant answers */
 		break;
 	case FERRY_ATTACH_PLAN:

@@ -5,6 +5,7 @@
  */
 #include "commands.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -46,7 +47,7 @@ static void read_outcome(struct outcome *outcome)
 {
 	char text[256];
 	*outcome = (struct outcome){0};
-	run("cat $FERRY_SOCKET_DIR/out", outcome->text, sizeof outcome->text);
+	run("grep -v 'another takes its place' $FERRY_SOCKET_DIR/out", outcome->text, sizeof outcome->text);
 	run("rm $FERRY_SOCKET_DIR/out", text, sizeof text);
 	for (char *line = outcome->text; (line = strstr(line, "rank ")); line++) {
 		int rank;
@@ -88,14 +89,32 @@ static void await_beginning(pid_t launcher)
 			fail_msg("the run has ended");
 }
 
+/* When and how often routers are killed. */
+struct killing {
+	bool begun;                 /* not before the ranks have begun */
+	uint32_t least_us, most_us; /* in peace between two */
+	int again;                  /* of each that is killed, so many successors are killed as soon as they are there, at most */
+};
+
+static bool kill_one(pid_t launcher)
+{
+	pid_t router = find_router(launcher);
+	return router && !kill(router, SIGKILL);
+}
+
 /* Kills routers at random instants until the run has ended; how many. */
-static int kill_routers(pid_t launcher, uint32_t least_us, uint32_t most_us, int *status)
+static int kill_routers(pid_t launcher, const struct killing *killing, int *status)
 {
 	int kills = 0;
 	while (!waitpid(launcher, status, WNOHANG)) {
-		sleep_us(least_us + random_below(most_us - least_us));
-		pid_t router = find_router(launcher);
-		kills += router && !kill(router, SIGKILL);
+		sleep_us(killing->least_us + random_below(killing->most_us - killing->least_us));
+		kills += kill_one(launcher);
+		for (int left = killing->again ? (int)random_below((uint32_t)killing->again + 1) : 0; left > 0; left--) {
+			for (int looks = 0; looks < 1000 && !find_router(launcher); looks++)
+				sleep_us(100);
+			sleep_us(random_below(12000)); /* it listens after 2 to 6 ms */
+			kills += kill_one(launcher);
+		}
 	}
 	return kills;
 }
@@ -109,8 +128,8 @@ static void compare(const struct outcome *undisturbed, const struct outcome *kil
 			fail_msg("rank %d has other bits: %s", rank, killed->text);
 }
 
-/* Under kills that come that far apart the run is what it is without. */
-static void survive(const char *options, const char *arguments, uint32_t least_us, uint32_t most_us, int least_kills)
+/* The run is what it is without kills. */
+static void survive(const char *options, const char *arguments, const struct killing *killing, int least_kills)
 {
 	static struct outcome undisturbed, killed;
 	int status;
@@ -120,8 +139,9 @@ static void survive(const char *options, const char *arguments, uint32_t least_u
 	if (status || !undisturbed.ranks)
 		fail_msg("undisturbed: %s", undisturbed.text);
 	launcher = start_run(options, arguments);
-	await_beginning(launcher);
-	int kills = kill_routers(launcher, least_us, most_us, &status);
+	if (killing->begun)
+		await_beginning(launcher);
+	int kills = kill_routers(launcher, killing, &status);
 	read_outcome(&killed);
 	print_message("%d kills, longest call %.1f ms, %.1f without\n", kills, killed.longest_ms,
 	              undisturbed.longest_ms);
@@ -132,25 +152,38 @@ static void survive(const char *options, const char *arguments, uint32_t least_u
 static void sums_of_16_mib_have_the_same_bits_however_often_their_router_is_killed(void **state)
 {
 	(void)state;
-	survive("-n 4 --domains 1", "60 16777216 0 0", 20000, 120000, 10);
+	static const struct killing killing = {.begun = true, .least_us = 20000, .most_us = 120000};
+	survive("-n 4 --domains 1", "60 16777216 0 0", &killing, 10);
 }
 
 static void calls_of_all_kinds_and_messages_survive_their_router(void **state)
 {
 	(void)state;
-	survive("-n 4 --domains 1", "400 1048576 -1 0", 5000, 60000, 10);
+	static const struct killing killing = {.begun = true, .least_us = 5000, .most_us = 90000};
+	survive("-n 4 --domains 1", "400 1048576 -1 0", &killing, 10);
 }
 
 static void each_of_two_domains_loses_its_router_by_itself(void **state)
 {
 	(void)state;
-	survive("-n 4 --domains 2", "300 2097152 -1 0", 5000, 60000, 10);
+	static const struct killing killing = {.begun = true, .least_us = 5000, .most_us = 90000};
+	survive("-n 4 --domains 2", "300 2097152 -1 0", &killing, 10);
 }
 
 static void successors_that_are_killed_as_they_adopt_are_the_same_case_again(void **state)
 {
 	(void)state;
-	survive("-n 4 --domains 1", "150 1048576 -1 2", 1000, 8000, 30);
+	static const struct killing killing = {.begun = true, .least_us = 10000, .most_us = 60000, .again = 3};
+	survive("-n 4 --domains 1", "300 1048576 -1 2", &killing, 10);
+}
+
+/* Also while they attach: those that run are so short that they do little else. */
+static void ranks_attach_while_their_routers_die(void **state)
+{
+	(void)state;
+	static const struct killing killing = {.least_us = 1000, .most_us = 60000};
+	for (int run = 0; run < 20; run++)
+		survive("-n 4 --domains 2", "3 65536 -1 0", &killing, 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
@@ -162,6 +195,7 @@ int main(int argc, char **argv)
 	        TEST(calls_of_all_kinds_and_messages_survive_their_router),
 	        TEST(each_of_two_domains_loses_its_router_by_itself),
 	        TEST(successors_that_are_killed_as_they_adopt_are_the_same_case_again),
+	        TEST(ranks_attach_while_their_routers_die),
 	};
 	if (argc != 2 && argc != 3)
 		return 64;

@@ -18,6 +18,8 @@ enum ferry_router_mode {
 struct ferry_routers {
 	enum ferry_router_mode mode;
 	char directory[64], prefix[48]; /* of their sockets */
+	/* where one dies, another takes its place: FERRY_TAKEOVER, and they are processes of their own */
+	bool takeover;
 	/* they were there, for the communicator that this one comes out of: one that is hosted and answers no more has
 	 * gone with its host */
 	bool met;
