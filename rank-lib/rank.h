@@ -10,6 +10,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "rank-lib/link.h"
 
 #include <pthread.h>
 
@@ -18,8 +19,8 @@ struct ferry_rank {
 	uint32_t domain, ndomains;
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
-	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
-	int sockets[FERRY_MAX_DOMAINS];
+	/* to each domain's router; attach/ closes them, also in a child that the rank forks */
+	struct ferry_link links[FERRY_MAX_DOMAINS];
 	/* while it attaches: set by another thread, it gives up; NULL: nobody does */
 	const _Atomic bool *abandoned;
 	/* this is a child that the rank forked; set there, before fork returns */
@@ -50,7 +51,10 @@ bool ferry_rank_failed(struct ferry_rank *rank);
 /** The error of a rank that has failed, as ferry_fail gives it. */
 ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);
 
-/** Whether a router's socket has closed; fails the rank then. Costs a system call per domain. Any thread. */
+/**
+ * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such
+ * domain. Any thread.
+ */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 
 #endif

@@ -4,6 +4,7 @@
 #include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/process.h"
 #include "ipc/ulimit.h"
 #include "router/clients.h"
 #include "router/reduce/reduce.h"
@@ -165,6 +166,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
 	router->jobs.config = options->config;
+	router->jobs.process = ferry_process_open(getpid()); /* an old kernel has none: nobody takes its place then */
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper);
 	ferry_reaper_init(&router->jobs.reaper);
@@ -177,6 +179,8 @@ static void router_free(struct ferry_router *router)
 {
 	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
 	ferry_mapper_stop(&router->jobs.mapper);
+	if (router->jobs.process >= 0)
+		close(router->jobs.process);
 	ferry_tenants_free(router->jobs.tenants);
 	ferry_tenants_free(atomic_load(&router->jobs.changed_tenants));
 	pthread_cond_destroy(&router->over);
