@@ -8,11 +8,16 @@
 #define CREDIT     0.01 /* of the time that calls have taken: what trying may cost */
 #define LEAST      0.02 /* of a call of NCCL's, is what a try costs at least */
 #define DEARER     1.5  /* than expected: what has been slower is tried for more */
+#define OFTEN      0.5  /* the same while there are few samples of Ferry's */
 #define BETTER     0.97 /* the other one takes a size over */
+#define CLEARLY    0.92 /* while there are few samples of either */
 #define CLOSE      1.5  /* times as slow: tried again */
 #define TRY_CLOSE  256u /* one call in so many, */
 #define TRY_FAR    4096u /* where it was slower than that */
-#define LOOK_EVERY 32u  /* measured, of a size that is known */
+#define LOOK_EVERY 32u  /* measured, of a size that is known, */
+#define MEASURE_US 1.0  /* or of Ferry's as many as cost a thousandth of their time */
+#define LOOK_COST  0.001
+#define FIRST      5u   /* calls of Ferry's that are measured in any case */
 #define FORGET     1024u /* calls after which samples that have not come are not waited for any more */
 #define LOOKS      1u   /* at what promises to be faster and is doubted: under way, or seen */
 #define ENOUGH     3u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
@@ -308,10 +313,16 @@ static const struct ferry_choice_outlook *look(const struct ferry_choice *choice
 static bool choose(struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook, uint64_t n)
 {
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
-	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
-	double cost = DEARER * fmax(0, us[!line->ours] - us[line->ours]);
+	bool seen = line->seen[NCCLS] >= ENOUGH && line->seen[OURS] >= ENOUGH;
+	if (us[!line->ours] < (seen ? BETTER : CLEARLY) * us[line->ours]) {
+		line->ours = !line->ours;
+		line->asked[line->ours] = 0; /* whether that was right is soon seen */
+	}
+	double cost = fmax(0, us[!line->ours] - us[line->ours]);
 	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
 	bool few = !line->ours && line->seen[OURS] && line->seen[OURS] < ENOUGH;
+	/* that of one sample or two a busy machine made them slow is likely: that is found out soon */
+	cost *= few ? OFTEN : DEARER;
 	line->due |= few || ferry_balancer_picks(n, every);
 	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : CALLS) * cost && !line->pending);
 }
@@ -362,7 +373,7 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
 		return false;
 	if (outlook->clear && outlook->of[OURS].doubt < SURE)
-		return true;
+		return line->ours = true;
 	if (outlook->clear)
 		return pays_soon(line, outlook) &&
 		       (outlook->of[OURS].doubt < DOUBT_GUESS || has_measure(choice, line)) &&
@@ -385,6 +396,13 @@ void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_bal
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (line)
 		line->asked[ours] -= line->asked[ours] > 0;
+}
+
+/* One call in so many is measured; more of those that Ferry has, which are not to be slower than NCCL's. */
+static uint32_t look_every(const struct ferry_choice_outlook *outlook, bool ours)
+{
+	double us = outlook->of[ours].us, calls = us > 0 ? ceil(MEASURE_US / (LOOK_COST * us)) : 1;
+	return ours && calls < LOOK_EVERY ? (uint32_t)calls : LOOK_EVERY;
 }
 
 bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours,
@@ -412,8 +430,9 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	else if (doubted && known && !outlook->clear)
 		line->credit_us -= outlook->cost / CALLS;
 	/* a call of NCCL's costs a little to be measured */
-	uint32_t first = ours ? FERRY_CHOICE_SAMPLES : line->known[NCCLS] > 0 ? 0 : 2;
-	bool measure = !cold && (tried || other || line->asked[ours] < first || ferry_balancer_picks(n, LOOK_EVERY));
+	uint32_t first = ours ? FIRST : line->known[NCCLS] > 0 ? 0 : 2;
+	bool measure = !cold && (tried || other || line->asked[ours] < first ||
+	                         ferry_balancer_picks(n, look_every(outlook, ours)));
 	line->pending += measure && tried;
 	line->asked[ours] += measure;
 	return measure;
@@ -476,7 +495,7 @@ bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_
 	                                                            : FERRY_BALANCE_COLD,
 	                                  .samples = line->seen[NCCLS] + line->seen[OURS],
 	                                  .word = ferry_shares_pack(&shares),
-	                                  .interval = LOOK_EVERY,
+	                                  .interval = look_every(outlook, taken),
 	                                  .bytes = line->bytes,
 	                                  .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
 	                                              (double)line->bytes)};

@@ -20,7 +20,7 @@
 
 #include "orchestrator/balance/balancer.h"
 
-#define FERRY_CHOICE_SAMPLES 5
+#define FERRY_CHOICE_SAMPLES 9
 
 /* What a call is expected to take, and how far off that may be, relative. us 0: nothing is known. */
 struct ferry_choice_belief {
