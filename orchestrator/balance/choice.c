@@ -16,6 +16,9 @@
 #define FORGET     1024u /* calls after which samples that have not come are not waited for any more */
 #define LOOKS      1u   /* at what promises to be faster and is doubted: under way, or seen */
 #define ENOUGH     3u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
+#define ASLEEP_US  40   /* that a call is late where lanes are asleep: */
+#define LONG_US    250  /* little, for one that takes longer than this */
+#define FEW        4    /* calls */
 #define CALLS      2    /* a try of Ferry's, one behind the other: the first finds lanes asleep, and is not measured */
 
 /* How far off a time may be, relative, by where it comes from. */
@@ -27,6 +30,8 @@
 #define DOUBT_PLACE   0.05 /* in place, of one that is known out of place, or the other way round */
 #define DOUBT_LIMITS  0.12
 #define DOUBT_PUSHES  0.09 /* which are all but bare copies */
+#define DOUBT_PROVEN  0.07 /* limits that have come true elsewhere, */
+#define TRUE          0.12 /* but for so much */
 #define DOUBT_GUESS   0.2
 #define DOUBT_FAR     0.3 /* limits, of a collective in which Ferry has been seen */
 #define SURE          0.08 /* less than this is not doubted */
@@ -200,27 +205,56 @@ static double saved_by_host(const struct ferry_choice *choice, enum ferry_collec
 	return share < SAVED ? 0 : share * pushes_us;
 }
 
-/* Of Ferry, as far as the machine says. */
-static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+/* What the machine promises of Ferry; by a guess, where nothing has been measured: *guess. 0: nothing. */
+static double promised_us(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool *guess)
 {
 	enum ferry_collective collective = (enum ferry_collective)line->collective;
 	enum ferry_carrier carrier = ferry_choice_carrier(choice, collective);
-	double per_moved = bytes_per_moved(choice, collective), doubt = DOUBT_LIMITS;
+	double per_moved = bytes_per_moved(choice, collective);
 	struct ferry_pace pace = {start_of(choice, line, OURS), choice->paces[carrier].rate * per_moved};
-	if (!(pace.rate > 0)) {
-		doubt = DOUBT_GUESS;
+	*guess = !(pace.rate > 0);
+	if (*guess) {
 		pace.rate = BEYOND * best_rate(choice, line);
 		if (carrier == FERRY_CARRIER_HOST)
 			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
 	}
 	if (!(pace.rate > 0))
-		return (struct ferry_choice_belief){0, 0};
+		return 0;
 	double us = ferry_pace_us(&pace, class_bytes(line->size_class));
-	if (carrier == FERRY_CARRIER_PEER && doubt < DOUBT_GUESS) {
-		us -= saved_by_host(choice, collective, us);
-		doubt = DOUBT_PUSHES;
+	return carrier == FERRY_CARRIER_PEER && !*guess ? us - saved_by_host(choice, collective, us) : us;
+}
+
+/* Of those sizes and collectives that Ferry has by the same carrier, and has been seen in, the nearest one. */
+static const struct ferry_choice_line *nearest_seen(const struct ferry_choice *choice,
+                                                    const struct ferry_choice_line *line)
+{
+	const struct ferry_choice_line *nearest = NULL;
+	enum ferry_carrier carrier = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		if (other == line || !(of_line(other, OURS).us > 0) ||
+		    ferry_choice_carrier(choice, (enum ferry_collective)other->collective) != carrier)
+			continue;
+		if (!nearest || abs((int)other->size_class - (int)line->size_class) <
+		                        abs((int)nearest->size_class - (int)line->size_class))
+			nearest = other;
 	}
-	return (struct ferry_choice_belief){us, doubt};
+	return nearest;
+}
+
+/* Of Ferry, as far as the machine says. What has come true elsewhere is hardly doubted. */
+static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	bool guess, unused;
+	double us = promised_us(choice, line, &guess);
+	if (!(us > 0) || guess)
+		return (struct ferry_choice_belief){us, DOUBT_GUESS};
+	const struct ferry_choice_line *seen = nearest_seen(choice, line);
+	double off = seen ? of_line(seen, OURS).us / promised_us(choice, seen, &unused) : 0;
+	if (seen && fabs(log(off)) < TRUE)
+		return (struct ferry_choice_belief){us * off, DOUBT_PROVEN};
+	bool pushes = ferry_choice_carrier(choice, (enum ferry_collective)line->collective) == FERRY_CARRIER_PEER;
+	return (struct ferry_choice_belief){us, pushes ? DOUBT_PUSHES : DOUBT_LIMITS};
 }
 
 static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, struct ferry_choice_belief other)
@@ -239,7 +273,8 @@ static struct ferry_choice_belief believe(const struct ferry_choice *choice, con
 	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
 	if (who == OURS) {
 		struct ferry_choice_belief machine = of_machine(choice, line);
-		machine.doubt = best.us > 0 ? fmax(machine.doubt, DOUBT_FAR) : machine.doubt;
+		if (best.us > 0 && machine.doubt > DOUBT_PROVEN)
+			machine.doubt = DOUBT_FAR;
 		best = less_doubted(best, machine);
 	}
 	if (line->seen[who] && (double)line->us[who][0] < best.us)
@@ -259,11 +294,12 @@ static const struct ferry_choice_outlook *look(const struct ferry_choice *choice
 	bool known = nccl.us > 0 && ours.us > 0;
 	double worst = ours.us * (1 + ours.doubt) - nccl.us * (1 - nccl.doubt);
 	int calls = ours.us < nccl.us ? 1 : CALLS; /* what is likely to gain costs seldom so much */
+	double asleep = ours.doubt < DOUBT_GUESS ? 0 : ASLEEP_US;
 	*outlook = (struct ferry_choice_outlook){.of = {nccl, ours},
 	                                         .settled = known && nccl.doubt <= DOUBT_KEPT &&
 	                                                    ours.doubt <= DOUBT_KEPT,
 	                                         .clear = known && worst < 0,
-	                                         .cost = fmax(calls * worst, LEAST * nccl.us)};
+	                                         .cost = fmax(calls * worst + asleep, LEAST * nccl.us)};
 	line->looked = choice->learned;
 	return outlook;
 }
@@ -278,6 +314,28 @@ static bool choose(struct ferry_choice_line *line, const struct ferry_choice_out
 	bool few = !line->ours && line->seen[OURS] && line->seen[OURS] < ENOUGH;
 	line->due |= few || ferry_balancer_picks(n, every);
 	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : CALLS) * cost && !line->pending);
+}
+
+/* A try finds lanes asleep: a few calls of Ferry's are to bring that in, or those that were made can bear it. */
+static bool pays_soon(const struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook)
+{
+	return FEW * (outlook->of[NCCLS].us - outlook->of[OURS].us) > ASLEEP_US || line->credit_us > ASLEEP_US;
+}
+
+/*
+ * Whether a guess can be held against what NCCL takes. Its first call is no measure, unless another size, or this one
+ * out of place or in place, has told what its later ones take. Of short calls, in which lanes that are asleep are late,
+ * there have to be some before.
+ */
+static bool has_measure(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	bool measured = false;
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		measured |= other->collective == line->collective && other->type == line->type &&
+		            other->seen[NCCLS] > 1;
+	}
+	return measured && (line->outlook.of[NCCLS].us > LONG_US || line->credit_us > ASLEEP_US);
 }
 
 /* What is believed, and nothing is tried. */
@@ -305,8 +363,9 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 		return false;
 	if (outlook->clear && outlook->of[OURS].doubt < SURE)
 		return true;
-	if (outlook->clear) /* a first call of NCCL's is no measure to hold a guess against */
-		return (line->seen[NCCLS] > 1 || outlook->of[OURS].doubt < DOUBT_GUESS) &&
+	if (outlook->clear)
+		return pays_soon(line, outlook) &&
+		       (outlook->of[OURS].doubt < DOUBT_GUESS || has_measure(choice, line)) &&
 		       line->pending + line->seen[OURS] < LOOKS;
 	return line->credit_us > outlook->cost && !line->pending;
 }
