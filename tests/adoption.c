@@ -183,7 +183,8 @@ static void the_next_router_goes_on_behind_what_was_published_and_does_the_rest_
 	assert_int_equal(slot_of(&left, left.reduce, 1, 0)[0], -5);
 	for (uint32_t slice = 1; slice < 3; slice++)
 		for (uint32_t k = 0; k < SLICE / 4; k++)
-			assert_int_equal(slot_of(&left, left.reduce, 1, slice)[k], 1000 + 2 * (slice * (SLICE / 4) + k));
+			assert_int_equal(slot_of(&left, left.reduce, 1, slice)[k],
+			                 1000 + 2 * (slice * (SLICE / 4) + k));
 	usleep(2000);
 	await_counter(&left, 1, 3);
 	assert_int_equal(atomic_load(&left.arena.header->finished[1]), 0);

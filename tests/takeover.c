@@ -293,9 +293,10 @@ static pid_t start_ranks(const char *variables, const char *arguments)
 {
 	char command[1024];
 	snprintf(command, sizeof command,
-	         "exec >$FERRY_SOCKET_DIR/out 2>&1; export FERRY_SIZE=2 FERRY_DOMAINS=1 FERRY_ROUTER_EXE=$B/ferry-router "
-	         "%s; FERRY_RANK=1 $B/takeover_rank %s & FERRY_RANK=0 $B/takeover_rank %s; first=$?; wait $! && exit "
-	         "$first",
+	         "exec >$FERRY_SOCKET_DIR/out 2>&1; export FERRY_SIZE=2 FERRY_DOMAINS=1 "
+	         "FERRY_ROUTER_EXE=$B/ferry-router %s; "
+	         "FERRY_RANK=1 $B/takeover_rank %s & FERRY_RANK=0 $B/takeover_rank %s; "
+	         "first=$?; wait $! && exit $first",
 	         variables, arguments, arguments);
 	return start(command);
 }

@@ -104,7 +104,10 @@ static int end_alone(const char *how, float *send, float *receive, size_t count)
 	return 0;
 }
 
-/* takeover_rank CALLS BYTES KIND PAUSE_MS [abort|destroy]: KIND -1: all in turn, of sizes up to that; pause: between calls */
+/*
+ * takeover_rank CALLS BYTES KIND PAUSE_MS [abort|destroy]: KIND -1: all in turn, of sizes up to that; pause: between
+ * calls
+ */
 int main(int argc, char **argv)
 {
 	if (argc != 5 && argc != 6)
