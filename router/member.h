@@ -84,7 +84,7 @@ struct ferry_seat {
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */
 };
 
-/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`. */
+/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
 	_Atomic uint64_t fixed;
@@ -92,6 +92,8 @@ struct ferry_order {
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	/* last call finished in each bank, before the rank's line says so and after that; who ends it, release */
+	_Atomic uint64_t ending[FERRY_BANKS], ended[FERRY_BANKS];
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };

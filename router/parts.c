@@ -10,11 +10,8 @@
 static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted,
                          uint32_t window)
 {
-	if (wanted > window) {
-		uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
-		if (ferry_counter_slices(value, seq) < wanted - window)
-			return 0;
-	}
+	if (wanted > window && atomic_load_explicit(&work->published, memory_order_acquire) < wanted - window)
+		return 0;
 	uint32_t ready = ferry_counter_slices(atomic_load_explicit(&queue->ready, memory_order_acquire), seq);
 	if (ready >= wanted)
 		return ready;
@@ -155,15 +152,16 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	do {
 		if (atomic_exchange(&work->publishing, 1))
 			return; /* the holder looks at `done` once more after it lets go */
-		uint32_t before = work->published, published = before;
+		uint32_t before = atomic_load_explicit(&work->published, memory_order_relaxed), published = before;
 		while (published < nslices &&
 		       atomic_load(&work->slots[published % window].done) == ferry_parts_of(work)) {
 			atomic_store(&work->slots[published % window].done, 0);
 			published++;
 		}
-		work->published = published;
 		if (published != before) {
+			atomic_store_explicit(&work->published, published, memory_order_release);
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
+			atomic_store_explicit(&work->told, published, memory_order_release);
 			count_slices(job, entry->plan, work->instr, before, published);
 		}
 		atomic_store(&work->publishing, 0);

@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/parts.h"
+#include "router/run_audit.h"
 
 #include <string.h>
 
@@ -138,12 +139,24 @@ static bool is_over(const struct ferry_job *attended)
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
 }
 
+/*
+ * A job that stands still has its attendant for that, which may be at work for others for as long as those have some.
+ */
+static void audit(const struct round *round, uint64_t *audited, uint64_t now)
+{
+	if (now - *audited < FERRY_RUN_AUDIT_NS)
+		return;
+	*audited = now;
+	for (uint32_t i = 0; i < round->njobs; i++)
+		ferry_run_audit(round->jobs[i]);
+}
+
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                             struct ferry_idle *idle)
 {
 	struct round round = {.next = 0};
-	uint64_t spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
+	uint64_t audited = ferry_now_ns(), spin_ns = ferry_spin_ns(&workers->spin, audited);
 	uint32_t vain = 0;
 	bool found = false, steal = !spin_ns;
 	ferry_idle_found(idle);
@@ -157,6 +170,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
+		audit(&round, &audited, now);
 		ferry_idle_looked(idle, now);
 		if (found)
 			ferry_idle_found(idle);

@@ -130,17 +130,20 @@ uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *pla
 	uint64_t parts = 0;
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[bank][i];
-		work->published = resumes ? published_before(work, seq) : 0;
+		uint32_t published = resumes ? published_before(work, seq) : 0;
+		/* release: who sees these sees that the call before has ended (router/run_audit.c) */
+		atomic_store_explicit(&work->published, published, memory_order_release);
+		atomic_store_explicit(&work->told, published, memory_order_release);
 		for (uint32_t slot = 0; slot < plan->window; slot++)
 			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
 		for (uint32_t q = 0; q < work->nqueues; q++) {
-			uint32_t claimed = work->published * work->share;
-			atomic_store_explicit(&work->queues[q].ready, ferry_counter_value(seq, work->published),
+			uint32_t claimed = published * work->share;
+			atomic_store_explicit(&work->queues[q].ready, ferry_counter_value(seq, published),
 			                      memory_order_relaxed);
 			atomic_store_explicit(&work->queues[q].next, ferry_counter_value(seq, claimed),
 			                      memory_order_release);
 		}
-		parts += (uint64_t)(work->instr->nslices - work->published) * ferry_parts_of(work);
+		parts += (uint64_t)(work->instr->nslices - published) * ferry_parts_of(work);
 	}
 	return parts;
 }

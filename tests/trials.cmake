@@ -6,6 +6,7 @@ target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
 ferry_test(api_bad_input LIBRARIES ferry LABELS api)
+ferry_test(audit LIBRARIES ferry ferry_ipc LABELS api)
 ferry_test(api_bad_start LIBRARIES ferry LABELS api)
 ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)

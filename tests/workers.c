@@ -123,6 +123,26 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	close_lone_job(job);
 }
 
+/* A slot that is still in use: the counter says otherwise, into which any rank of the job can write. */
+static void workers_do_not_believe_the_counters_that_they_publish(void **state)
+{
+	(void)state;
+	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
+	struct ferry_plan *plan = plan_of(job);
+	const struct ferry_instr *reduce = ferry_plan_instrs(plan);
+	uint32_t wanted = 0;
+	plan->window = 2;
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 2);
+	atomic_store(&job->shared.arenas[0].counters[SEQ % FERRY_BANKS][reduce->counter].value,
+	             ferry_counter_value(SEQ, 4));
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 0);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 10);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	close_lone_job(job);
+}
+
 /*
  * Nobody waits for a slice whose parts are left with others while it does newer ones: of long parts the oldest come
  * first.
@@ -417,6 +437,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
+		cmocka_unit_test(workers_do_not_believe_the_counters_that_they_publish),
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
 		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
