@@ -156,6 +156,7 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.rank = rank;
 	intake->member.stall_ns = lanes->stall_ns;
 	intake->member.awaits_quiet = true;
+	intake->member.weight = &job->weight;
 	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) { /* of a job that has had another router before */

@@ -17,7 +17,7 @@
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US FERRY_LOOKOUT_US
 #define SLEEP_MOST_US 1000000
-#define SHARED_MOST 8   /* copies under way for one seat, where a lane has several */
+#define SHARED_MOST 8   /* copies under way for one seat, where a lane has several, of equal weights */
 
 /* ---- calls ---- */
 
@@ -76,6 +76,27 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 	return false;
 }
 
+/*
+ * Copies that the seat may have under way. Engines take them in order, so who has three times as many has three times
+ * the turns. Never none; and one that is alone at work has as many as where all are, so that who comes next finds no
+ * long queue.
+ */
+static uint32_t most_copies(const struct ferry_lane *lane, const struct ferry_seat *seat)
+{
+	uint64_t weight = ferry_member_weight(seat->member), all = weight, at_work = 1;
+	if (lane->nseats <= 1)
+		return FERRY_MOST_COPIES;
+	for (uint32_t i = 0; i < lane->nseats; i++) {
+		const struct ferry_seat *other = lane->seats[i];
+		if (other == seat || (other->idle_since && !other->under_way))
+			continue;
+		at_work++;
+		all += ferry_member_weight(other->member);
+	}
+	uint64_t room = at_work * SHARED_MOST < FERRY_MOST_COPIES ? at_work * SHARED_MOST : FERRY_MOST_COPIES;
+	return room * weight < all ? 1 : (uint32_t)(room * weight / all);
+}
+
 /* *ended: this lane's half of the call is over. */
 static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call, bool *ended)
 {
@@ -85,8 +106,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 		return progress;
 	if (up && call->steps && call->steps->nputs)
 		progress |= ferry_landings_find(seat->member, call);
-	progress |= ferry_slices_move(&lane->copies, &lane->pushes, seat, call,
-	                              lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
+	progress |= ferry_slices_move(&lane->copies, &lane->pushes, seat, call, most_copies(lane, seat));
 	if (!call->halves[seat->direction].left)
 		*ended = !up || !call->steps || ferry_order_agreed(seat->member, call);
 	return progress || *ended;

@@ -104,6 +104,7 @@ struct ferry_member {
 	uint32_t rank;
 	uint64_t stall_ns;                     /* a lane without progress for so long says so; 0: never */
 	bool awaits_quiet;                     /* constant: router/landings.h */
+	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
 	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
 	uint64_t unquiet_since;
@@ -112,6 +113,11 @@ struct ferry_member {
 	struct ferry_order order;
 	struct ferry_seat seats[2];
 };
+
+static inline uint32_t ferry_member_weight(const struct ferry_member *member)
+{
+	return member->weight ? atomic_load_explicit(member->weight, memory_order_relaxed) : 1;
+}
 
 static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
 {
