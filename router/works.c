@@ -8,6 +8,7 @@
 
 #define PART_LEAST (32u << 10)         /* where workers must be woken */
 #define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
+#define PART_MOST (64u << 10)         /* other jobs' parts wait for the end of one */
 #define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
 /* takes some ten microseconds: to look at all queues before it costs little of that */
 #define PART_LONG (32u << 10)
@@ -33,6 +34,8 @@ static void divide(const struct ferry_plan *plan, uint32_t workers, uint32_t *nq
 	*nqueues = 1;
 	uint32_t least = plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST;
 	*share = between(1, plan->slice / least, workers);
+	if (*share < plan->slice / PART_MOST)
+		*share = plan->slice / PART_MOST;
 }
 
 static size_t up_to_apart(size_t bytes)
