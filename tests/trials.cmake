@@ -6,6 +6,13 @@ target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
 ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
 ferry_test(api_bad_input LIBRARIES ferry LABELS api)
+# The short form; the long one: soak --minutes 30 --domains 2.
+add_executable(soak soak.c ${PROJECT_SOURCE_DIR}/bench/command/option.c ${PROJECT_SOURCE_DIR}/bench/command/record.c)
+target_compile_definitions(soak PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
+target_link_libraries(soak PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON Threads::Threads)
+add_dependencies(soak ferry-router)
+add_test(NAME soak COMMAND soak --seconds 10 --interval 1 --domains 2)
+set_tests_properties(soak PROPERTIES TIMEOUT 120 LABELS api)
 ferry_test(audit LIBRARIES ferry ferry_ipc LABELS api)
 ferry_test(api_bad_start LIBRARIES ferry LABELS api)
 ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
