@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "router/audit.h"
 #include "router/order.h"
 #include "router/traffic.h"
 
@@ -171,4 +172,5 @@ void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 		ferry_traffic_awaits(seat, awaited(seat), seat->idle_since);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
+	ferry_audit_seat(seat);
 }
