@@ -40,7 +40,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 16u
+#define FERRY_ARENA_ABI 17u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -77,14 +77,18 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
-/* What one lane has done for its rank, and whom it waits for: for ferry-stat. That lane alone writes it, relaxed, as
-   nobody acts on it. */
+/* What one lane has done for its rank, and whom it waits for: that lane alone writes it, relaxed but for `moves`. But
+   for the last two it is for ferry-stat, and nobody acts on it. */
 struct ferry_traffic {
 	_Atomic uint64_t calls;  /* halves of calls that are over */
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
 	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
-	char pad[96];
+	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
+	_Atomic uint64_t looked;
+	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/mover.h) */
+	_Atomic uint32_t moves;
+	char pad[84];
 };
 
 /* Who moves a rank's data. */
@@ -123,7 +127,9 @@ struct ferry_rank_line {
 	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
-	char pad0[12];
+	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
+	_Atomic uint32_t timeout_reports, timeout_fails;
+	char pad0[4];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */

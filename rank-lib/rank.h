@@ -10,6 +10,7 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "ipc/timeout.h"
 
 #include <pthread.h>
 
@@ -18,6 +19,7 @@ struct ferry_rank {
 	uint32_t domain, ndomains;
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
+	struct ferry_timeout timeout; /* for how long calls may wait */
 	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
 	int sockets[FERRY_MAX_DOMAINS];
 	/* while it attaches: set by another thread, it gives up; NULL: nobody does */
@@ -37,6 +39,9 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 
 /** Unmaps the arenas. */
 void ferry_rank_end(struct ferry_rank *rank);
+
+/** The arenas are mapped: tells who moves the rank's data for how long its calls may wait. */
+void ferry_rank_tell_timeout(const struct ferry_rank *rank);
 
 /**
  * Ends the job here and, through shared memory, on every rank. The first error stays. In a forked child it does

@@ -206,6 +206,16 @@ void ferry_word_forget(uint32_t index)
 	atomic_store_explicit(&words[index].forgotten, 1, memory_order_release);
 }
 
+bool ferry_word_table_waits(struct ferry_word_table *table)
+{
+	bool any = false;
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t i = 0; !any && i < table->count; i++)
+		any = atomic_load_explicit(&words[table->uses[i].index].word, memory_order_acquire) == 1;
+	pthread_mutex_unlock(&table->lock);
+	return any;
+}
+
 /* ---- the end ---- */
 
 static void release(const struct ferry_word_use *use)

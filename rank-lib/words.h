@@ -47,6 +47,9 @@ ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *i
  */
 void ferry_word_forget(uint32_t index);
 
+/** Whether a stream is at a call. */
+bool ferry_word_table_waits(struct ferry_word_table *table);
+
 /**
  * Nobody moves data for these streams any more: those that are at a call go on. Returns whether there are any that
  * could still come to one. Only once no copy for them is under way.
