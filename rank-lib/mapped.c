@@ -224,6 +224,8 @@ void ferry_mapped_end(struct ferry_mapped *mapped)
 		ferry_mover_lose(&mapped->movers[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_wait(&mapped->movers[domain]);
+	if (ferry_mover_has_words(&mapped->movers[mapped->rank->domain]))
+		ferry_word_table_lose(mapped->words);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_close(&mapped->movers[domain]);
 }
