@@ -13,12 +13,12 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the
- * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
- * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
- * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
- * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
- * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure: that router. .decisions: any rank. A rank
+ * line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that router's lanes
+ * in its place; a rank that gives up before the job is ready fills in the failure of its line in every arena. An export
+ * cell: the rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan
+ * that the bank runs. A pair line: `up` and the slot heads its source, `down` and the post its destination. Seals:
+ * ipc/seal.h. Shares: ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -77,6 +77,27 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
+#define FERRY_MOST_ROUNDS 32 /* of shrinking a communicator */
+
+enum ferry_outcome { FERRY_OUTCOME_OPEN, FERRY_OUTCOME_MADE, FERRY_OUTCOME_GIVEN_UP };
+
+/*
+ * A round of shrinking (rank-lib/shrinking.h): which ranks it is for, and what has become of it. Whichever rank comes
+ * to know it first, once each, by compare and swap from 0.
+ */
+struct ferry_decision {
+	_Atomic uint64_t ranks;
+	_Atomic uint32_t outcome; /* enum ferry_outcome */
+	uint32_t reserved;
+};
+
+/*
+ * A rank's part in that: the round that it has come to, after `excluded`, and the one whose communicator it has made.
+ */
+struct ferry_shrink_post {
+	_Atomic uint64_t round, excluded, made;
+};
+
 /* What one lane has done for its rank, and whom it waits for: that lane alone writes it, relaxed but for `moves`. But
    for the last two it is for ferry-stat, and nobody acts on it. */
 struct ferry_traffic {
@@ -106,6 +127,7 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];
+	struct ferry_shrink_post shrink; /* the rank */
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
@@ -190,10 +212,15 @@ struct ferry_arena_header {
 	_Atomic uint64_t let_go;
 	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */
 	_Atomic uint64_t left;
-	char pad0[48];
+	/*
+	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without a word; 0 to 1, release
+	 */
+	_Atomic uint64_t gone;
+	char pad0[40];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;
+	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
 };
 
 /* A process's view of an arena. Private memory, so the offsets cannot change under it. */

@@ -21,8 +21,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else "
 	 "on PATH."},
 	{"FERRY_ATTACH_TIMEOUT", "60",
-	 "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400; "
-	 "and that a router waits for the rest of a tenant's message."},
+	 "Seconds, 1 to 86400, that a rank waits at start, or in ferryCommShrink, for the other ranks, and at any time "
+	 "for a router's answer; and that a router waits for the rest of a tenant's message."},
 	{"FERRY_TIMEOUT", "10",
 	 "Seconds, 0 to 86400, that a call may wait without anything of it moving, and so may ferryCommSplit. Then it "
 	 "is told whom it waits for: rank or router, which call, which slice; what is done about it says "

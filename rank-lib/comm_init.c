@@ -185,18 +185,18 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 }
 
 ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers, const _Atomic bool *abandoned)
+                              const struct ferry_routers *routers, const struct ferry_maker *maker)
 {
 	struct ferryComm *comm;
 	struct ferry_wishes wishes = {.words = -1};
 	ferryResult_t result = ferry_comm_new(nranks, key, rank, &comm);
 	if (result)
 		return result;
-	comm->rank.abandoned = abandoned;
+	comm->rank.maker = maker;
 	result = choose(comm, config, routers, &wishes);
 	if (!result)
 		result = attach(comm, &wishes, config->programs);
-	comm->rank.abandoned = NULL;
+	comm->rank.maker = NULL;
 	if (result) {
 		ferry_holders_drop(&comm->holders);
 		return result;

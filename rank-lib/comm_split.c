@@ -111,12 +111,7 @@ static ferryResult_t split_held(struct ferryComm *comm, int color, int key, ferr
 	}
 	uint8_t derived[FERRY_KEY_BYTES];
 	ferry_derive_key(derived, comm->rank.key, split, (uint64_t)color + 1);
-	if (!known->device)
-		known->device = comm->device->ops->kind;
-	if (known->ordinal < 0)
-		known->ordinal = comm->device->ordinal;
-	if (known->domain < 0)
-		known->domain = (int)comm->rank.domain;
+	ferry_comm_inherit(comm, known);
 	return ferry_comm_make(newcomm, nranks, derived, rank, known, &comm->routers, NULL);
 }
 

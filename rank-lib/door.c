@@ -75,6 +75,15 @@ static bool lives(const struct ferry_rank_line *line)
 	return !ended;
 }
 
+bool ferry_door_has_ended(const struct ferry_rank *rank, uint32_t other)
+{
+	const struct ferry_rank_line *line = line_of(rank, other);
+	struct stat space;
+	uint64_t names = stat("/proc/self/ns/pid", &space) ? 0 : (uint64_t)space.st_ino;
+	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
+	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
+}
+
 /* ---- who puts ---- */
 
 bool ferry_door_enter(struct ferry_rank *rank, uint32_t owner)

@@ -14,6 +14,11 @@
 
 #include <pthread.h>
 
+/* Who makes a communicator, and may want it no longer before it is made. */
+struct ferry_maker {
+	bool (*gives_up)(const struct ferry_maker *maker); /* asked now and then by the thread that waits */
+};
+
 struct ferry_rank {
 	int self, nranks;
 	uint32_t domain, ndomains;
@@ -22,8 +27,8 @@ struct ferry_rank {
 	struct ferry_timeout timeout; /* for how long calls may wait */
 	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
 	int sockets[FERRY_MAX_DOMAINS];
-	/* while it attaches: set by another thread, it gives up; NULL: nobody does */
-	const _Atomic bool *abandoned;
+	/* while it attaches; NULL: nobody wants it no longer */
+	const struct ferry_maker *maker;
 	/* this is a child that the rank forked; set there, before fork returns */
 	bool forked;
 	struct ferry_rank *next_attached; /* attach/forks.c's */

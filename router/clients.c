@@ -55,6 +55,8 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	if (job) {
+		if (!client->detached)
+			ferry_job_say_gone(job, client->rank);
 		if (!client->detached && !atomic_load(&job->dead)) {
 			char text[96];
 			snprintf(text, sizeof text,

@@ -88,6 +88,17 @@ static ferryResult_t split(struct member *member)
 	return replace(member, result, made);
 }
 
+static ferryResult_t shrink(struct member *member, const struct crew_order *order)
+{
+	int excluded[FERRY_MAX_RANKS], count = 0;
+	ferryComm_t made = NULL;
+	for (int rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		if (order->excluded >> rank & 1)
+			excluded[count++] = rank;
+	ferryResult_t result = ferryCommShrink(member->comm, excluded, count, &made, NULL, order->flags);
+	return replace(member, result, made);
+}
+
 static ferryResult_t wait_for_error(struct member *member)
 {
 	ferryResult_t error = ferrySuccess;
@@ -108,7 +119,7 @@ static ferryResult_t obey(struct member *member, const struct crew_order *order,
 	case CREW_CALL:
 		return call(member, order, said);
 	case CREW_SHRINK:
-		return ferryInternalError;
+		return shrink(member, order);
 	case CREW_SPLIT:
 		return split(member);
 	case CREW_ABORT:
@@ -262,8 +273,10 @@ void crew_end(struct crew *crew)
 {
 	int status;
 	for (int member = 0; member < crew->size; member++)
-		if (crew->pids[member])
+		if (crew->pids[member]) {
+			shutdown(crew->channels[member], SHUT_RDWR); /* another crew's members have it open, too */
 			close(crew->channels[member]);
+		}
 	for (int member = 0; member < crew->size; member++) {
 		if (!crew->pids[member])
 			continue;

@@ -5,3 +5,4 @@ target_compile_definitions(crew PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-ro
 add_dependencies(crew ferry-router)
 target_link_libraries(crew PRIVATE ferry_flags PUBLIC ferry PkgConfig::CMOCKA)
 ferry_test(timeouts LIBRARIES crew LABELS api TIMEOUT 120)
+ferry_test(shrink LIBRARIES crew LABELS api TIMEOUT 180)

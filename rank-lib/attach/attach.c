@@ -143,7 +143,7 @@ static ferryResult_t wait_for_word(struct ferry_rank *rank, uint32_t domain, _At
 			return result;
 		if (ferry_endpoint_closed(rank->sockets[domain]))
 			return say_gone(rank, domain, word);
-		if (rank->abandoned && atomic_load_explicit(rank->abandoned, memory_order_relaxed))
+		if (rank->maker && rank->maker->gives_up(rank->maker))
 			return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach",
 			                                rank->self, rank->nranks));
 		if (ferry_now_ns() > deadline && word == &header->attached)
