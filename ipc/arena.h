@@ -13,12 +13,13 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure: that router. .decisions: any rank. A rank
- * line: its rank alone, in the arena of its own domain, or, where the router moves the rank's data, that router's lanes
- * in its place; a rank that gives up before the job is ready fills in the failure of its line in every arena. An export
- * cell: the rank `used`, the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan
- * that the bank runs. A pair line: `up` and the slot heads its source, `down` and the post its destination. Seals:
- * ipc/seal.h. Shares: ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure, .epoch: that router, and after its death
+ * the one that takes its place (router/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone, in the
+ * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
+ * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
+ * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
+ * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
+ * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -40,7 +41,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 17u
+#define FERRY_ARENA_ABI 18u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -146,7 +147,7 @@ struct ferry_rank_line {
 	 */
 	_Atomic uint32_t shut;
 	_Atomic uint64_t putting;
-	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
+	/* its process, when that was started, and whose numbers those are; the rank, as it attaches; `process` last */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
 	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
@@ -187,6 +188,13 @@ struct ferry_pair_line {
 	char pad1[128 - sizeof(struct ferry_pair_post)];
 };
 
+/*
+ * Whether an arena's router that dies leaves it to the next, or all ranks attach anew. Rank 0 says KEPT, to all
+ * domains' arenas when all ranks have attached to all, before any router is told of the others' arenas; GIVEN_UP says
+ * any rank that finds the router dead before. So all ranks do the same.
+ */
+enum ferry_arena_fate { FERRY_ARENA_OPEN, FERRY_ARENA_KEPT, FERRY_ARENA_GIVEN_UP };
+
 struct ferry_arena_header {
 	uint32_t magic, abi;
 	uint64_t bytes;
@@ -210,13 +218,22 @@ struct ferry_arena_header {
 	 * no copy is under way, nor will one be; 0 to 1, with release
 	 */
 	_Atomic uint64_t let_go;
-	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */
+	/*
+	 * bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release, by fetch-or: the rank
+	 * itself says so where the router has ended
+	 */
 	_Atomic uint64_t left;
+	/*
+	 * How many routers have taken the place of one that died here. Stored with release once all ranks have come to
+	 * the new one; nobody acts on it, it is told.
+	 */
+	_Atomic uint64_t epoch;
 	/*
 	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without a word; 0 to 1, release
 	 */
 	_Atomic uint64_t gone;
-	char pad0[40];
+	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
+	char pad0[28];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;

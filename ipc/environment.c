@@ -31,6 +31,10 @@ const struct ferry_variable ferry_variables[] = {
 	 "report: a line in the log, and the call waits on, as a rank may compute for long. fail: the communicator "
 	 "ends on all ranks, with ferryRemoteError and that line; FERRY_TIMEOUT is then 600 where it is not set, and "
 	 "what lasts longer than 10 s is told before."},
+	{"FERRY_TAKEOVER", "on",
+	 "on: where a router dies, another takes its place, and jobs go on: ferryrun, a system service or a rank "
+	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "
+	 "ranks and of ferryrun."},
 	{"FERRY_LAYOUT", "",
 	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
 	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},
@@ -228,6 +232,15 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, u
 		                  "%s=%s: expected bytes from %llu to %llu, such as 65536, 64K, 16M or 1G", name, text,
 		                  (unsigned long long)least, (unsigned long long)most);
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value)
+{
+	const char *text = ferry_env(name);
+	*value = text ? !strcmp(text, "on") : fallback;
+	if (!text || *value || !strcmp(text, "off"))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "%s=%s: on or off", name, text);
 }
 
 ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value)

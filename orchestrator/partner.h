@@ -47,7 +47,7 @@ struct ferry_partner {
 	struct ferry_meter meter;
 	struct ferry_seal seal;
 	uint64_t made; /* calls that are worth it; messages apart */
-	bool joined, failed, lost;
+	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
 	bool captured;      /* graphs have calls of Ferry's */
 	struct ferry_partner_pair *pairs[2]; /* [sends][peer] */
@@ -81,6 +81,13 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
  * same one to ranks of which only some call in place.
  */
 bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted);
+
+/**
+ * The same of a call that would have it now. Where so many calls are under way that its stream does not reach it soon,
+ * this rank waits until it is shown, for half of that time at most: the stream loses nothing, and a program that runs
+ * ahead would have made many calls without it.
+ */
+bool ferry_partner_can_begin_now(struct ferry_partner *partner, const struct ferry_showing_asked *call);
 
 #define FERRY_PARTNER_IN_PLACE 1u
 

@@ -46,6 +46,10 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_redops_init(&comm->redops);
 	ferry_word_table_init(&comm->words);
 	ferry_numbering_init(&comm->numbers);
+	ferry_held_plans_init(&comm->plans.held);
+	comm->takeovers.rank = &comm->rank;
+	comm->takeovers.routers = &comm->routers;
+	comm->takeovers.plans = &comm->plans.held;
 	comm->fabrics.rank = &comm->rank;
 	comm->fabrics.costs = &comm->plans.options.costs;
 	comm->plans.fabrics = &comm->fabrics;
@@ -156,6 +160,9 @@ void ferry_comm_leave(struct ferryComm *comm, bool abort)
 		ferry_mapped_close(&comm->mapped);
 	else
 		ferry_direct_close(&comm->direct);
+	if (!abort)
+		ferry_rank_say_leaves(&comm->rank);
+	ferry_takeovers_close(&comm->takeovers);
 	ferry_rank_detach(&comm->rank, &comm->routers, abort);
 	if (mapped)
 		ferry_mapped_end(&comm->mapped);

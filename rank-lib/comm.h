@@ -12,6 +12,7 @@
 #include "rank-lib/mapped.h"
 #include "rank-lib/plans.h"
 #include "rank-lib/registrations.h"
+#include "rank-lib/takeover.h"
 #include "rank-lib/user_programs.h"
 
 struct ferryComm {
@@ -26,6 +27,7 @@ struct ferryComm {
 	struct ferry_mapped mapped;
 	struct ferry_direct direct;
 	struct ferry_word_table words; /* of either */
+	struct ferry_takeovers takeovers;
 	struct ferry_redops redops;
 
 	pthread_mutex_t lock; /* of all below, and of what `mapped` and `direct` do for calls */

@@ -174,6 +174,8 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
 	if (!result)
 		result = open_data(comm, may_map);
+	if (!result && !ferry_comm_is_mapped(comm))
+		result = ferry_takeovers_open(&comm->takeovers);
 	if (!result)
 		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));
 	if (result) {

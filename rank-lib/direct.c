@@ -128,7 +128,6 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	long spin_us = 0;
 	int descriptor;
 	atomic_store_explicit(&direct->member.order.fixed, UINT64_MAX, memory_order_relaxed);
-	ferry_door_tell(direct->rank);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
 	                                         &spin_us);
 	if (!result && direct->device->ops->may_copy)

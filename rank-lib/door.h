@@ -28,9 +28,6 @@ struct ferry_door {
 	bool given_up;    /* somebody has been inside for too long */
 };
 
-/** Says which process the rank is. Before it says who moves its data. */
-void ferry_door_tell(struct ferry_rank *rank);
-
 /** Whether all ranks, who have told, know each other's processes by the same numbers. */
 bool ferry_doors_are_near(const struct ferry_rank *rank);
 

@@ -230,6 +230,15 @@ void ferry_keeper_look(struct ferry_kept *kept)
 	pthread_mutex_unlock(&lock);
 }
 
+void ferry_keeper_follow(struct ferry_kept *kept, int descriptor)
+{
+	pthread_mutex_lock(&lock);
+	kept->descriptor = descriptor;
+	kept->gone = kept->polled = false;
+	wake();
+	pthread_mutex_unlock(&lock);
+}
+
 void ferry_keeper_before_fork(void)
 {
 	pthread_mutex_lock(&lock);

@@ -118,7 +118,7 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
-		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->sockets[domain],
+		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->links[domain].socket,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,
 		                                           .watch = own ? watch_own : NULL},
@@ -156,14 +156,14 @@ static void find_movers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		ferry_mover_open(&mapped->movers[domain], rank, domain);
 		if (domain != rank->domain && mapped->movers[domain].copies)
-			ferry_exports_add_host(mapped->exports, &rank->sockets[domain], cells_of(rank, domain));
+			ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
 	}
 }
 
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
-	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed,
+	ferryResult_t result = ferry_exports_open(mapped->device, &rank->links[rank->domain], &rank->failed,
 	                                          cells_of(rank, rank->domain), mapped->holders,
 	                                          &mapped->exports);
 	if (!result)

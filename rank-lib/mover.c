@@ -39,7 +39,7 @@ static bool any_reaches(const struct ferry_mover *mover, bool lives)
 
 void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank, uint32_t domain)
 {
-	int connection = rank->sockets[domain];
+	int connection = rank->links[domain].socket;
 	struct ucred peer;
 	socklen_t bytes = sizeof peer;
 	*mover = (struct ferry_mover){.rank = rank, .domain = domain, .process = -1};

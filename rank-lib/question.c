@@ -48,6 +48,6 @@ ferryResult_t ferry_question_ask(struct ferry_rank *rank, uint32_t domain, struc
 	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
 	patience.gives_up = gives_up;
 	patience.who = &question;
-	result = ferry_attach_exchange_within(rank->sockets[domain], message, payload, NULL, &reply, NULL, &patience);
+	result = ferry_link_ask_within(&rank->links[domain], message, payload, NULL, &reply, &patience);
 	return result && ferry_rank_failed(rank) ? ferry_rank_say_failed(rank) : result;
 }

@@ -12,7 +12,7 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 	memcpy(rank->key, key, FERRY_KEY_BYTES);
 	pthread_mutex_init(&rank->error_lock, NULL);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		rank->sockets[domain] = -1;
+		ferry_link_init(&rank->links[domain]);
 		rank->shared.arenas[domain].descriptor = -1;
 	}
 }
@@ -101,8 +101,8 @@ ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
 void ferry_rank_check_sockets(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		if (rank->sockets[domain] >= 0 && !ferry_rank_failed(rank) &&
-		    ferry_endpoint_closed(rank->sockets[domain])) {
+		if (rank->links[domain].state == FERRY_LINK_ALONE && rank->links[domain].socket >= 0 &&
+		    !ferry_rank_failed(rank) && ferry_endpoint_closed(rank->links[domain].socket)) {
 			char text[96];
 			snprintf(text, sizeof text, "the router of domain %u died", domain);
 			ferry_rank_fail(rank, ferryRemoteError, text);

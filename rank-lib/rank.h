@@ -11,6 +11,7 @@
 #include "ipc/error.h"
 #include "ipc/publish.h"
 #include "ipc/timeout.h"
+#include "rank-lib/link.h"
 
 #include <pthread.h>
 
@@ -25,8 +26,8 @@ struct ferry_rank {
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
 	struct ferry_timeout timeout; /* for how long calls may wait */
-	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
-	int sockets[FERRY_MAX_DOMAINS];
+	/* to each domain's router; attach/ closes them, also in a child that the rank forks */
+	struct ferry_link links[FERRY_MAX_DOMAINS];
 	/* while it attaches; NULL: nobody wants it no longer */
 	const struct ferry_maker *maker;
 	/* this is a child that the rank forked; set there, before fork returns */
@@ -60,7 +61,10 @@ bool ferry_rank_failed(struct ferry_rank *rank);
 /** The error of a rank that has failed, as ferry_fail gives it. */
 ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);
 
-/** Whether a router's socket has closed; fails the rank then. Costs a system call per domain. Any thread. */
+/**
+ * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such
+ * domain. Any thread.
+ */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 
 #endif

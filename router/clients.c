@@ -4,8 +4,10 @@
 #include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
+#include "ipc/leavers.h"
 #include "ipc/patience.h"
 #include "ipc/wait.h"
+#include "router/adoption.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 
@@ -49,15 +51,23 @@ static void client_free(struct ferry_client *client)
 	free(client);
 }
 
+/* It has said so to another router: where the one before this died, it may go without a word to this one. */
+static bool has_left(const struct ferry_job *job, uint32_t rank)
+{
+	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
+	return mapped && ferry_leavers(&job->shared) >> rank & 1;
+}
+
 static void client_close(struct ferry_clients *clients, size_t index)
 {
 	struct ferry_client *client = clients->all[index];
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	if (job) {
-		if (!client->detached)
+		bool lost = !client->detached && !has_left(job, client->rank);
+		if (lost)
 			ferry_job_say_gone(job, client->rank);
-		if (!client->detached && !atomic_load(&job->dead)) {
+		if (lost && !atomic_load(&job->dead)) {
 			char text[96];
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,
@@ -350,7 +360,8 @@ static void serve_events(struct ferry_clients *clients)
 
 int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
 {
-	int patience = patience_left_ms(clients, ferry_now_ns());
+	int patience = patience_left_ms(clients, ferry_now_ns()), again = ferry_adoptions_watch(clients->jobs);
+	patience = again >= 0 && (patience < 0 || again < patience) ? again : patience;
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;

@@ -16,6 +16,12 @@
 #include "router/reaper.h"
 #include "router/reduce/store.h"
 
+/* The last time that a router took the place of another for a job; 0: it has not. */
+struct ferry_takeover_told {
+	uint64_t at_ns;   /* when it served the job, all ranks having come */
+	uint64_t took_ns; /* since the first of them had no router any more */
+};
+
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
 struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
@@ -23,12 +29,15 @@ struct ferry_run {
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
+	/* a router before this one may have begun the next call of the bank (router/adoption.h); under admit */
+	bool resumes;
 	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 	_Alignas(FERRY_APART) _Atomic uint64_t left;
 	/* that workers have spent on those that have; each adds before it lowers `left` */
 	_Atomic uint64_t working_ns;
 };
 
+struct ferry_adoption;
 struct ferry_attendant;
 struct ferry_gpu;
 struct ferry_gpu_lanes;
@@ -46,6 +55,9 @@ struct ferry_job {
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
+	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
+	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
+	struct ferry_takeover_told takeover;    /* connection thread, for ferry-stat */
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	/* of those that are mapped; attendant thread, once the job is ready */
 	struct ferry_intake *intakes[FERRY_MAX_RANKS];
@@ -89,12 +101,19 @@ struct ferry_job {
 ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
                             struct ferry_job **made);
 
+/**
+ * The same with arenas that there are, all domains' of them, which become the job's; shared->rank_domain is known. No
+ * call begins before the job is ready. Error: ferrySystemError, and the arenas stay the caller's.
+ */
+ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
+                               uint32_t workers, struct ferry_job **made);
+
 /** Nobody is inside any more: frees the job with its plans and unmaps its arenas. */
 void ferry_job_free(struct ferry_job *job);
 
 /**
- * A rank hands the job a plan: ferry_job_plans_add. Connection thread. Errors: ferryInvalidUsage before the job is
- * ready, and that function's.
+ * A rank hands the job a plan: ferry_job_plans_add. Connection thread. Errors: ferryInvalidUsage before the job's
+ * arenas are known, and that function's.
  */
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes);
 

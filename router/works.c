@@ -116,19 +116,31 @@ void ferry_works_free(struct ferry_works *works)
 	works->memory = NULL;
 }
 
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq)
+/* Slices of the call that are there already. Whoever shares the arena may have written any number there. */
+static uint32_t published_before(const struct ferry_work *work, uint64_t seq)
+{
+	uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
+	uint32_t slices = ferry_counter_slices(value, seq);
+	return slices < work->instr->nslices ? slices : work->instr->nslices;
+}
+
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+                         bool resumes)
 {
 	uint64_t parts = 0;
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[bank][i];
-		work->published = 0;
+		work->published = resumes ? published_before(work, seq) : 0;
 		for (uint32_t slot = 0; slot < plan->window; slot++)
 			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
 		for (uint32_t q = 0; q < work->nqueues; q++) {
-			atomic_store_explicit(&work->queues[q].ready, seq << 32, memory_order_relaxed);
-			atomic_store_explicit(&work->queues[q].next, seq << 32, memory_order_release);
+			uint32_t claimed = work->published * work->share;
+			atomic_store_explicit(&work->queues[q].ready, ferry_counter_value(seq, work->published),
+			                      memory_order_relaxed);
+			atomic_store_explicit(&work->queues[q].next, ferry_counter_value(seq, claimed),
+			                      memory_order_release);
 		}
-		parts += (uint64_t)work->instr->nslices * ferry_parts_of(work);
+		parts += (uint64_t)(work->instr->nslices - work->published) * ferry_parts_of(work);
 	}
 	return parts;
 }

@@ -68,7 +68,13 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);
 void ferry_works_free(struct ferry_works *works);
 
-/** Readies those of this bank for call `seq`, as long as no worker is in them: how many parts there are to do. */
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq);
+/**
+ * Readies those of this bank for call `seq`, as long as no worker is in them: how many parts there are to do. resumes:
+ * behind what the counters say, as a router that has ended may have begun the call. What that one had not published is
+ * done again, with the same bits: its sources lie where they lay, as their slots wait for this counter, and the slot
+ * that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c checks both).
+ */
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+                         bool resumes);
 
 #endif

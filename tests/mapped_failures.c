@@ -57,8 +57,8 @@ static void released(const struct rank_process *rank, const char *words)
 
 /* ---- where it works, and where not ---- */
 
-/* keepers: 1 where the router moves the data, which all that the rank's process has beside is the double's. */
-static void rounds_by(const char *const *variables, const int *ordinals, int keepers)
+/* Each process has one keeper, who moves the data or not; where the router does, all beside that is the double's. */
+static void rounds_by(const char *const *variables, const int *ordinals)
 {
 	struct rank_process ranks[2];
 	for (int rank = 0; rank < 2; rank++)
@@ -66,7 +66,7 @@ static void rounds_by(const char *const *variables, const int *ordinals, int kee
 	ranks_join(ranks, 2, ordinals, COUNT);
 	ranks_round(ranks, 2, 5, 5);
 	for (int rank = 0; rank < 2; rank++)
-		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, keepers);
+		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, 1);
 	destroy_and_finish(ranks, 2);
 }
 
@@ -75,7 +75,7 @@ static void ranks_that_see_other_devices_under_the_same_number_are_mapped(void *
 	(void)state;
 	static const char *const variables[] = {"CUDA_VISIBLE_DEVICES=2", "CUDA_VISIBLE_DEVICES=3,1"};
 	domains_open(1);
-	rounds_by(variables, one_device, 1);
+	rounds_by(variables, one_device);
 	domains_close();
 }
 
@@ -84,7 +84,7 @@ static void ranks_of_two_processes_may_share_a_device(void **state)
 	(void)state;
 	static const char *const variables[] = {NULL, NULL};
 	domains_open(1);
-	rounds_by(variables, one_device, 1);
+	rounds_by(variables, one_device);
 	domains_close();
 }
 
@@ -93,7 +93,7 @@ static void ranks_that_want_it_have_lanes_of_their_own(void **state)
 	(void)state;
 	static const char *const variables[] = {"FERRY_LANES=rank", "FERRY_LANES=rank"};
 	domains_open(1);
-	rounds_by(variables, devices, 0);
+	rounds_by(variables, devices);
 	domains_close();
 }
 
@@ -121,7 +121,7 @@ static void two_mapped_ranks_and_two_with_lanes_of_their_own_meet_in_one_job(voi
 		ranks_join(ranks, 4, round ? paired : devices, COUNT);
 		ranks_round(ranks, 4, 5, 5);
 		for (int rank = 0; rank < 4; rank++)
-			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, !(rank % 2));
+			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, 1);
 		ranks_tell(ranks, 4, ORDER(.order = RANK_DESTROY), NULL);
 	}
 	finish_all(ranks, 4);
@@ -135,7 +135,7 @@ static void a_router_that_can_map_nothing_leaves_the_data_to_the_ranks(void **st
 	setenv("FAKE_CUDA_NO_IPC", "1", 1);
 	domains_open(1);
 	unsetenv("FAKE_CUDA_NO_IPC");
-	rounds_by(variables, devices, 0);
+	rounds_by(variables, devices);
 	domains_close();
 }
 
@@ -149,7 +149,7 @@ static void a_device_that_one_process_may_use_is_left_to_its_rank(void **state)
 	domains_open(1);
 	unsetenv("FAKE_CUDA_EXCLUSIVE");
 	unsetenv("FAKE_CUDA_MACHINE");
-	rounds_by(variables, devices, 0);
+	rounds_by(variables, devices);
 	domains_close();
 }
 

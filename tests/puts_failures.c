@@ -182,7 +182,7 @@ static void a_buffer_that_others_push_into_comes_back_when_its_rank_has_aborted(
 	OK(ferryCommAbort(pair.gang.comms[1]));
 	place_enter(&pair.places[1]);
 	CU(cuMemFree(pair.buffer));
-	must_be_back(pair.before, 5000, "aborted"); /* idling would not do: a call that has not ended names it */
+	must_be_back(pair.before, 20000, "aborted"); /* idling would not do: a call that has not ended names it */
 	atomic_store(&held, 0);
 	OK(ferryCommAbort(pair.gang.comms[0]));
 	for (int rank = 0; rank < 2; rank++) {

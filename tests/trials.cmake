@@ -23,3 +23,18 @@ if(FERRY_MPI_WORKS)
   add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
   set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
 endif()
+
+# Routers and ranks that are killed; `router_kills --help` says how to have more of it.
+add_executable(router_kills kills/kills.c kills/kills_held.c kills/kills_job.c kills/kills_rank.c kills/kills_routers.c
+  kills/kills_victims.c)
+target_link_libraries(router_kills PRIVATE ferry_flags trial_run m)
+add_dependencies(router_kills ferryrun ferry-router)
+function(router_kills_test name)
+  add_test(NAME ${name} COMMAND router_kills ${ARGN})
+  set_tests_properties(${name} PROPERTIES LABELS api TIMEOUT 120)
+endfunction()
+router_kills_test(routers_are_killed_under_calls --kills 25)
+router_kills_test(routers_of_two_domains_are_killed --kills 25 --domains 2 --both 30 --ferryrun)
+router_kills_test(successors_are_killed --kills 30 --domains 2 --twice 100)
+router_kills_test(routers_are_killed_while_ranks_attach --kills 25 --domains 2 --fresh 1 --calls 12 --every 5)
+router_kills_test(ranks_are_killed_beside_another_job --kills 8 --ranks --meanwhile 60)

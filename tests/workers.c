@@ -368,7 +368,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		ferry_workers_add_job(&workers, other);
 		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
 		wait_until_finished(arenas[0]);
-		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash), ferrySuccess);
+		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash, false), ferrySuccess);
 		ferry_workers_free_retired(&workers, other);
 		assert_int_equal(ferry_job_add_plan(other, 0, copy, copy->bytes), ferrySuccess);
 		put_call(&other->shared, copy);

@@ -44,7 +44,7 @@ static void begun_cold(struct rank *rank)
 	struct player *player = (struct player *)rank;
 	player_open(player);
 	EQUAL(ferry_partner_is_ready(partner_of(player)), true);
-	/* with their first call ranks say that they look calls up; this one is NCCL's, and nothing is shown */
+	/* all have come with the first one; in place it is NCCL's, and nothing is shown */
 	NCCL(ncclAlltoAll(player->receive, player->receive, LARGE / RANKS, ncclFloat32, rank->comm,
 	                  (cudaStream_t)player->stream));
 	settle(player);
