@@ -53,8 +53,9 @@ static void member_check(struct ferry_member *member)
 static struct ferry_timeout member_timeout(struct ferry_member *member)
 {
 	const struct ferry_rank_line *line = ferry_member_line(member);
-	return (struct ferry_timeout){atomic_load_explicit(&line->timeout_reports, memory_order_relaxed),
-	                              atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
+	return (struct ferry_timeout){
+	        .reports = atomic_load_explicit(&line->timeout_reports, memory_order_relaxed),
+	        .fails = atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
 }
 
 /* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */

@@ -46,6 +46,11 @@ struct ferry_member_ops {
 	void (*check)(struct ferry_member *member);
 	/** For how long its calls may wait. NULL: for ever. */
 	struct ferry_timeout (*timeout)(struct ferry_member *member);
+	/**
+	 * The router of that domain has been waited for for that long, as `why` says: ends it, so that another takes
+	 * its place; false where nobody would. NULL: nobody would.
+	 */
+	bool (*replace)(struct ferry_member *member, uint32_t domain, const char *why);
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**

@@ -65,6 +65,8 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
 	                                        : ferry_routers_connect(attaching->routers, attaching->layout,
 	                                                                domain, &link->socket);
+	if (result && !attaching->again) /* which says where nobody answers */
+		return result;
 	while (!result) {
 		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->words, reply, received,
 		                               FERRY_ATTACH_ANSWERED, NULL);
