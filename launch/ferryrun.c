@@ -26,6 +26,7 @@ enum option_key {
 	KEY_MPIEXEC,
 	KEY_FORK,
 	KEY_EMBEDDED,
+	KEY_SPARE,
 	KEY_NCCL,
 	KEY_WORKERS,
 	KEY_JOIN,
@@ -42,7 +43,7 @@ enum option_key {
 struct arguments {
 	unsigned ranks, domains, workers, timeout, grace;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, join, as_rank, nccl, nccl_by_name;
+	bool fork, embedded, spare, join, as_rank, nccl, nccl_by_name;
 	bool alone; /* --nccl without -n: the command starts its ranks itself */
 	char **command;
 };
@@ -56,6 +57,8 @@ static const struct argp_option options[] = {
 	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
+	{"spare", KEY_SPARE, NULL, 0,
+	 "A second router per domain stands by, and takes the first one's place where that dies", 0},
 	{"nccl", KEY_NCCL, "name", OPTION_ARG_OPTIONAL,
 	 "Put libferry-nccl.so between COMMAND and NCCL; =name: also for programs that open libnccl.so.2 by name, as "
 	 "JAX does. Without -n COMMAND is started once, as it is", 0},
@@ -99,12 +102,16 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	if (arguments->fork && arguments->mpiexec)
 		argp_error(state,
 		           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
+	if (arguments->spare && arguments->embedded)
+		argp_error(state,
+		           "--embedded has no router processes, so --spare has none to stand by: one of the two");
 	if (arguments->layout && arguments->domains)
 		argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
 		                  "of the two");
 	if (arguments->join &&
 	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
-	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
+	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork ||
+	     arguments->spare))
 		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
 		                  "--embedded and --nccl alone");
 }
@@ -145,6 +152,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_EMBEDDED:
 		arguments->embedded = true;
+		return 0;
+	case KEY_SPARE:
+		arguments->spare = true;
 		return 0;
 	case KEY_NCCL:
 		if (value && strcmp(value, "name"))
@@ -323,7 +333,7 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	static struct ferry_run_routers routers; /* the supervisor's, as long as it has children */
 	char self[PATH_MAX];
 	ferryResult_t result = ferry_run_routers_init(&routers, own_path(self, sizeof self) ? self : NULL, directory,
-	                                              arguments->workers);
+	                                              arguments->workers, arguments->spare);
 	return result ? result : ferry_run_routers_start(&routers, supervisor, ndomains);
 }
 

@@ -23,11 +23,11 @@
 #define MOST_KILLS   500
 
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
-                                     unsigned workers)
+                                     unsigned workers, bool spare)
 {
 	const char *given = ferry_env("FERRY_ROUTER_EXE");
 	const char *slash = self ? strrchr(self, '/') : NULL;
-	*routers = (struct ferry_run_routers){.directory = directory, .workers = workers};
+	*routers = (struct ferry_run_routers){.directory = directory, .workers = workers, .spare = spare};
 	ferryResult_t result = ferry_env_switch("FERRY_TAKEOVER", true, &routers->takeover);
 	if (result)
 		return result;
@@ -44,10 +44,11 @@ ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const ch
 	return ferrySuccess;
 }
 
-/* ready: where it says that ranks can attach; -1: nobody waits for that. */
-static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t domain,
+/* number: as in struct ferry_child; ready: where it says that ranks can attach; -1: nobody waits for that. */
+static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor, uint32_t number,
                            int ready)
 {
+	uint32_t domain = number % FERRY_MAX_DOMAINS;
 	char domain_text[16], ready_text[16], workers_text[16];
 	int count = 6;
 	char *argv[12] = {routers->command, "--domain",         domain_text, "--socket-dir", (char *)routers->directory,
@@ -60,11 +61,13 @@ static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_super
 		argv[count++] = "--ready-fd";
 		argv[count++] = ready_text;
 	}
+	if (routers->spare)
+		argv[count++] = "--spare";
 	if (routers->workers) {
 		argv[count++] = "--workers";
 		argv[count++] = workers_text;
 	}
-	return ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)domain, argv, none, true);
+	return ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)number, argv, none, true);
 }
 
 /* *killed: it has not come so far, as somebody has killed it. */
@@ -132,6 +135,8 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
 			close(ready[domain]);
 		else
 			result = await_one(routers, supervisor, domain, ready[domain]);
+	for (uint32_t domain = 0; domain < ndomains && routers->spare && !result; domain++)
+		result = start(routers, supervisor, FERRY_MAX_DOMAINS + domain, -1);
 	if (!result && routers->takeover) {
 		supervisor->replace = ferry_run_routers_replace;
 		supervisor->routers = routers;
@@ -156,12 +161,13 @@ static bool is_too_often(struct ferry_run_routers *routers, int domain, bool kil
 	return true;
 }
 
-void ferry_run_routers_replace(void *context, struct ferry_supervisor *supervisor, int domain, int status)
+void ferry_run_routers_replace(void *context, struct ferry_supervisor *supervisor, int number, int status)
 {
+	int domain = number % FERRY_MAX_DOMAINS;
 	struct ferry_run_routers *routers = context;
 	bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 	if (routers->ends[domain].given_up || is_too_often(routers, domain, killed))
 		return;
-	if (start(routers, supervisor, (uint32_t)domain, -1))
+	if (start(routers, supervisor, (uint32_t)number, -1))
 		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());
 }

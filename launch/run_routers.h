@@ -13,6 +13,7 @@ struct ferry_run_routers {
 	const char *directory; /* of their sockets */
 	unsigned workers;      /* of each; 0: what it chooses */
 	bool takeover;         /* they are started again */
+	bool spare;            /* each domain has two: one serves, the other stands by */
 	/* by domain: of the last seconds, since `since` */
 	struct {
 		uint64_t since;
@@ -26,16 +27,19 @@ struct ferry_run_routers {
  * ferryInvalidArgument for FERRY_TAKEOVER.
  */
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
-                                     unsigned workers);
+                                     unsigned workers, bool spare);
 
-/** Starts one per domain, and waits until ranks can attach to all. Errors: with what a router's end says. */
+/**
+ * Starts one per domain, and waits until ranks can attach to all; then the spares. Errors: with what a router's end
+ * says.
+ */
 ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor,
                                       uint32_t ndomains);
 
 /**
- * The supervisor's: the domain's router has ended with that status (waitpid), while ranks run. One that crashes again
- * and again is not started any more, and that is said.
+ * The supervisor's: the router of that number (struct ferry_child) has ended with that status (waitpid), while ranks
+ * run. One that crashes again and again is not started any more, and that is said.
  */
-void ferry_run_routers_replace(void *routers, struct ferry_supervisor *supervisor, int domain, int status);
+void ferry_run_routers_replace(void *routers, struct ferry_supervisor *supervisor, int number, int status);
 
 #endif

@@ -157,15 +157,15 @@ static void kill_ranks(struct ferry_supervisor *supervisor, const char *why)
 }
 
 /* Ranks that have been told to end may need it, too, for that. */
-static void note_router(struct ferry_supervisor *supervisor, int domain, int status, int code)
+static void note_router(struct ferry_supervisor *supervisor, int number, int status, int code)
 {
 	if (supervisor->state == FERRY_RANKS_KILLED || !alive(supervisor, false))
 		return;
 	if (supervisor->state == FERRY_RANKS_RUN)
 		fprintf(stderr, "ferryrun: the router of domain %d ended with code %d while ranks were running%s\n",
-		        domain, code, supervisor->replace ? ": another takes its place" : "");
+		        number % FERRY_MAX_DOMAINS, code, supervisor->replace ? ": another takes its place" : "");
 	if (supervisor->replace)
-		supervisor->replace(supervisor->routers, supervisor, domain, status);
+		supervisor->replace(supervisor->routers, supervisor, number, status);
 }
 
 static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *child, int status)

@@ -17,14 +17,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
+#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + 2 * FERRY_MAX_DOMAINS)
 
 enum ferry_child_role { FERRY_CHILD_ROUTER, FERRY_CHILD_RANK, FERRY_CHILD_MPIEXEC };
 
 struct ferry_child {
 	pid_t pid; /* 0 once it has ended */
 	enum ferry_child_role role;
-	int number; /* rank or domain */
+	int number; /* rank or domain; FERRY_MAX_DOMAINS + domain: its spare router */
 };
 
 /* How far the ranks' end has come; never back. */
@@ -46,7 +46,7 @@ struct ferry_supervisor {
 	uint64_t deadline;   /* ns: when patience with the ranks ends; 0: none */
 	struct ferry_run_directory *directory; /* NULL: none */
 	/* a router has ended with this status while ranks run: starts another; NULL: nobody does. `routers` is its */
-	void (*replace)(void *routers, struct ferry_supervisor *supervisor, int domain, int status);
+	void (*replace)(void *routers, struct ferry_supervisor *supervisor, int number, int status);
 	void *routers;
 };
 

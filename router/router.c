@@ -141,9 +141,10 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	return ferrySuccess;
 }
 
-static ferryResult_t open_socket(struct ferry_router *router, const struct ferry_router_options *options, int *listener)
+/* Where the socket is, or is to be. */
+static ferryResult_t name_socket(const struct ferry_router_options *options, struct ferry_jobs *jobs, char *path,
+                                 size_t bytes)
 {
-	struct ferry_jobs *jobs = &router->jobs;
 	ferryResult_t result = ferrySuccess;
 	if (!options->directory)
 		result = ferry_endpoint_directory(jobs->directory, sizeof jobs->directory, true);
@@ -154,8 +155,22 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 	if (result)
 		return result;
 	snprintf(jobs->prefix, sizeof jobs->prefix, "%s", options->prefix ? options->prefix : "router");
-	snprintf(router->path, sizeof router->path, "%s/%s-%u.sock", jobs->directory, jobs->prefix, jobs->domain);
-	return ferry_endpoint_listen(router->path, options->config, listener);
+	snprintf(path, bytes, "%s/%s-%u.sock", jobs->directory, jobs->prefix, options->domain);
+	return ferrySuccess;
+}
+
+static ferryResult_t open_socket(struct ferry_router *router, const struct ferry_router_options *options, int *listener)
+{
+	ferryResult_t result = name_socket(options, &router->jobs, router->path, sizeof router->path);
+	return result ? result : ferry_endpoint_listen(router->path, options->config, listener);
+}
+
+ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
+{
+	struct ferry_jobs jobs = {0};
+	char path[sizeof ((struct ferry_router *)0)->path];
+	ferryResult_t result = name_socket(options, &jobs, path, sizeof path);
+	return result ? result : ferry_endpoint_await_end(path);
 }
 
 static struct ferry_router *router_new(const struct ferry_router_options *options)

@@ -61,8 +61,8 @@ static void read_outcome(struct outcome *outcome)
 	}
 }
 
-/* Of the ferryrun: that one of its routers, or 0. */
-static pid_t find_router(pid_t launcher)
+/* One of the launcher's children of that name, or 0. */
+static pid_t find_child(pid_t launcher, const char *wanted)
 {
 	char path[64], name[32];
 	int pids[64], count = 0;
@@ -71,7 +71,7 @@ static pid_t find_router(pid_t launcher)
 	for (int pid; file && count < 64 && fscanf(file, "%d", &pid) == 1;) {
 		snprintf(path, sizeof path, "/proc/%d/comm", pid);
 		FILE *comm = fopen(path, "r");
-		if (comm && fgets(name, sizeof name, comm) && !strcmp(name, "ferry-router\n"))
+		if (comm && fgets(name, sizeof name, comm) && !strncmp(name, wanted, strlen(wanted)))
 			pids[count++] = pid;
 		if (comm)
 			fclose(comm);
@@ -89,11 +89,16 @@ static void await_beginning(pid_t launcher)
 			fail_msg("the run has ended");
 }
 
+static pid_t find_router(pid_t launcher)
+{
+	return find_child(launcher, "ferry-router");
+}
+
 /* When and how often routers are killed. */
 struct killing {
 	bool begun;                 /* not before the ranks have begun */
 	uint32_t least_us, most_us; /* in peace between two */
-	int again;                  /* of each that is killed, so many successors are killed as soon as they are there, at most */
+	uint32_t again; /* of each that is killed, at most so many successors are killed as soon as they are there */
 };
 
 static bool kill_one(pid_t launcher)
@@ -109,7 +114,7 @@ static int kill_routers(pid_t launcher, const struct killing *killing, int *stat
 	while (!waitpid(launcher, status, WNOHANG)) {
 		sleep_us(killing->least_us + random_below(killing->most_us - killing->least_us));
 		kills += kill_one(launcher);
-		for (int left = killing->again ? (int)random_below((uint32_t)killing->again + 1) : 0; left > 0; left--) {
+		for (uint32_t left = random_below(killing->again + 1); left > 0; left--) {
 			for (int looks = 0; looks < 1000 && !find_router(launcher); looks++)
 				sleep_us(100);
 			sleep_us(random_below(12000)); /* it listens after 2 to 6 ms */
@@ -186,6 +191,103 @@ static void ranks_attach_while_their_routers_die(void **state)
 		survive("-n 4 --domains 2", "3 65536 -1 0", &killing, 0);
 }
 
+static void a_spare_router_takes_the_place_of_one_that_dies(void **state)
+{
+	(void)state;
+	static const struct killing killing = {.begun = true, .least_us = 20000, .most_us = 90000};
+	survive("-n 4 --domains 1 --spare", "200 1048576 -1 2", &killing, 5);
+}
+
+/* Runs that go on until they are ended. */
+#define ENDLESS "1000000 65536 0 1"
+
+static pid_t another_router(pid_t launcher, pid_t before)
+{
+	pid_t router;
+	while ((router = find_router(launcher)) == 0 || router == before)
+		sleep_us(1000);
+	return router;
+}
+
+/* The text that the command prints, once it has those words. */
+static void await_words(const char *command, const char *words, char *text, size_t bytes)
+{
+	for (int looks = 0; looks < 500; looks++) {
+		run(command, text, bytes);
+		if (strstr(text, words))
+			return;
+		sleep_us(10000);
+	}
+	fail_msg("\"%s\" never says \"%s\": %s", command, words, text);
+}
+
+static void how_often_routers_were_replaced_and_how_long_it_took_is_told(void **state)
+{
+	(void)state;
+	char text[1 << 16];
+	int status;
+	pid_t launcher = start_run("-n 2 --domains 1", ENDLESS);
+	await_beginning(launcher);
+	for (int kills = 0; kills < 2; kills++) {
+		pid_t router = find_router(launcher);
+		kill(router, SIGKILL);
+		another_router(launcher, router);
+		await_words("$B/ferry-stat --json", kills ? "\"takeovers\":2" : "\"takeovers\":1", text,
+		            sizeof text);
+	}
+	assert_non_null(strstr(text, "\"takeover_ms\":"));
+	await_words("$B/ferry-stat --prometheus", "job_takeovers_total", text, sizeof text);
+	kill(launcher, SIGTERM);
+	sleep_us(300000);
+	kill(launcher, SIGTERM); /* a second time: its ranks are deaf */
+	assert_int_equal(waitpid(launcher, &status, 0), launcher);
+	run("rm $FERRY_SOCKET_DIR/out", text, sizeof text);
+}
+
+/* It is stopped when its router dies, so that it does not come to the next one, and is killed then. */
+static void a_rank_that_dies_while_its_router_is_replaced_ends_the_others_who_hear_its_number(void **state)
+{
+	(void)state;
+	static struct outcome outcome;
+	int status;
+	pid_t launcher = start_run("-n 3 --domains 1", ENDLESS);
+	await_beginning(launcher);
+	pid_t rank = find_child(launcher, "takeover_rank"), router = find_router(launcher);
+	kill(rank, SIGSTOP);
+	kill(router, SIGKILL);
+	another_router(launcher, router);
+	sleep_us(100000); /* the others come to it, or are on their way */
+	kill(rank, SIGKILL);
+	assert_int_equal(waitpid(launcher, &status, 0), launcher);
+	read_outcome(&outcome);
+	assert_int_equal(WEXITSTATUS(status), 128 + SIGKILL);
+	if (!strstr(outcome.text, "of 3 died while the router of domain 0 was being replaced"))
+		fail_msg("%s", outcome.text);
+}
+
+/* One that crashes with all that it is given would be started for ever. */
+static void a_router_that_crashes_again_and_again_is_not_started_for_ever(void **state)
+{
+	(void)state;
+	static struct outcome outcome;
+	int status;
+	setenv("FERRY_ATTACH_TIMEOUT", "2", 1);
+	pid_t launcher = start_run("-n 2 --domains 1", ENDLESS);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	await_beginning(launcher);
+	for (int crashes = 0; crashes < 11; crashes++) {
+		pid_t router = find_router(launcher);
+		kill(router, SIGSEGV);
+		if (crashes < 10)
+			another_router(launcher, router);
+	}
+	assert_int_equal(waitpid(launcher, &status, 0), launcher);
+	read_outcome(&outcome);
+	assert_int_equal(WEXITSTATUS(status), 1);
+	assert_non_null(strstr(outcome.text, "has ended 11 times in 10 s: it is not started again"));
+	assert_non_null(strstr(outcome.text, "the router of domain 0 died, and no other has taken its place for 2 s"));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
 
 int main(int argc, char **argv)
@@ -196,6 +298,10 @@ int main(int argc, char **argv)
 	        TEST(each_of_two_domains_loses_its_router_by_itself),
 	        TEST(successors_that_are_killed_as_they_adopt_are_the_same_case_again),
 	        TEST(ranks_attach_while_their_routers_die),
+	        TEST(a_spare_router_takes_the_place_of_one_that_dies),
+	        TEST(how_often_routers_were_replaced_and_how_long_it_took_is_told),
+	        TEST(a_rank_that_dies_while_its_router_is_replaced_ends_the_others_who_hear_its_number),
+	        TEST(a_router_that_crashes_again_and_again_is_not_started_for_ever),
 	};
 	if (argc != 2 && argc != 3)
 		return 64;

@@ -5,6 +5,7 @@
  */
 #include "ferry.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,7 @@ int main(int argc, char **argv)
 	size_t most = (size_t)atol(argv[2]) / sizeof(float);
 	uint64_t sum = 0;
 	double longest = 0;
+	signal(SIGTERM, SIG_IGN); /* it ends when its communicator does */
 	CHECK(ferryCommInitEnv(&comm, NULL));
 	CHECK(ferryCommUserRank(comm, &rank));
 	CHECK(ferryCommCount(comm, &nranks));
