@@ -47,12 +47,12 @@ struct kills_job {
 };
 
 struct kills_options {
-	unsigned long long seed, kills, twice, both, meanwhile;
+	unsigned long long seed, kills, twice, both, still, slow, meanwhile;
 	int nranks, domains, ncalls;
 	unsigned fresh;
 	size_t bytes;
 	double every, spread, limit, seconds; /* seconds */
-	bool by_ferryrun, ranks, verbose;
+	bool by_ferryrun, spare, ranks, verbose;
 };
 
 struct kills_shared {
