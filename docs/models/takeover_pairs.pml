@@ -201,11 +201,7 @@ proctype judge()
 
 init {
 	atomic {
-<<<<<<< HEAD
 		run lane(UP); run lane(DOWN); run engine(UP); run engine(DOWN);
 		run death(UP); run death(DOWN); run judge()
-=======
-		run lane(UP); run lane(DOWN); run engine(UP); run engine(DOWN); run death(UP); run death(DOWN); run judge()
->>>>>>> next
 	}
 }

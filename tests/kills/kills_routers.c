@@ -43,7 +43,7 @@ static unsigned processes_left(void)
 	return count;
 }
 
-/* Locks are not removed, as another might hold them by then. remove: all. */
+/* Locks stay, as who waits for one would hold another than who comes later. remove: all, and says which. */
 static unsigned files_left(const char *folder, bool remove)
 {
 	const struct dirent *entry;
@@ -56,7 +56,9 @@ static unsigned files_left(const char *folder, bool remove)
 		snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
 		bool lock = strstr(entry->d_name, ".lock");
 		count += !lock;
-		if (lock || remove)
+		if (!lock && remove)
+			printf("not ok: %s is left\n", path);
+		if (remove)
 			unlink(path);
 	}
 	if (open)
