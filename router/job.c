@@ -147,7 +147,8 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
  */
 static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	/* a job that ranks bring was ready before, and its arenas are known */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
 		const struct ferry_failure *failure = &job->shared.arenas[domain].rank_lines[rank].failure;
