@@ -25,9 +25,15 @@ if(FERRY_MPI_WORKS)
 endif()
 
 # Routers and ranks that are killed; `router_kills --help` says how to have more of it.
-add_executable(router_kills kills/kills.c kills/kills_held.c kills/kills_job.c kills/kills_rank.c kills/kills_routers.c
-  kills/kills_victims.c)
-target_link_libraries(router_kills PRIVATE ferry_flags trial_run m)
+add_executable(router_kills kills/kills.c kills/kills_held.c kills/kills_job.c kills/kills_place.c kills/kills_rank.c
+  kills/kills_routers.c kills/kills_victims.c)
+if(CUDA_INCLUDE_DIR)
+  target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
+  target_compile_definitions(router_kills PRIVATE FERRY_PERF_CUDA)
+else()
+  target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu_none.c)
+endif()
+target_link_libraries(router_kills PRIVATE ferry_flags trial_run ferry_engine m ${CMAKE_DL_LIBS})
 add_dependencies(router_kills ferryrun ferry-router)
 function(router_kills_test name)
   add_test(NAME ${name} COMMAND router_kills ${ARGN})

@@ -243,6 +243,7 @@ static void print_help(void)
 	       "  --meanwhile PERCENT   with --ranks: where a router is killed at about the same time (0)\n"
 	       "  --n RANKS         of the job (4)\n"
 	       "  --domains N       (1)\n"
+	       "  --gpu             buffers of GPUs, as many of them as there are\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
 	       "  --spare           the same, and has others stand by\n"
 	       "  --calls N         of a round: AllReduce, AllGather, ReduceScatter, AllToAll (48)\n"
@@ -266,8 +267,9 @@ static bool set_flag(struct kills_options *options, int option)
 	options->ranks |= option == 'R';
 	options->by_ferryrun |= option == 'F' || option == 'S';
 	options->spare |= option == 'S';
+	options->gpu |= option == 'g';
 	options->verbose |= option == 'v';
-	return option == 'R' || option == 'F' || option == 'S' || option == 'v';
+	return strchr("RFSgv", option);
 }
 
 static void set(int option, const char *text)
@@ -334,15 +336,29 @@ static void set(int option, const char *text)
 
 static void parse(int argc, char **argv)
 {
-	static const struct option long_options[] = {
-	        {"seed", 1, NULL, 's'},     {"kills", 1, NULL, 'k'},   {"twice", 1, NULL, 'w'},
-	        {"both", 1, NULL, 'b'},     {"every", 1, NULL, 'e'},   {"spread", 1, NULL, 'p'},
-	        {"n", 1, NULL, 'n'},        {"domains", 1, NULL, 'd'}, {"calls", 1, NULL, 'c'},
-	        {"bytes", 1, NULL, 'y'},    {"fresh", 1, NULL, 'f'},   {"seconds", 1, NULL, 't'},
-	        {"limit", 1, NULL, 'l'},    {"ranks", 0, NULL, 'R'},   {"meanwhile", 1, NULL, 'm'},
-	        {"ferryrun", 0, NULL, 'F'}, {"spare", 0, NULL, 'S'},   {"verbose", 0, NULL, 'v'},
-	        {"still", 1, NULL, 'i'},    {"slow", 1, NULL, 'o'},    {"help", 0, NULL, 'h'},
-	        {0}};
+	static const struct option long_options[] = {{"seed", 1, NULL, 's'},
+	                                             {"kills", 1, NULL, 'k'},
+	                                             {"twice", 1, NULL, 'w'},
+	                                             {"both", 1, NULL, 'b'},
+	                                             {"every", 1, NULL, 'e'},
+	                                             {"spread", 1, NULL, 'p'},
+	                                             {"n", 1, NULL, 'n'},
+	                                             {"domains", 1, NULL, 'd'},
+	                                             {"calls", 1, NULL, 'c'},
+	                                             {"bytes", 1, NULL, 'y'},
+	                                             {"fresh", 1, NULL, 'f'},
+	                                             {"seconds", 1, NULL, 't'},
+	                                             {"limit", 1, NULL, 'l'},
+	                                             {"ranks", 0, NULL, 'R'},
+	                                             {"meanwhile", 1, NULL, 'm'},
+	                                             {"ferryrun", 0, NULL, 'F'},
+	                                             {"spare", 0, NULL, 'S'},
+	                                             {"verbose", 0, NULL, 'v'},
+	                                             {"still", 1, NULL, 'i'},
+	                                             {"slow", 1, NULL, 'o'},
+	                                             {"help", 0, NULL, 'h'},
+	                                             {"gpu", 0, NULL, 'g'},
+	                                             {0}};
 	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) >= 0;)
 		set(c, optarg);
 	if (optind < argc || (shared->options.ranks && shared->options.by_ferryrun))
@@ -389,7 +405,7 @@ int main(int argc, char **argv)
 		return 1;
 	strcpy(shared->folder, folder);
 	setenv("FERRY_SOCKET_DIR", folder, 1);
-	setenv("FERRY_DEVICE", "host", 1);
+	setenv("FERRY_DEVICE", shared->options.gpu ? "cuda" : "host", 1);
 	setenv("FERRY_LOG", "error", 0);
 	/* many slices, in windows that are used again and again: most kills come in the middle of a call */
 	setenv("FERRY_SLICE", "8192", 0);

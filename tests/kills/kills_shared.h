@@ -52,7 +52,7 @@ struct kills_options {
 	unsigned fresh;
 	size_t bytes;
 	double every, spread, limit, seconds; /* seconds */
-	bool by_ferryrun, spare, ranks, verbose;
+	bool by_ferryrun, spare, ranks, gpu, verbose;
 };
 
 struct kills_shared {
