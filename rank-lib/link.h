@@ -43,6 +43,13 @@ void ferry_link_disconnect(struct ferry_link *link);
 ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
                              const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up);
 
+struct ferry_patience;
+
+/** The same with the caller's patience (ipc/patience.h), which begins anew with each router. */
+ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply,
+                                    const struct ferry_patience *patience);
+
 /** The same without waiting for another router: ferryRemoteError where this one has ended. */
 ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message);
 

@@ -24,6 +24,13 @@ void ferry_rank_end(struct ferry_rank *rank)
 	pthread_mutex_destroy(&rank->error_lock);
 }
 
+void ferry_rank_tell_timeout(const struct ferry_rank *rank)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	atomic_store_explicit(&line->timeout_reports, rank->timeout.reports, memory_order_relaxed);
+	atomic_store_explicit(&line->timeout_fails, rank->timeout.fails, memory_order_relaxed);
+}
+
 static void keep_error(struct ferry_rank *rank, ferryResult_t code, const char *message)
 {
 	pthread_mutex_lock(&rank->error_lock);

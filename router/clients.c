@@ -64,7 +64,10 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	if (job) {
-		if (!client->detached && !has_left(job, client->rank) && !atomic_load(&job->dead)) {
+		bool lost = !client->detached && !has_left(job, client->rank);
+		if (lost)
+			ferry_job_say_gone(job, client->rank);
+		if (lost && !atomic_load(&job->dead)) {
 			char text[96];
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,

@@ -49,6 +49,14 @@ static void member_check(struct ferry_member *member)
 	(void)member; /* the connection thread sees who dies */
 }
 
+/* As the rank says, by now: whatever it says is its own job's business. */
+static struct ferry_timeout member_timeout(struct ferry_member *member)
+{
+	const struct ferry_rank_line *line = ferry_member_line(member);
+	return (struct ferry_timeout){atomic_load_explicit(&line->timeout_reports, memory_order_relaxed),
+	                              atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
+}
+
 /* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
 static uint32_t member_beside(struct ferry_member *member)
 {
@@ -111,6 +119,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .timeout = member_timeout,
                                                    .beside = member_beside,
                                                    .take = member_take,
                                                    .begun = member_begun,
@@ -154,7 +163,6 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.ops = &member_ops;
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
-	intake->member.stall_ns = lanes->stall_ns;
 	intake->member.awaits_quiet = true;
 	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);

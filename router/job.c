@@ -126,6 +126,12 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
 	ring_ranks(job);
 }
 
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank)
+{
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->gone, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;

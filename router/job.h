@@ -152,6 +152,9 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
 
+/** A rank's connection has closed and it has not left: who would go on without it may (rank-lib/shrinking.h). */
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank);
+
 /**
  * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
  * it failed, that; if ranks had not attached, which, behind the message. Connection thread, or once it has ended.

@@ -465,6 +465,8 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 
 static void prepare_sleep(struct ferry_lane *lane)
 {
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		ferry_traffic_rests(lane->seats[i]);
 	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->bell != lane->bell)

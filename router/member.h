@@ -9,6 +9,7 @@
 #ifndef FERRY_ROUTER_MEMBER_H
 #define FERRY_ROUTER_MEMBER_H
 
+#include "ipc/timeout.h"
 #include "router/call.h"
 
 #include <pthread.h>
@@ -43,6 +44,8 @@ struct ferry_member_ops {
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
+	/** For how long its calls may wait. NULL: for ever. */
+	struct ferry_timeout (*timeout)(struct ferry_member *member);
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**
@@ -72,6 +75,7 @@ struct ferry_seat {
 	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
 	uint32_t under_way;                    /* copies of its calls */
+	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
@@ -100,7 +104,6 @@ struct ferry_member {
 	const struct ferry_member_ops *ops;
 	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
 	uint32_t rank;
-	uint64_t stall_ns;                     /* a lane without progress for so long says so; 0: never */
 	bool awaits_quiet;                     /* constant: router/landings.h */
 	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */

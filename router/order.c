@@ -20,20 +20,24 @@ static uint64_t every_rank(const struct ferry_member *member)
 	return ferry_rankset_all(member->shared->nranks);
 }
 
+uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before)
+{
+	uint32_t bank = before % FERRY_BANKS;
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
+		/* if later than `before`: it began because that was over */
+		uint64_t last = member->order.router_seq[bank][domain];
+		if (last <= before && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
+		                                           memory_order_acquire) < last)
+			return domain;
+	}
+	return FERRY_MAX_DOMAINS;
+}
+
 /* Whether call `seq`, and with it all before it in its bank, is over on all ranks and in all routers that had work. */
 static bool is_over(const struct ferry_member *member, uint64_t seq)
 {
-	uint32_t bank = seq % FERRY_BANKS;
-	if (!all_finished(member, bank, seq))
-		return false;
-	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
-		/* if later than `seq`: it began because `seq` was over */
-		uint64_t last = member->order.router_seq[bank][domain];
-		if (last <= seq && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
-		                                        memory_order_acquire) < last)
-			return false;
-	}
-	return true;
+	return all_finished(member, seq % FERRY_BANKS, seq) &&
+	       ferry_order_blocking_router(member, seq) == FERRY_MAX_DOMAINS;
 }
 
 /* Whether the bank of call `seq` is free, and so is the staging where it, or the call before it, must be alone. */

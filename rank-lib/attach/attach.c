@@ -191,7 +191,7 @@ static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint
 		if (result)
 			return result;
 	}
-	if (rank->abandoned && atomic_load_explicit(rank->abandoned, memory_order_relaxed))
+	if (rank->maker && rank->maker->gives_up(rank->maker))
 		return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach", rank->self,
 		                                rank->nranks));
 	if (ferry_now_ns() <= deadline)
