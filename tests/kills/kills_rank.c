@@ -247,20 +247,26 @@ static ferryResult_t make_rounds(struct player *player)
 	return ferrySuccess;
 }
 
-/* Who is left when a rank was killed makes a communicator without it, and calls in that. */
+/*
+ * Who is left when a rank was killed makes a communicator without it, and calls in that. Where it has been told before
+ * the others it comes first: a router that dies meanwhile lets all hear of an error, who then call it again.
+ */
 static ferryResult_t go_on(struct player *player)
 {
-	struct kills_job *job = player->job;
-	while (!atomic_load(&job->shrunk))
-		kills_doze_us(100);
+	ferryComm_t failed = player->comm;
+	ferryResult_t result = ferryRemoteError;
+	for (int tries = 0; tries < 5 && result == ferryRemoteError; tries++)
+		result = ferryCommShrink(failed, NULL, 0, &player->comm, NULL, FERRY_SHRINK_ABORT);
+	if (result) {
+		player->comm = failed;
+		return result;
+	}
+	ferryCommAbort(failed);
 	player->nranks--;
-	player->rank -= player->rank > job->victim;
-	ferryCommAbort(player->comm);
-	player->comm = NULL;
-	ferryResult_t result = ferryCommInitRank(&player->comm, player->nranks, job->next, player->rank);
-	if (!result && !make_calls(player))
+	player->rank -= player->rank > player->job->victim;
+	if (!make_calls(player))
 		return ferrySystemError;
-	return result ? result : make_round(player, 0);
+	return make_round(player, 0);
 }
 
 static ferryResult_t open_rank(struct player *player)

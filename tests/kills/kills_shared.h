@@ -40,8 +40,7 @@ struct kills_job {
 	atomic_bool failed;        /* a rank has heard that a call failed */
 	atomic_uint ready;         /* ranks that have their communicator */
 	bool loses_ranks;          /* one is killed, and those that are left go on */
-	int victim;                /* that one; before `shrunk` */
-	atomic_bool shrunk;        /* `next` is of a communicator without it */
+	int victim;                /* that one; before it is killed */
 	ferryUniqueId id, next;    /* next: of a communicator that follows */
 	struct kills_rank ranks[KILLS_RANKS];
 };
