@@ -168,7 +168,8 @@ void ferry_job_repeat(struct ferry_job *job)
  */
 static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	/* a job that ranks bring was ready before, and its arenas are known */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
 	char message[FERRY_MESSAGE_BYTES];
 	uint32_t theirs;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {

@@ -143,6 +143,55 @@ static void workers_do_not_believe_the_counters_that_they_publish(void **state)
 	close_lone_job(job);
 }
 
+/* A call whose router has ended when so many slices of its sum were published, with other bytes where those lie. */
+static struct ferry_job *open_orphan(uint64_t count, uint32_t slice, uint32_t published, const int32_t **sum,
+                                     struct ferry_counter **counter)
+{
+	struct ferry_job *job = open_lone_job(count, slice, 3);
+	const struct ferry_arena *arena = &job->shared.arenas[0];
+	const struct ferry_instr *reduce = ferry_plan_instrs(plan_of(job));
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	char *window = arena->staging[SEQ % FERRY_BANKS] + reduce->window_offset;
+	memset(window, 0xee, (size_t)published * slice);
+	*sum = (const int32_t *)window;
+	*counter = &arena->counters[SEQ % FERRY_BANKS][reduce->counter];
+	atomic_store(&(*counter)->value, ferry_counter_value(SEQ, published));
+	job->runs[SEQ % FERRY_BANKS].resumes = true;
+	return job;
+}
+
+static void a_successor_sums_what_is_not_published_and_nothing_else(void **state)
+{
+	(void)state;
+	const uint64_t count = 64 << 10, slice = 16 << 10; /* elements */
+	const int32_t *sum;
+	struct ferry_counter *counter;
+	struct ferry_job *job = open_orphan(count, (uint32_t)slice * 4, 3, &sum, &counter);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 3); /* a slice of three parts */
+	for (uint64_t k = 0; k < count; k++)
+		assert_int_equal(sum[k], k < 3 * slice ? (int32_t)0xeeeeeeee : 1000000 + 2 * (int32_t)k);
+	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
+	assert_int_equal(atomic_load(&job->slices), 1);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	close_lone_job(job);
+}
+
+static void a_successor_ends_a_call_of_which_all_is_published(void **state)
+{
+	(void)state;
+	const int32_t *sum;
+	struct ferry_counter *counter;
+	struct ferry_job *job = open_orphan(64 << 10, 64 << 10, 4, &sum, &counter);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 0);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
+	assert_false(ferry_parts_any(job));
+	close_lone_job(job);
+}
+
 /*
  * Nobody waits for a slice whose parts are left with others while it does newer ones: of long parts the oldest come
  * first.
@@ -446,6 +495,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
 		cmocka_unit_test(workers_do_not_believe_the_counters_that_they_publish),
+		cmocka_unit_test(a_successor_sums_what_is_not_published_and_nothing_else),
+		cmocka_unit_test(a_successor_ends_a_call_of_which_all_is_published),
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
 		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),
