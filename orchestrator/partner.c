@@ -201,6 +201,12 @@ bool ferry_partner_is_ready(const struct ferry_partner *partner)
 	return atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_READY;
 }
 
+/* Under the lock. What others have sealed holds all the same. */
+static bool proposes_nothing(const struct ferry_partner *partner)
+{
+	return partner->failed || atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
 static uint32_t take(struct ferry_seal *seal, uint64_t n, bool failed, const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
@@ -217,7 +223,7 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
 		ferry_meter_look(&partner->meter, partner->comm);
-		word = take(&partner->seal, partner->made, partner->failed, caller);
+		word = take(&partner->seal, partner->made, proposes_nothing(partner), caller);
 	}
 	*n = partner->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -240,7 +246,7 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 			ferry_seal_join(&pair->seal, pair->made);
 		}
 		pair->joined = true;
-		word = take(&pair->seal, pair->made, partner->failed, caller);
+		word = take(&pair->seal, pair->made, proposes_nothing(partner), caller);
 	}
 	pair->made++;
 	pthread_mutex_unlock(&partner->lock);

@@ -406,8 +406,10 @@ bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balance
 void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	if (line)
-		line->asked[ours] -= line->asked[ours] > 0;
+	if (!line)
+		return;
+	line->asked[ours] -= line->asked[ours] > 0;
+	line->pending -= ours && line->pending;
 }
 
 /* One call in so many is measured; more of those that Ferry has, which are not to be slower than NCCL's. */
