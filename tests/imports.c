@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
+#include "ipc/wait.h"
 #include "router/copy/cuda_driver.h"
 #include "router/imports.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -75,11 +76,12 @@ static unsigned char byte_at(const char *address)
 static bool is_forgotten_within(uint32_t index, double seconds)
 {
 	struct timespec pause = {.tv_nsec = 20000000};
-	for (int round = 0; round < (int)(seconds * 50); round++) {
+	/* not rounds, which take longer on a busy machine */
+	uint64_t until = ferry_now_ns() + (uint64_t)(seconds * 1e9);
+	for (; ferry_now_ns() < until; nanosleep(&pause, NULL)) {
 		ferry_imports_sweep(imports);
 		if (!atomic_load(&cells[index].mapped))
 			return true;
-		nanosleep(&pause, NULL);
 	}
 	return false;
 }
