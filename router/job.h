@@ -53,6 +53,8 @@ struct ferry_job {
 	/* as in struct ferry_standing; connection thread, before it is listed */
 	uint32_t owner;
 	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
+	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
+	uint32_t plans_had;
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
