@@ -104,30 +104,58 @@ static bool publishes(const struct ferry_transfer *transfer)
 	return transfer->step->instr->opcode != FERRY_COPY && transfer->step->instr->opcode != FERRY_LAND;
 }
 
-static bool counter_is_sane(const struct ferry_member *member, const struct ferry_call *call,
-                            const struct ferry_counter *counter, bool own, uint32_t slices, char *text)
+/* The last call of its bank that whoever executes the instruction says is over. */
+static uint64_t finished_by(const struct ferry_job_arenas *shared, const struct ferry_instr *instr, uint32_t bank)
 {
-	uint64_t seq = ferry_call_number(call), value = atomic_load_explicit(&counter->value, memory_order_acquire);
-	if (own ? value == ferry_counter_value((uint32_t)seq, slices) : ferry_audit_counter(value, seq, slices))
-		return true;
+	const _Atomic uint64_t *word = ferry_opcode_is_work(instr->opcode)
+	                                       ? &shared->arenas[instr->owner].header->finished[bank]
+	                                       : &ferry_rank_line(shared, instr->owner)->finished[bank];
+	return atomic_load_explicit(word, memory_order_acquire);
+}
+
+bool ferry_audit_gate(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+                      const struct ferry_instr *instr, const struct ferry_gate *gates, uint32_t i, uint64_t seq,
+                      uint64_t *value)
+{
+	const struct ferry_edge *edge = &ferry_plan_edges(plan)[instr->first_edge + i];
+	uint32_t slices = plan->flags & FERRY_PLAN_VARIABLE ? 0 : gates[i].nslices;
+	bool over = finished_by(shared, &ferry_plan_instrs(plan)[edge->instr], seq % FERRY_BANKS) >= seq;
+	*value = atomic_load_explicit(&gates[i].counter->value, memory_order_acquire); /* behind that word */
+	return ferry_audit_counter(*value, seq, slices ? slices : UINT32_MAX) &&
+	       !(over && ferry_counter_slices(*value, seq) < slices);
+}
+
+static bool say_counter(const struct ferry_member *member, const struct ferry_call *call, const char *whose,
+                        uint64_t value, uint32_t slices, char *text)
+{
+	uint64_t seq = ferry_call_number(call);
 	snprintf(text, TEXT,
-	         "rank %u, call %llu (%s): a counter that %s says %u slices of call %u, where there are %u of call %u",
-	         member->rank, (unsigned long long)seq, name_of(call), own ? "it has published" : "it waits for",
-	         (uint32_t)value, (uint32_t)(value >> 32), slices, (uint32_t)seq);
+	         "rank %u, call %llu (%s): a counter that it %s says %u slices of call %u, where there are %u of call "
+	         "%u",
+	         member->rank, (unsigned long long)seq, name_of(call), whose, (uint32_t)value, (uint32_t)(value >> 32),
+	         slices, (uint32_t)seq);
 	return false;
 }
 
 static bool gates_are_sane(const struct ferry_member *member, const struct ferry_call *call,
                            const struct ferry_transfer *transfer, char *text)
 {
-	bool variable = call->steps->plan->flags & FERRY_PLAN_VARIABLE;
-	for (uint32_t i = 0; i < transfer->step->ngates; i++) {
-		const struct ferry_gate *gate = &transfer->step->gates[i];
-		if (gate->nslices && !counter_is_sane(member, call, gate->counter, false,
-		                                      variable ? UINT32_MAX : gate->nslices, text))
-			return false;
-	}
+	const struct ferry_step *step = transfer->step;
+	uint64_t value, seq = ferry_call_number(call);
+	for (uint32_t i = 0; i < step->ngates; i++)
+		if (step->gates[i].nslices && !ferry_audit_gate(member->shared, call->steps->plan, step->instr,
+		                                                step->gates, i, seq, &value))
+			return say_counter(member, call, "waits for", value, step->gates[i].nslices, text);
 	return true;
+}
+
+static bool own_counter_is_there(const struct ferry_member *member, const struct ferry_call *call,
+                                 const struct ferry_transfer *transfer, char *text)
+{
+	uint64_t value = atomic_load_explicit(&transfer->step->counter->value, memory_order_acquire);
+	if (value == ferry_counter_value((uint32_t)ferry_call_number(call), transfer->finished))
+		return true;
+	return say_counter(member, call, "has published", value, transfer->finished, text);
 }
 
 /* Of a half that is this lane's, or over. */
@@ -137,8 +165,7 @@ static bool half_is_sane(const struct ferry_member *member, const struct ferry_c
 	const struct ferry_half *half = &call->halves[direction];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		const struct ferry_transfer *transfer = &half->transfers[i];
-		if (transfer->finished && publishes(transfer) &&
-		    !counter_is_sane(member, call, transfer->step->counter, true, transfer->finished, text))
+		if (transfer->finished && publishes(transfer) && !own_counter_is_there(member, call, transfer, text))
 			return false;
 		if (transfer->finished < transfer->nslices && !gates_are_sane(member, call, transfer, text))
 			return false;

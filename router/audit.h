@@ -27,4 +27,12 @@ static inline bool ferry_audit_counter(uint64_t value, uint64_t seq, uint32_t ns
 	return !value || (ahead <= 0 && ahead % FERRY_BANKS == 0 && (ahead || (uint32_t)value <= nslices));
 }
 
+/**
+ * The same of what an instruction's gate number i waits for in call `seq`, whose value it gives; and who has finished
+ * the call has published all of it.
+ */
+bool ferry_audit_gate(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+                      const struct ferry_instr *instr, const struct ferry_gate *gates, uint32_t i, uint64_t seq,
+                      uint64_t *value);
+
 #endif

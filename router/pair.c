@@ -195,16 +195,19 @@ bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transf
 	bool up = seat->direction == FERRY_UP;
 	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_acquire);
 	uint64_t taken = atomic_load_explicit(&line->down.value, memory_order_acquire);
+	uint64_t there = atomic_load_explicit(&line->post.message, memory_order_acquire);
 	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
-	if (up ? sent == own && taken <= own
-	       : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS)
+	/* where it is to be pushed to has been posted; the next message's place is not yet */
+	bool posted = !transfer->puts || (up ? there <= transfer->message : there == transfer->message);
+	if (posted && (up ? sent == own && taken <= own
+	                  : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
 		return true;
 	snprintf(text, bytes,
 	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
-	         "rank %u has %s %llu",
+	         "where message %llu goes; rank %u has %s %llu",
 	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
 	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent, (unsigned long long)taken,
-	         seat->member->rank, up ? "sent" : "taken", (unsigned long long)own);
+	         (unsigned long long)there, seat->member->rank, up ? "sent" : "taken", (unsigned long long)own);
 	return false;
 }
 

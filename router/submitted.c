@@ -302,7 +302,7 @@ bool ferry_submitted_take(struct ferry_intake *intake)
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
 	bool found = false, any = true;
 	ferryResult_t result = ferrySuccess;
-	if (intake->broken || !ferry_ring_any(intake->ring) || !has_room(intake))
+	if (intake->broken || !ferry_ring_any(intake->ring, intake->taken) || !has_room(intake))
 		return false;
 	for (uint32_t i = 0; i < RECORDS_AT_ONCE && !result && any && has_room(intake); i++) {
 		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
