@@ -91,6 +91,15 @@ static bool make_calls(struct player *player)
 	return true;
 }
 
+static void drop_calls(struct player *player)
+{
+	for (int i = 0; i < player->shared->options.ncalls; i++) {
+		kills_place_give_back(&player->place, &player->calls[i].there);
+		trial_buffers_close(&player->calls[i].buffers);
+		ferry_trial_close(&player->calls[i].trial);
+	}
+}
+
 /* As it was before the first round. */
 static void renew(const struct player *player, struct call *call)
 {
@@ -264,6 +273,7 @@ static ferryResult_t go_on(struct player *player)
 	ferryCommAbort(failed);
 	player->nranks--;
 	player->rank -= player->rank > player->job->victim;
+	drop_calls(player);
 	if (!make_calls(player))
 		return ferrySystemError;
 	return make_round(player, 0);
@@ -306,6 +316,9 @@ int kills_rank_main(struct kills_shared *shared, struct kills_job *job, int rank
 	if (result && job->loses_ranks)
 		printf("not ok: rank %d does not go on: %s: %s\n", rank, ferryGetErrorString(result),
 		       ferryGetLastError(NULL));
+	drop_calls(player);
+	kills_place_close(&player->place);
+	free(player);
 	fflush(stdout);
 	return result ? 3 : 0;
 }
