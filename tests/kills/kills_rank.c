@@ -200,10 +200,14 @@ static ferryResult_t make_round(struct player *player, unsigned round)
 
 /* ---- the rank ---- */
 
-/* All come; who comes last decides. False: it is over. */
-static bool meet(struct player *player)
+/*
+ * All come; who comes last decides whether it is over. A rank that is killed never comes, and nobody makes a call
+ * meanwhile that would hear of it.
+ */
+static ferryResult_t meet(struct player *player, bool *over)
 {
 	struct kills_job *job = player->job;
+	ferryResult_t error = ferrySuccess;
 	unsigned generation = atomic_load(&job->generation);
 	if (atomic_fetch_add(&job->arrived, 1) + 1 == (unsigned)player->nranks) {
 		atomic_store(&job->arrived, 0);
@@ -211,11 +215,14 @@ static bool meet(struct player *player)
 		ferryGetUniqueId(&job->next);
 		atomic_fetch_add(&job->rounds, 1);
 		atomic_fetch_add(&job->generation, 1);
-	} else {
-		while (atomic_load(&job->generation) == generation && !atomic_load(&job->failed))
-			kills_doze_us(100);
 	}
-	return !atomic_load(&job->stopped) && !atomic_load(&job->failed);
+	while (atomic_load(&job->generation) == generation && !error) {
+		kills_doze_us(100);
+		ferryResult_t result = ferryCommGetAsyncError(player->comm, &error);
+		error = result ? result : error;
+	}
+	*over = atomic_load(&job->stopped);
+	return error;
 }
 
 static void tell(struct player *player, ferryResult_t result)
@@ -239,13 +246,14 @@ static ferryResult_t begin_anew(struct player *player)
 static ferryResult_t make_rounds(struct player *player)
 {
 	unsigned fresh = player->shared->options.fresh;
-	for (unsigned round = 0;; round++) {
+	bool over = false;
+	for (unsigned round = 0; !over; round++) {
 		ferryResult_t result = make_round(player, round);
+		if (!result)
+			result = meet(player, &over);
 		if (result)
 			return result;
-		if (!meet(player))
-			break;
-		if (fresh && round && round % fresh == 0)
+		if (!over && fresh && round && round % fresh == 0)
 			result = begin_anew(player);
 		if (result)
 			return result;
