@@ -11,7 +11,11 @@
 #include <stdbool.h>
 
 struct ferry_timeout {
-	uint32_t reports, fails; /* seconds after which it is told whom a call waits for, or ends the job; 0: never */
+	/*
+	 * seconds after which it is told whom a call waits for; ends the job; a router that it is gets a successor; 0:
+	 * never
+	 */
+	uint32_t reports, fails, replaces;
 };
 
 /** ferryInvalidArgument, with the value, for what the variables cannot be. */

@@ -23,6 +23,15 @@ static bool gives_up(void *who)
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_rank_failed(rank))
 		return true;
+	if (ferry_timeout_over(rank->timeout.replaces, waited) &&
+	    ferry_link_kill(&rank->links[question->domain], rank->timeout.replaces * 1000000000ull, true)) {
+		ferry_log(FERRY_LOG_WARN,
+		          "FERRY_TIMEOUT: rank %d has waited %llu s for the router of domain %u %s; it is killed, for "
+		          "another to take its place",
+		          rank->self, (unsigned long long)(waited / 1000000000), question->domain, question->what);
+		question->since = ferry_now_ns();
+		return false;
+	}
 	if (!fails && (question->told || !ferry_timeout_over(rank->timeout.reports, waited)))
 		return false;
 	question->told = true;

@@ -98,6 +98,9 @@ bool ferry_standstill_watch(struct ferry_standstill *standstill)
 	if (ferry_rank_failed(rank))
 		return waited >= DEAF_NS;
 	bool fails = ferry_timeout_over(rank->timeout.fails, waited);
+	if (ferry_timeout_over(rank->timeout.replaces, waited) &&
+	    ferry_link_kill(&rank->links[rank->domain], rank->timeout.replaces * 1000000000ull, false))
+		standstill->told = false;
 	if (!fails && (standstill->told || !ferry_timeout_over(rank->timeout.reports, waited)))
 		return false;
 	standstill->told = true;

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "router/audit.h"
 #include "router/awaited.h"
 #include "router/order.h"
 #include "router/traffic.h"
@@ -83,7 +84,7 @@ static const char *name_router(const struct ferry_member *member, uint64_t befor
  * rank is one of them, those that have not finished a call before, without which it may not begin. False: neither.
  */
 static bool say_missing(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t missing,
-                        unsigned long long seconds, char *line, size_t bytes)
+                        unsigned long long seconds, char *line, size_t bytes, uint32_t *router)
 {
 	struct ferry_member *member = seat->member;
 	char text[FERRY_RANKSET_TEXT], beside[160];
@@ -97,6 +98,8 @@ static bool say_missing(const struct ferry_seat *seat, const struct ferry_call *
 	}
 	if (!(before = ferry_order_blocked_by(member, call, &missing)))
 		return false;
+	if (!missing)
+		*router = ferry_order_blocking_router(member, before);
 	snprintf(line, bytes, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)",
 	         member->rank, seconds,
 	         missing ? ferry_rankset_print(missing, text) : name_router(member, before, text), before, seq, name);
@@ -151,7 +154,7 @@ static struct copied count_copied(const struct ferry_half *half)
 
 /* All ranks are in the call: whoever could go on and does not, which this lane is where it has copies under way. */
 static void say_stall(const struct ferry_seat *seat, const struct ferry_call *call, unsigned long long seconds,
-                      char *line, size_t bytes)
+                      char *line, size_t bytes, uint32_t *router)
 {
 	char from[FERRY_RANKSET_TEXT], what[FERRY_RANKSET_TEXT + 32], who[FERRY_AWAITED_TEXT];
 	const struct ferry_member *member = seat->member;
@@ -166,23 +169,32 @@ static void say_stall(const struct ferry_seat *seat, const struct ferry_call *ca
 		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)seq,
 		         ferry_collective_name(call->shape & 0xff));
 	if (call->steps && copied.issued == copied.finished &&
-	    ferry_awaited_find(member->shared, call->steps->plan, seq, &awaited))
+	    ferry_awaited_find(member->shared, call->steps->plan, seq, &awaited)) {
 		snprintf(line, bytes, "rank %u has waited %llu s in %s for %s", member->rank, seconds, what,
 		         ferry_awaited_print(member->shared, &awaited, who));
-	else
+		if (awaited.router)
+			*router = awaited.who;
+	} else {
 		snprintf(line, bytes,
 		         "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
 		         member->rank, name_of(seat->direction), seconds, what, copied.finished, copied.slices,
 		         copied.issued - copied.finished);
+	}
 }
 
-/* Once per wait; and where it is too long to go on, on all ranks. */
-static void tell(struct ferry_seat *seat, const struct ferry_timeout *timeout, uint64_t waited, const char *line)
+/* Once per wait; and where it is too long to go on, on all ranks. router: who it is; FERRY_MAX_DOMAINS: none. */
+static void tell(struct ferry_seat *seat, const struct ferry_timeout *timeout, uint64_t waited, const char *line,
+                 uint32_t router)
 {
+	const struct ferry_member_ops *ops = seat->member->ops;
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_timeout_over(timeout->fails, waited)) {
 		snprintf(text, sizeof text, "FERRY_TIMEOUT: %s", line);
-		seat->member->ops->fail(seat->member, ferryRemoteError, text);
+		ops->fail(seat->member, ferryRemoteError, text);
+	} else if (ferry_timeout_over(timeout->replaces, waited) && router < FERRY_MAX_DOMAINS && ops->replace &&
+	           ops->replace(seat->member, router, line)) {
+		seat->awaited_until = ferry_now_ns(); /* the next one has as long */
+		return;
 	} else if (!seat->reported) {
 		ferry_log(FERRY_LOG_WARN, "%s", line);
 	}
@@ -207,19 +219,20 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 	uint64_t waited = now > since && seat->idle_since ? now - since : 0;
 	unsigned long long seconds = waited / 1000000000;
 	if (!(ferry_timeout_over(timeout.reports, waited) && !seat->reported) &&
-	    !ferry_timeout_over(timeout.fails, waited))
+	    !ferry_timeout_over(timeout.fails, waited) && !ferry_timeout_over(timeout.replaces, waited))
 		return;
+	uint32_t router = FERRY_MAX_DOMAINS;
 	if (unnumbered)
 		snprintf(line, sizeof line, "rank %u has waited %llu s for rank 0 to reach a %scall (%s)",
 		         member->rank, seconds, unnumbered->captured ? "captured " : "",
 		         ferry_collective_name(unnumbered->shape & 0xff));
 	else if (!missing)
-		say_stall(seat, call, seconds, line, sizeof line);
-	else if (!say_missing(seat, call, missing, seconds, line, sizeof line)) {
+		say_stall(seat, call, seconds, line, sizeof line, &router);
+	else if (!say_missing(seat, call, missing, seconds, line, sizeof line, &router)) {
 		seat->reported = true;
 		return;
 	}
-	tell(seat, &timeout, waited, line);
+	tell(seat, &timeout, waited, line, router);
 }
 
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
@@ -229,4 +242,5 @@ void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 	atomic_store_explicit(&ferry_traffic_of(seat)->looked, now, memory_order_relaxed);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
+	ferry_audit_seat(seat);
 }
