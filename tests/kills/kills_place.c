@@ -18,6 +18,15 @@ ferryResult_t kills_place_open(struct kills_place *place, int rank, bool gpu)
 	return result;
 }
 
+void kills_place_close(struct kills_place *place)
+{
+	for (int i = 0; i < 2; i++)
+		if (place->streams[i] && place->gpu)
+			gpu_close_stream(place->ordinals[i], place->streams[i]);
+		else if (place->streams[i])
+			ferryStreamDestroy(place->streams[i]);
+}
+
 ferryResult_t kills_place_take(const struct kills_place *place, struct trial_buffers *host,
                                struct kills_buffers *buffers)
 {
@@ -27,11 +36,19 @@ ferryResult_t kills_place_take(const struct kills_place *place, struct trial_buf
 		void *memory = NULL;
 		size_t off = (size_t)(uintptr_t)host->area[i] % 64; /* as far off a line as the host's */
 		result = gpu_take(place->ordinals[0], host->bytes[i] + 128, &memory);
+		buffers->memory[i] = memory;
 		buffers->areas[i] = (char *)memory + off;
 		if (!result)
 			result = gpu_take_host(host->bytes[i] + 1, (void **)&buffers->pinned[i]);
 	}
 	return result;
+}
+
+void kills_place_give_back(const struct kills_place *place, struct kills_buffers *buffers)
+{
+	for (int i = 0; i < 2 && place->gpu; i++)
+		gpu_give_back(buffers->memory[i]);
+	*buffers = (struct kills_buffers){0};
 }
 
 char *kills_place_at(const struct kills_buffers *buffers, const char *host)

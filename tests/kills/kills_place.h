@@ -18,11 +18,17 @@ struct kills_place {
 struct kills_buffers {
 	struct trial_buffers *host;
 	char *areas[2], *pinned[2];
+	void *memory[2]; /* that the areas lie in */
 };
 
 ferryResult_t kills_place_open(struct kills_place *place, int rank, bool gpu);
+/** Behind its last call. */
+void kills_place_close(struct kills_place *place);
+
 ferryResult_t kills_place_take(const struct kills_place *place, struct trial_buffers *host,
                                struct kills_buffers *buffers);
+
+void kills_place_give_back(const struct kills_place *place, struct kills_buffers *buffers);
 
 /** Of an address in the host's areas, or NULL: that there. */
 char *kills_place_at(const struct kills_buffers *buffers, const char *host);

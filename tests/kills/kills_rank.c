@@ -91,6 +91,15 @@ static bool make_calls(struct player *player)
 	return true;
 }
 
+static void drop_calls(struct player *player)
+{
+	for (int i = 0; i < player->shared->options.ncalls; i++) {
+		kills_place_give_back(&player->place, &player->calls[i].there);
+		trial_buffers_close(&player->calls[i].buffers);
+		ferry_trial_close(&player->calls[i].trial);
+	}
+}
+
 /* As it was before the first round. */
 static void renew(const struct player *player, struct call *call)
 {
@@ -191,10 +200,14 @@ static ferryResult_t make_round(struct player *player, unsigned round)
 
 /* ---- the rank ---- */
 
-/* All come; who comes last decides. False: it is over. */
-static bool meet(struct player *player)
+/*
+ * All come; who comes last decides whether it is over. A rank that is killed never comes, and nobody makes a call
+ * meanwhile that would hear of it.
+ */
+static ferryResult_t meet(struct player *player, bool *over)
 {
 	struct kills_job *job = player->job;
+	ferryResult_t error = ferrySuccess;
 	unsigned generation = atomic_load(&job->generation);
 	if (atomic_fetch_add(&job->arrived, 1) + 1 == (unsigned)player->nranks) {
 		atomic_store(&job->arrived, 0);
@@ -202,11 +215,14 @@ static bool meet(struct player *player)
 		ferryGetUniqueId(&job->next);
 		atomic_fetch_add(&job->rounds, 1);
 		atomic_fetch_add(&job->generation, 1);
-	} else {
-		while (atomic_load(&job->generation) == generation && !atomic_load(&job->failed))
-			kills_doze_us(100);
 	}
-	return !atomic_load(&job->stopped) && !atomic_load(&job->failed);
+	while (atomic_load(&job->generation) == generation && !error) {
+		kills_doze_us(100);
+		ferryResult_t result = ferryCommGetAsyncError(player->comm, &error);
+		error = result ? result : error;
+	}
+	*over = atomic_load(&job->stopped);
+	return error;
 }
 
 static void tell(struct player *player, ferryResult_t result)
@@ -230,13 +246,14 @@ static ferryResult_t begin_anew(struct player *player)
 static ferryResult_t make_rounds(struct player *player)
 {
 	unsigned fresh = player->shared->options.fresh;
-	for (unsigned round = 0;; round++) {
+	bool over = false;
+	for (unsigned round = 0; !over; round++) {
 		ferryResult_t result = make_round(player, round);
+		if (!result)
+			result = meet(player, &over);
 		if (result)
 			return result;
-		if (!meet(player))
-			break;
-		if (fresh && round && round % fresh == 0)
+		if (!over && fresh && round && round % fresh == 0)
 			result = begin_anew(player);
 		if (result)
 			return result;
@@ -264,6 +281,7 @@ static ferryResult_t go_on(struct player *player)
 	ferryCommAbort(failed);
 	player->nranks--;
 	player->rank -= player->rank > player->job->victim;
+	drop_calls(player);
 	if (!make_calls(player))
 		return ferrySystemError;
 	return make_round(player, 0);
@@ -306,6 +324,9 @@ int kills_rank_main(struct kills_shared *shared, struct kills_job *job, int rank
 	if (result && job->loses_ranks)
 		printf("not ok: rank %d does not go on: %s: %s\n", rank, ferryGetErrorString(result),
 		       ferryGetLastError(NULL));
+	drop_calls(player);
+	kills_place_close(&player->place);
+	free(player);
 	fflush(stdout);
 	return result ? 3 : 0;
 }
