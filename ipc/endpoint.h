@@ -55,6 +55,12 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
  */
 bool ferry_endpoint_nobody(ferryResult_t result);
 
+/**
+ * For who is to listen there next: returns when nobody does any more, that is when whoever does now has ended. Errors:
+ * those of ferry_endpoint_connect, but for nobody's being there.
+ */
+ferryResult_t ferry_endpoint_await_end(const char *path);
+
 /** True once the other end has closed. */
 bool ferry_endpoint_closed(int connection);
 

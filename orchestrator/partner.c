@@ -79,16 +79,24 @@ static void say_shown(void *argument, uint64_t kind)
 	pthread_mutex_unlock(&partner->lock);
 }
 
+static bool is_abandoned(const struct ferry_maker *maker)
+{
+	const struct ferry_partner *partner =
+	        (const struct ferry_partner *)((const char *)maker - offsetof(struct ferry_partner, maker));
+	return atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
+	partner->maker.gives_up = is_abandoned;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	uint64_t begun = ferry_now_ns();
 	bool peers;
 	config.device = "cuda";
 	config.ordinal = partner->device;
 	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
-	                                       partner->rank, &config, NULL, &partner->abandoned);
+	                                       partner->rank, &config, NULL, &partner->maker);
 	if (!result && (result = look_around(partner, &peers))) {
 		ferryCommAbort(partner->comm);
 		partner->comm = NULL;

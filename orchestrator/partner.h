@@ -33,6 +33,7 @@ struct ferry_partner_pair {
 struct ferry_partner {
 	_Atomic uint32_t state; /* enum ferry_partner_state; futex word: the thread */
 	_Atomic bool abandoned; /* who ends it */
+	struct ferry_maker maker;
 	pthread_t thread;
 	bool begun;             /* under the lock */
 	/* constant */

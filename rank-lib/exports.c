@@ -29,7 +29,7 @@ struct entry {
 
 /* A router that is told. */
 struct told {
-	const int *connection;
+	struct ferry_link *link;
 	struct ferry_export_cell *cells;
 };
 
@@ -45,7 +45,7 @@ struct ferry_exports {
 	struct ferry_pieces found; /* while one is looked for */
 };
 
-ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
+ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link *link, const _Atomic uint32_t *failed,
                                  struct ferry_export_cell *cells, struct ferry_holders *holders,
                                  struct ferry_exports **opened)
 {
@@ -57,14 +57,14 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 	exports->device = device;
 	exports->failed = failed;
 	exports->holders = holders;
-	ferry_exports_add_host(exports, connection, cells);
+	ferry_exports_add_host(exports, link, cells);
 	*opened = exports;
 	return ferrySuccess;
 }
 
-void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells)
+void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *link, struct ferry_export_cell *cells)
 {
-	exports->routers[exports->nrouters++] = (struct told){connection, cells};
+	exports->routers[exports->nrouters++] = (struct told){link, cells};
 }
 
 static void clear(struct ferry_exports *exports, struct entry *entry)
@@ -177,11 +177,7 @@ static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, s
                          const void *payload, const int *descriptors)
 {
 	struct ferry_attach_reply reply;
-	int connection = *exports->routers[router].connection;
-	if (connection < 0)
-		return ferry_fail(ferryRemoteError, "there is no connection to the router");
-	return ferry_attach_exchange(connection, message, payload, descriptors, &reply, NULL,
-	                             exports->failed);
+	return ferry_link_ask(exports->routers[router].link, message, payload, descriptors, &reply, exports->failed);
 }
 
 static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, uint32_t router)

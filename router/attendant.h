@@ -20,9 +20,10 @@ void ferry_attendant_join(struct ferry_job *job);
 
 /**
  * All ranks have attached: has the attendant map the other domains' arenas, set job->ready and answer on a copy of
- * `descriptor`. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
+ * `descriptor`. arenas: of all domains, of which those that are taken become -1; NULL: the other routers are asked for
+ * them. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
  * ferrySystemError.
  */
-ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor);
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas);
 
 #endif

@@ -211,12 +211,24 @@ static double time_pushes(const char *link, const uint32_t *to, size_t count)
 	return ms;
 }
 
-/* A MiB at 0.01 GB/s takes 104.9 ms; on a busy machine more, but not twice as much. */
-#define MS 104.8576
+/* A MiB at 0.01 GB/s takes 104.9 ms; on a busy machine more, but not twice as much each time. */
+#define MS    104.8576
+#define TRIES 10
+
+/* The least of a few tries; one that takes less than `least` ends them. */
+static double least_of_pushes(const char *link, const uint32_t *to, size_t count, double least, double most)
+{
+	double ms = time_pushes(link, to, count);
+	for (int again = 1; again < TRIES && ms >= least && ms > most; again++) {
+		double next = time_pushes(link, to, count);
+		ms = next < ms ? next : ms;
+	}
+	return ms;
+}
 
 static void assert_takes(const char *link, const uint32_t *to, size_t count, double expected)
 {
-	double ms = time_pushes(link, to, count);
+	double ms = least_of_pushes(link, to, count, expected * 0.999, expected + 0.8 * MS);
 	if (ms < expected * 0.999 || ms > expected + 0.8 * MS)
 		fail_msg("%s: %.1f ms, by arithmetic %.1f", link, ms, expected);
 }
@@ -232,7 +244,8 @@ static void links_and_ports_take_the_time_of_their_speeds(void **state)
 	assert_takes("links=dgx1v:0.01", mixed, 3, MS);            /* 0-3 has two NVLinks, 0-1 one */
 	assert_takes("links=pcie2:0.02:0.01,devices=0,1,2,4", mixed, 3, 2 * MS);
 	assert_takes("peer=100,peer@0-2=0.01", several, 3, MS);
-	assert_true(time_pushes("d2h=0.01", several, 3) < 0.5 * MS); /* no link between devices is modelled */
+	/* No link between devices is modelled. */
+	assert_true(least_of_pushes("d2h=0.01", several, 3, 0, 0.5 * MS) < 0.5 * MS);
 }
 
 static void where_there_is_no_link_nothing_is_pushed(void **state)
