@@ -196,6 +196,36 @@ static void messages_of_a_group_are_whose_are_faster(void **state)
 	unsetenv("FAKE_NCCL_GBPS");
 }
 
+/* What they take together says nothing of any size: a try would never end. */
+static void exchanged_unequally(struct rank *rank)
+{
+	static const size_t counts[RANKS] = {LARGE, LARGE / 4 * 3, LARGE / 2};
+	struct player *player = (struct player *)rank;
+	cudaStream_t stream;
+	player_open(player);
+	stream = (cudaStream_t)player->stream;
+	reduce_until(player, 1);
+	uint64_t first = parts_of(player);
+	for (int round = 0; round < 12; round++) {
+		int next = (rank->rank + 1) % RANKS, last = (rank->rank + RANKS - 1) % RANKS;
+		NCCL(ncclGroupStart());
+		NCCL(ncclSend(player->send, counts[rank->rank], ncclFloat32, next, rank->comm, stream));
+		NCCL(ncclRecv(player->receive, counts[last], ncclFloat32, last, rank->comm, stream));
+		NCCL(ncclGroupEnd());
+		settle(player);
+	}
+	EQUAL(parts_of(player), first);
+	player_close(player);
+}
+
+static void unequal_messages_of_a_group_try_nothing(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_GBPS", "0.02", 1);
+	run(exchanged_unequally);
+	unsetenv("FAKE_NCCL_GBPS");
+}
+
 static void grouped(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
@@ -529,6 +559,7 @@ int main(void)
 	        cmocka_unit_test_teardown(buffers_may_lie_at_any_address, no_misuse),
 	        cmocka_unit_test_teardown(messages_of_a_group_go_by_ferry, no_misuse),
 	        cmocka_unit_test_teardown(messages_of_a_group_are_whose_are_faster, no_misuse),
+	        cmocka_unit_test_teardown(unequal_messages_of_a_group_try_nothing, no_misuse),
 	        cmocka_unit_test_teardown(calls_of_a_group_are_divided, no_misuse),
 	        cmocka_unit_test_teardown(shares_are_found, no_misuse),
 	        cmocka_unit_test_teardown(whole_calls_are_whose_are_faster, no_misuse),
