@@ -251,6 +251,7 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 	struct ferry_lanes *lanes = intake->member.lanes;
 	ferry_lanes_leave(&intake->member);
 	ferry_imports_shut(intake->imports);
+	ferry_imports_ended(intake->imports, UINT64_MAX); /* what lies in its ring is taken by nobody */
 	/* Behind its copies' last bytes: who sees it may let the rank's streams go on, and free what they copied. */
 	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, 1ull << intake->member.rank,
 	                         memory_order_release);

@@ -7,6 +7,7 @@
 #include "tests/fake_cuda/routers.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,6 +227,50 @@ static void memory_of_a_rank_that_dies_while_others_push_into_it_comes_back(void
 	domains_close();
 }
 
+static void *unlink_later(void *path)
+{
+	doze(300);
+	unlink(path);
+	return NULL;
+}
+
+/*
+ * Its lane is in the driver when the rank submits its last call and gives up, and then has nothing to take it up for;
+ * the other rank stays.
+ */
+static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_comes_back(void **state)
+{
+	struct pair pair;
+	pthread_t thread;
+	char stuck[64];
+	(void)state;
+	snprintf(stuck, sizeof stuck, "/tmp/ferry-stuck-%d", (int)getpid());
+	setenv("FAKE_CUDA_STUCK", stuck, 1);
+	pair_open(&pair);
+	unsetenv("FAKE_CUDA_STUCK");
+	gather_into(&pair, pair.buffer); /* the buffer is mapped */
+	places_settle(pair.places, &pair.gang, 1);
+	int made = open(stuck, O_CREAT | O_WRONLY, 0600);
+	assert_true(made >= 0);
+	close(made);
+	places_round(pair.places, &pair.gang);
+	doze(300); /* the lanes are in the driver */
+	gather_into(&pair, pair.buffer);
+	assert_int_equal(pthread_create(&thread, NULL, unlink_later, stuck), 0);
+	OK(ferryCommAbort(pair.gang.comms[1]));
+	pthread_join(thread, NULL);
+	place_enter(&pair.places[1]);
+	CU(cuMemFree(pair.buffer));
+	must_be_back(pair.before, 20000, "aborted before its lane looked");
+	OK(ferryCommAbort(pair.gang.comms[0]));
+	for (int rank = 0; rank < 2; rank++) {
+		place_enter(&pair.places[rank]);
+		CU(cuStreamSynchronize(pair.places[rank].stream));
+	}
+	domains_close();
+	places_close(pair.places, &pair.gang);
+}
+
 /* ---- a buffer that is freed during a call ---- */
 
 /* As with any stream that has work: cudaFree waits for the device, and so for the call. */
@@ -317,6 +362,7 @@ int main(int argc, char **argv)
 	        TEST(a_registered_buffer_that_others_pushed_into_comes_back_when_it_is_none_any_more),
 	        TEST(a_buffer_that_others_push_into_comes_back_when_its_rank_has_aborted),
 	        TEST(memory_of_a_rank_that_dies_while_others_push_into_it_comes_back),
+	        TEST(memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_comes_back),
 	        TEST(a_buffer_freed_during_a_call_is_freed_when_the_call_is_over),
 	        TEST(memory_unmapped_during_a_call_takes_the_pushes_and_nothing_else_does),
 	};
