@@ -322,4 +322,16 @@ void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uin
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
 
+/**
+ * False: it is not filled in. Else its code, as it is there, and its message, each byte read once, whoever writes there
+ * meanwhile; what would end a line, or speak to a terminal, is a '?' in it. It is never empty.
+ */
+bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
+
+/** Such a code as a result: `otherwise` if it is none, or success. */
+static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)
+{
+	return code && code < ferryNumResults ? (ferryResult_t)code : otherwise;
+}
+
 #endif

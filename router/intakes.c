@@ -165,8 +165,16 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
 	intake->member.awaits_quiet = true;
+	intake->member.weight = &job->weight;
 	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) { /* of a job that has had another router before */
+		uint64_t over = atomic_load_explicit(&ferry_member_line(&intake->member)->finished[bank],
+		                                     memory_order_acquire);
+		atomic_store_explicit(&intake->member.order.ending[bank], over, memory_order_relaxed);
+		atomic_store_explicit(&intake->member.order.ended[bank], over, memory_order_relaxed);
+		intake->member.order.last_seq[bank] = over;
+	}
 	ferry_lanes_join(lanes, &intake->member);
 	job->intakes[rank] = intake;
 	return ferrySuccess;

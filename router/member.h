@@ -93,7 +93,7 @@ struct ferry_seat {
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */
 };
 
-/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`. */
+/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
 	_Atomic uint64_t fixed;
@@ -101,6 +101,8 @@ struct ferry_order {
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	/* last call finished in each bank, before the rank's line says so and after that; who ends it, release */
+	_Atomic uint64_t ending[FERRY_BANKS], ended[FERRY_BANKS];
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };
@@ -110,6 +112,7 @@ struct ferry_member {
 	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
 	uint32_t rank;
 	bool awaits_quiet;                     /* constant: router/landings.h */
+	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
 	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
 	uint64_t unquiet_since;
@@ -118,6 +121,11 @@ struct ferry_member {
 	struct ferry_order order;
 	struct ferry_seat seats[2];
 };
+
+static inline uint32_t ferry_member_weight(const struct ferry_member *member)
+{
+	return member->weight ? atomic_load_explicit(member->weight, memory_order_relaxed) : 1;
+}
 
 static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
 {

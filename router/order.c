@@ -64,7 +64,7 @@ static uint64_t number_of(const struct ferry_member *member, struct ferry_call *
 		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[bank];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
 		/* It stays until this rank, too, has finished that call. */
-		if (seq > member->order.last_seq[bank] &&
+		if (seq > member->order.last_seq[bank] && seq % FERRY_BANKS == bank &&
 		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
 			return seq;
 	}
@@ -198,7 +198,9 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 	if (member->ops->failed(member)) {
 		result = member->ops->error(member, &message);
 	} else if (call->steps) {
+		atomic_store_explicit(&member->order.ending[call->bank], seq, memory_order_release);
 		atomic_store_explicit(&ferry_member_line(member)->finished[call->bank], seq, memory_order_release);
+		atomic_store_explicit(&member->order.ended[call->bank], seq, memory_order_release);
 		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
 		if (all_finished(member, call->bank, seq))
 			ferry_wake(member->shared, every_rank(member), 0, 0);

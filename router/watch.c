@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "router/audit.h"
 #include "router/awaited.h"
 #include "router/order.h"
 #include "router/traffic.h"
@@ -241,4 +242,5 @@ void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 	atomic_store_explicit(&ferry_traffic_of(seat)->looked, now, memory_order_relaxed);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
+	ferry_audit_seat(seat);
 }

@@ -254,6 +254,45 @@ static void streams_go_on_when_their_router_dies(void **state)
 	domains_close();
 }
 
+/* Calls under way, plain ones and a graph's, and what comes later: nothing is lost, and nobody hears of it. */
+static void ranks_with_lanes_of_their_own_go_on_with_the_next_router(void **state)
+{
+	(void)state;
+	struct rank_process ranks[2];
+	struct rank_answer answers[2];
+	domains_open(1);
+	for (int rank = 0; rank < 2; rank++)
+		ranks[rank] = rank_start("FERRY_LANES=rank");
+	ranks_join(ranks, 2, devices, LARGE);
+	ranks_round(ranks, 2, 2, 2);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), answers);
+	for (int death = 0; death < 5; death++) {
+		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
+		ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
+		if (death % 2)
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		doze(3 * death);
+		routers_kill(0);
+		if (!(death % 2))
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		routers_open(1);
+		ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), answers);
+		for (int rank = 0; rank < 2; rank++) {
+			assert_true(answers[rank].settled);
+			assert_int_equal(answers[rank].round, 8 + 4 * death);
+			assert_int_equal(answers[rank].wrong, 0);
+		}
+	}
+	ranks_round(ranks, 2, 2, 26);
+	for (int rank = 0; rank < 2; rank++)
+		rank_tell(&ranks[rank], ORDER(.order = RANK_FORGET));
+	destroy_and_finish(ranks, 2);
+	domains_close();
+}
+
 /* Two ranks and their router, of whose copies one is under way until `held` is removed. */
 static void hold_copies(struct rank_process *ranks, char *held, size_t bytes)
 {
@@ -447,6 +486,7 @@ int main(int argc, char **argv)
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls),
 	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
 	        TEST(streams_go_on_when_their_router_dies),
+	        TEST(ranks_with_lanes_of_their_own_go_on_with_the_next_router),
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),

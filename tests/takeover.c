@@ -288,6 +288,92 @@ static void a_router_that_crashes_again_and_again_is_not_started_for_ever(void *
 	assert_non_null(strstr(outcome.text, "the router of domain 0 died, and no other has taken its place for 2 s"));
 }
 
+/* Two ranks without a launcher. */
+static pid_t start_ranks(const char *variables, const char *arguments)
+{
+	char command[1024];
+	snprintf(command, sizeof command,
+	         "exec >$FERRY_SOCKET_DIR/out 2>&1; export FERRY_SIZE=2 FERRY_DOMAINS=1 "
+	         "FERRY_ROUTER_EXE=$B/ferry-router %s; "
+	         "FERRY_RANK=1 $B/takeover_rank %s & FERRY_RANK=0 $B/takeover_rank %s; "
+	         "first=$?; wait $! && exit $first",
+	         variables, arguments, arguments);
+	return start(command);
+}
+
+/* The one that answers; 0: none. */
+static pid_t find_shared_router(void)
+{
+	char text[4096];
+	run("$B/ferry-stat --routers 2>/dev/null", text, sizeof text);
+	const char *pid = strstr(text, " pid=");
+	return pid ? atoi(pid + strlen(" pid=")) : 0;
+}
+
+static void end_shared_router(void)
+{
+	char text[64];
+	pid_t router = find_shared_router();
+	if (router) {
+		kill(router, SIGKILL);
+		waitpid(router, NULL, 0);
+	}
+	run("rm -f $FERRY_SOCKET_DIR/router-0.sock*", text, sizeof text);
+}
+
+/* Nobody else does: FERRY_ROUTER=auto. */
+static void ranks_that_start_routers_start_the_next_one(void **state)
+{
+	(void)state;
+	static struct outcome outcome;
+	int status, kills = 0;
+	pid_t ranks = start_ranks("FERRY_ROUTER=auto", "600 1048576 -1 2");
+	await_beginning(ranks);
+	while (!waitpid(ranks, &status, WNOHANG)) {
+		pid_t router = find_shared_router();
+		sleep_us(random_below(100000));
+		kills += router && !kill(router, SIGKILL) && waitpid(router, NULL, 0) == router;
+	}
+	read_outcome(&outcome);
+	end_shared_router();
+	if (status || outcome.ranks != 2)
+		fail_msg("status %x, %d kills: %s", status, kills, outcome.text);
+	assert_true(kills >= 3);
+}
+
+static void ended_alone(const char *how)
+{
+	char command[64], text[4096];
+	int status;
+	pid_t router = start("exec $B/ferry-router --layout '0: cpus=0'");
+	while (!find_shared_router())
+		sleep_us(1000);
+	snprintf(command, sizeof command, "3 65536 0 0 %s", how);
+	pid_t ranks = start_ranks("FERRY_ROUTER=required FERRY_ATTACH_TIMEOUT=30 GO=$FERRY_SOCKET_DIR/go", command);
+	await_words("cat $FERRY_SOCKET_DIR/out", "rank 0 begins", text, sizeof text);
+	await_words("cat $FERRY_SOCKET_DIR/out", "rank 1 begins", text, sizeof text);
+	sleep_us(200000); /* their calls are over */
+	kill(router, SIGKILL);
+	waitpid(router, NULL, 0);
+	run("touch $FERRY_SOCKET_DIR/go", text, sizeof text);
+	assert_int_equal(waitpid(ranks, &status, 0), ranks);
+	run("cat $FERRY_SOCKET_DIR/out; cd $FERRY_SOCKET_DIR && rm -f out go router-0.sock*", text, sizeof text);
+	for (int rank = 0; rank < 2; rank++) {
+		char words[32];
+		snprintf(words, sizeof words, "rank %d ended in ", rank);
+		const char *took = strstr(text, words);
+		if (status || !took || atof(took + strlen(words)) > 1000)
+			fail_msg("%s, status %x: %s", how, status, text);
+	}
+}
+
+static void communicators_end_though_no_router_takes_the_place_of_theirs(void **state)
+{
+	(void)state;
+	ended_alone("destroy");
+	ended_alone("abort");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_directory, remove_directory)
 
 int main(int argc, char **argv)
@@ -301,6 +387,8 @@ int main(int argc, char **argv)
 	        TEST(a_spare_router_takes_the_place_of_one_that_dies),
 	        TEST(how_often_routers_were_replaced_and_how_long_it_took_is_told),
 	        TEST(a_rank_that_dies_while_its_router_is_replaced_ends_the_others_who_hear_its_number),
+	        TEST(ranks_that_start_routers_start_the_next_one),
+	        TEST(communicators_end_though_no_router_takes_the_place_of_theirs),
 	        TEST(a_router_that_crashes_again_and_again_is_not_started_for_ever),
 	};
 	if (argc != 2 && argc != 3)

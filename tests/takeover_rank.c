@@ -6,6 +6,7 @@
 #include "ferry.h"
 
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,10 +89,28 @@ static void call(enum kind kind, float *send, float *receive, size_t count)
 	}
 }
 
-/* takeover_rank CALLS BYTES KIND PAUSE_MS: KIND -1: all in turn, of sizes up to that; pause: between calls */
+/* Its routers are dead, and none comes: what ends the communicator returns, whatever is under way. */
+static int end_alone(const char *how, float *send, float *receive, size_t count)
+{
+	while (access(getenv("GO"), F_OK))
+		usleep(1000);
+	bool aborts = !strcmp(how, "abort");
+	if (aborts)
+		CHECK(ferryAllReduce(send, receive, count, ferryFloat, ferrySum, comm, NULL));
+	usleep(100000);
+	double start = now_ms();
+	CHECK(aborts ? ferryCommAbort(comm) : ferryCommDestroy(comm));
+	printf("rank %d ended in %.1f ms\n", rank, now_ms() - start);
+	return 0;
+}
+
+/*
+ * takeover_rank CALLS BYTES KIND PAUSE_MS [abort|destroy]: KIND -1: all in turn, of sizes up to that; pause: between
+ * calls
+ */
 int main(int argc, char **argv)
 {
-	if (argc != 5)
+	if (argc != 5 && argc != 6)
 		return 64;
 	long calls = atol(argv[1]), kind = atol(argv[3]), pause_ms = atol(argv[4]);
 	size_t most = (size_t)atol(argv[2]) / sizeof(float);
@@ -118,6 +137,8 @@ int main(int argc, char **argv)
 		if (pause_ms)
 			usleep((useconds_t)pause_ms * 1000);
 	}
+	if (argc == 6)
+		return end_alone(argv[5], send, receive, most);
 	CHECK(ferryCommDestroy(comm));
 	printf("rank %d sum %016llx longest %.1f ms\n", rank, (unsigned long long)sum, longest);
 	free(send);

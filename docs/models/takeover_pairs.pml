@@ -201,6 +201,7 @@ proctype judge()
 
 init {
 	atomic {
-		run lane(UP); run lane(DOWN); run engine(UP); run engine(DOWN); run death(UP); run death(DOWN); run judge()
+		run lane(UP); run lane(DOWN); run engine(UP); run engine(DOWN);
+		run death(UP); run death(DOWN); run judge()
 	}
 }

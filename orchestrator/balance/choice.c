@@ -92,14 +92,19 @@ static double shift(double us, double start, double from, double to)
 	return start + (us - start) * to / from;
 }
 
+static bool is_like(const struct ferry_choice_line *line, const struct ferry_choice_line *like)
+{
+	return line->size_class == like->size_class && line->collective == like->collective &&
+	       line->type == like->type && line->in_place == like->in_place;
+}
+
 static struct ferry_choice_line *find(struct ferry_choice *choice, const struct ferry_choice_line *like)
 {
-	for (uint32_t i = 0; i < choice->nlines; i++) {
-		struct ferry_choice_line *line = &choice->lines[i];
-		if (line->size_class == like->size_class && line->collective == like->collective &&
-		    line->type == like->type && line->in_place == like->in_place)
-			return line;
-	}
+	for (uint32_t i = 0; i < choice->nlines; i++)
+		if (is_like(&choice->lines[i], like)) {
+			choice->found = i;
+			return &choice->lines[i];
+		}
 	if (choice->nlines == FERRY_SHARE_LINES)
 		return NULL;
 	choice->lines[choice->nlines] = *like;
@@ -108,9 +113,15 @@ static struct ferry_choice_line *find(struct ferry_choice *choice, const struct 
 
 static struct ferry_choice_line *line_of(struct ferry_choice *choice, const struct ferry_balancer_call *call)
 {
+	uint8_t size_class = ferry_balancer_size_class(call->bytes);
+	struct ferry_choice_line *last = &choice->lines[choice->found];
+	/* a call's line is looked for several times */
+	if (choice->found < choice->nlines && last->size_class == size_class && last->collective == call->collective &&
+	    last->type == call->type && last->in_place == call->in_place)
+		return last;
 	struct ferry_choice_line like = {.collective = (uint8_t)call->collective,
 	                                 .type = (uint8_t)call->type,
-	                                 .size_class = ferry_balancer_size_class(call->bytes),
+	                                 .size_class = size_class,
 	                                 .in_place = call->in_place,
 	                                 .bytes = call->bytes};
 	return find(choice, &like);
@@ -352,11 +363,11 @@ static bool pays_soon(const struct ferry_choice_line *line, const struct ferry_c
  */
 static bool has_measure(const struct ferry_choice *choice, const struct ferry_choice_line *line)
 {
-	bool measured = false;
-	for (uint32_t i = 0; i < choice->nlines; i++) {
+	bool measured = line->seen[NCCLS] > 1;
+	for (uint32_t i = 0; i < choice->nlines && !measured; i++) {
 		const struct ferry_choice_line *other = &choice->lines[i];
-		measured |= other->collective == line->collective && other->type == line->type &&
-		            other->seen[NCCLS] > 1;
+		measured = other->collective == line->collective && other->type == line->type &&
+		           other->seen[NCCLS] > 1;
 	}
 	return measured && (line->outlook.of[NCCLS].us > LONG_US || line->credit_us > ASLEEP_US);
 }
@@ -387,9 +398,8 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	if (outlook->clear && outlook->of[OURS].doubt < SURE)
 		return line->ours = true;
 	if (outlook->clear)
-		return pays_soon(line, outlook) &&
-		       (outlook->of[OURS].doubt < DOUBT_GUESS || has_measure(choice, line)) &&
-		       line->pending + line->seen[OURS] < LOOKS;
+		return line->pending + line->seen[OURS] < LOOKS && pays_soon(line, outlook) &&
+		       (outlook->of[OURS].doubt < DOUBT_GUESS || has_measure(choice, line));
 	return line->credit_us > outlook->cost && !line->pending;
 }
 
@@ -406,8 +416,10 @@ bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balance
 void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	if (line)
-		line->asked[ours] -= line->asked[ours] > 0;
+	if (!line)
+		return;
+	line->asked[ours] -= line->asked[ours] > 0;
+	line->pending -= ours && line->pending;
 }
 
 /* One call in so many is measured; more of those that Ferry has, which are not to be slower than NCCL's. */

@@ -63,6 +63,7 @@ struct ferry_choice {
 
 	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
+	uint32_t found; /* the line that was looked for last */
 	uint64_t learned; /* counts what may change an outlook; from 1 on */
 };
 

@@ -133,11 +133,11 @@ static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t d
 
 static ferryResult_t read_failure(const struct ferry_failure *failure)
 {
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(failure, &code, message))
 		return ferrySuccess;
-	return ferry_fail(failure->code < ferryNumResults && failure->code ? (ferryResult_t)failure->code
-	                                                                   : ferryInternalError,
-	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	return ferry_fail(ferry_failure_result(code, ferryInternalError), "%s", message);
 }
 
 static const char *list_missing(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANKSET_TEXT])

@@ -41,7 +41,8 @@ static const struct kills_options defaults = {.seed = 1,
                                               .seconds = 1e9};
 
 struct figures {
-	unsigned long long kills, twice, before; /* before: of a successor when no batch had ended since */
+	unsigned long long kills, twice, slow;
+	unsigned long long before; /* of successors, when no batch had ended since */
 	double *pauses, quiet[QUIET];
 	unsigned npauses, nquiet;
 };
@@ -94,24 +95,55 @@ static void kill_successor(uint64_t *random, struct figures *figures, int domain
 	figures->before += batches_of(&shared->jobs[0]) == batches;
 }
 
-/* When that was; 0: there is none. */
-static uint64_t kill_routers(uint64_t *random, struct figures *figures)
+static bool is_chosen(uint64_t *random, unsigned long long per_cent)
+{
+	return kills_chance(random) * 100 < (double)per_cent;
+}
+
+/* A process stands still for a while. */
+static void stand_still(uint64_t *random, pid_t process)
+{
+	kill(process, SIGSTOP);
+	kills_doze_us((unsigned)(kills_chance(random) * shared->options.spread * 1e6));
+	kill(process, SIGCONT);
+}
+
+/* All at once; or one, whose successor is killed too, or while a rank stands still. */
+static void kill_those(uint64_t *random, struct figures *figures, const pid_t *routers, int first, int count)
+{
+	const struct kills_options *options = &shared->options;
+	bool twice = is_chosen(random, options->twice), still = is_chosen(random, options->still);
+	const struct kills_rank *rank = &shared->jobs[0].ranks[kills_random(random) % (uint64_t)options->nranks];
+	pid_t process = atomic_load(&rank->pid);
+	if (still)
+		kill(process, SIGSTOP);
+	for (int i = 0; i < count; i++)
+		figures->kills += !kill(routers[i], SIGKILL);
+	if (still)
+		stand_still(random, process);
+	if (twice)
+		kill_successor(random, figures, first, routers[0]);
+}
+
+/* When that was; 0: there is none. *pauses: whether the application's pause is the successor's. */
+static uint64_t kill_routers(uint64_t *random, struct figures *figures, bool *pauses)
 {
 	const struct kills_options *options = &shared->options;
 	pid_t routers[FERRY_MAX_DOMAINS];
-	int first = (int)(kills_random(random) % (uint64_t)options->domains), count = 1;
-	if (kills_chance(random) * 100 < (double)options->both)
-		count = options->domains;
-	bool twice = kills_chance(random) * 100 < (double)options->twice;
+	int first = (int)(kills_random(random) % (uint64_t)options->domains);
+	int count = is_chosen(random, options->both) ? options->domains : 1;
+	bool slow = is_chosen(random, options->slow);
 	for (int i = 0; i < count; i++)
 		if (!(routers[i] = await_router((first + i) % options->domains, 0)))
 			return 0;
 	kills_doze_us((unsigned)(-log(1 - kills_chance(random)) * options->every * 1e6));
 	uint64_t when = kills_now_ns();
-	for (int i = 0; i < count; i++)
-		figures->kills += !kill(routers[i], SIGKILL);
-	if (twice)
-		kill_successor(random, figures, first, routers[0]);
+	*pauses = !slow && !options->still;
+	figures->slow += slow;
+	if (slow)
+		stand_still(random, routers[0]);
+	else
+		kill_those(random, figures, routers, first, count);
 	return when;
 }
 
@@ -121,16 +153,19 @@ static enum kills_end kill_all(struct figures *figures)
 	struct kills_job *job = &shared->jobs[0];
 	uint64_t random = options->seed * 0x2545f4914f6cdd1du + 1, began = kills_now_ns();
 	double pause;
+	bool pauses = false;
 	enum kills_end end = kills_job_await(shared, job, &job->rounds, 1);
 	for (; end == KILLS_RUNS && figures->nquiet < QUIET && figures->nquiet < options->kills; figures->nquiet++)
 		end = kills_job_pause(shared, job, kills_now_ns(), BATCHES, &figures->quiet[figures->nquiet]);
-	while (end == KILLS_RUNS && figures->kills < options->kills &&
+	while (end == KILLS_RUNS && figures->kills + figures->slow < options->kills &&
 	       (double)(kills_now_ns() - began) < options->seconds * 1e9) {
-		uint64_t when = kill_routers(&random, figures);
-		if (!when)
+		uint64_t when = kill_routers(&random, figures, &pauses);
+		if (!when) {
 			printf("not ok: no router listens in %s\n", shared->folder);
+			return kills_job_broken(shared, job) ? KILLS_DEAD : KILLS_HUNG;
+		}
 		end = kills_job_pause(shared, job, when, BATCHES, &pause);
-		if (end == KILLS_RUNS)
+		if (end == KILLS_RUNS && pauses)
 			figures->pauses[figures->npauses++] = pause;
 		if (options->verbose)
 			fprintf(stderr, "kill %llu: %.1f ms\n", figures->kills, pause * 1e3);
@@ -173,10 +208,11 @@ static int run_router_kills(void)
 	qsort(figures.quiet, figures.nquiet, sizeof(double), compare);
 	bool bad = end != KILLS_RUNS || wrong || left || leaks;
 	printf("%s: seed %llu, %d ranks, %d domain%s: %llu routers killed, %llu of them successors (%llu before a "
-	       "batch had ended), in %.0f s: %llu calls, %llu wrong, %s, %u leaks, %u left; longest time between two "
+	       "batch had ended), %llu only stood still, in %.0f s: %llu calls, %llu wrong, %s, %u leaks, %u left; "
+	       "longest time between two "
 	       "batches: median %.1f, p99 %.1f, most %.1f ms; undisturbed %.1f, %.1f, %.1f ms\n",
 	       bad ? "not ok" : "ok", shared->options.seed, job->nranks, shared->options.domains,
-	       shared->options.domains == 1 ? "" : "s", figures.kills, figures.twice, figures.before,
+	       shared->options.domains == 1 ? "" : "s", figures.kills, figures.twice, figures.before, figures.slow,
 	       (double)(kills_now_ns() - began) * 1e-9, calls, wrong,
 	       end == KILLS_HUNG   ? "hung"
 	       : end == KILLS_DEAD ? "a rank dead"
@@ -200,12 +236,16 @@ static void print_help(void)
 	       "  --twice PERCENT   whose successor is killed too, while it adopts or soon after (0)\n"
 	       "  --spread MS       how soon: at most so much after it listens, more often sooner (20)\n"
 	       "  --both PERCENT    where the routers of all domains are killed together (10)\n"
+	       "  --still PERCENT   while a rank stands still, for as long as --spread at most (0)\n"
+	       "  --slow PERCENT    where the router is not killed, but stands still so long (0)\n"
 	       "  --every MS        mean time from one that is over to the next (20)\n"
 	       "  --ranks           kills a rank each time instead, beside a second job whose results are judged\n"
 	       "  --meanwhile PERCENT   with --ranks: where a router is killed at about the same time (0)\n"
 	       "  --n RANKS         of the job (4)\n"
 	       "  --domains N       (1)\n"
+	       "  --gpu             buffers of GPUs, as many of them as there are\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
+	       "  --spare           the same, and has others stand by\n"
 	       "  --calls N         of a round: AllReduce, AllGather, ReduceScatter, AllToAll (48)\n"
 	       "  --bytes MOST      of a rank's buffer (1048576)\n"
 	       "  --fresh N         a new communicator every N rounds (0: never)\n"
@@ -225,9 +265,11 @@ static int between(int least, double number, int most)
 static bool set_flag(struct kills_options *options, int option)
 {
 	options->ranks |= option == 'R';
-	options->by_ferryrun |= option == 'F';
+	options->by_ferryrun |= option == 'F' || option == 'S';
+	options->spare |= option == 'S';
+	options->gpu |= option == 'g';
 	options->verbose |= option == 'v';
-	return option == 'R' || option == 'F' || option == 'v';
+	return strchr("RFSgv", option);
 }
 
 static void set(int option, const char *text)
@@ -252,6 +294,12 @@ static void set(int option, const char *text)
 		return;
 	case 'm':
 		options->meanwhile = whole;
+		return;
+	case 'i':
+		options->still = whole;
+		return;
+	case 'o':
+		options->slow = whole;
 		return;
 	case 'e':
 		options->every = number * 1e-3;
@@ -304,8 +352,12 @@ static void parse(int argc, char **argv)
 	                                             {"ranks", 0, NULL, 'R'},
 	                                             {"meanwhile", 1, NULL, 'm'},
 	                                             {"ferryrun", 0, NULL, 'F'},
+	                                             {"spare", 0, NULL, 'S'},
 	                                             {"verbose", 0, NULL, 'v'},
+	                                             {"still", 1, NULL, 'i'},
+	                                             {"slow", 1, NULL, 'o'},
 	                                             {"help", 0, NULL, 'h'},
+	                                             {"gpu", 0, NULL, 'g'},
 	                                             {0}};
 	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) >= 0;)
 		set(c, optarg);
@@ -353,7 +405,7 @@ int main(int argc, char **argv)
 		return 1;
 	strcpy(shared->folder, folder);
 	setenv("FERRY_SOCKET_DIR", folder, 1);
-	setenv("FERRY_DEVICE", "host", 1);
+	setenv("FERRY_DEVICE", shared->options.gpu ? "cuda" : "host", 1);
 	setenv("FERRY_LOG", "error", 0);
 	/* many slices, in windows that are used again and again: most kills come in the middle of a call */
 	setenv("FERRY_SLICE", "8192", 0);

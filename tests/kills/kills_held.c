@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#define KILLS_STREAMS 2           /* of a rank: each has a thread from when it needs one */
+#define KILLS_ROOM    (32u << 20) /* bytes that come and go, as allocators have them */
+
 static unsigned entries(pid_t process, const char *name)
 {
 	char path[64];
@@ -44,7 +47,8 @@ void kills_hold(pid_t process, struct kills_held *held)
 bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, bool verbose)
 {
 	bool more = last->descriptors > first->descriptors || last->mappings > first->mappings ||
-	            last->threads > first->threads || last->locked > first->locked;
+	            last->threads > first->threads + KILLS_STREAMS || last->locked > first->locked ||
+	            last->resident > first->resident + KILLS_ROOM;
 	if (more || verbose)
 		printf("%s%s: descriptors %u -> %u, mappings %u -> %u, threads %u -> %u, locked %llu -> %llu, resident "
 		       "%.1f -> %.1f MB\n",

@@ -13,7 +13,7 @@ struct kills_held {
 
 void kills_hold(pid_t process, struct kills_held *held);
 
-/** Whether it is more, resident memory apart, which is told: so if `verbose`. */
+/** Whether it is more than comes and goes: says so then, or if `verbose`. */
 bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, bool verbose);
 
 #endif

@@ -30,7 +30,9 @@ static void start_ferryrun(const struct kills_shared *shared)
 	if (ferryrun)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	execl(path, path, "-n", ranks, "--fork", "--domains", domains, "--", self, "--as-a-rank", (char *)NULL);
+	char *spare[] = {path, "-n", ranks, "--fork", "--domains", domains, "--spare", "--", self, "--as-a-rank", NULL};
+	char *none[] = {path, "-n", ranks, "--fork", "--domains", domains, "--", self, "--as-a-rank", NULL};
+	execv(path, shared->options.spare ? spare : none);
 	perror(path);
 	_exit(1);
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank of router_kills: rounds of the same calls, whose results must be those of the first round, to the bit. */
+#include "ipc/error.h"
+#include "tests/kills/kills_place.h"
 #include "tests/kills/kills_shared.h"
 #include "tests/trial_run.h"
 
@@ -15,8 +17,9 @@
 struct call {
 	struct ferry_trial trial;
 	struct trial_buffers buffers;
+	struct kills_buffers there;
 	unsigned together; /* of the batch that begins with it */
-	bool second;       /* stream */
+	int stream;
 };
 
 struct player {
@@ -25,7 +28,7 @@ struct player {
 	struct kills_rank *mine;
 	int rank, nranks;
 	ferryComm_t comm;
-	ferryStream_t streams[2];
+	struct kills_place place;
 	struct call calls[KILLS_CALLS];
 };
 
@@ -73,9 +76,10 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	trial->in_place = trial_random(random) % 2 && ferry_trial_can_be_in_place(trial->collective);
 	trial->seed = trial_random(random);
 	call->together = 1 + (unsigned)(trial_random(random) % TOGETHER);
-	call->second = trial_random(random) % 2;
+	call->stream = (int)(trial_random(random) % 2);
 	unsigned offset = (unsigned)(trial_random(random) % 4);
-	return ferry_trial_open(trial) && trial_buffers_open(trial, player->rank, offset, &call->buffers);
+	return ferry_trial_open(trial) && trial_buffers_open(trial, player->rank, offset, &call->buffers) &&
+	       !kills_place_take(&player->place, &call->buffers, &call->there);
 }
 
 static bool make_calls(struct player *player)
@@ -113,10 +117,13 @@ static ferryResult_t start(struct player *player, struct call *call)
 {
 	ferryRedOp_t op;
 	const struct ferry_trial *trial = &call->trial;
-	ferryResult_t result = trial_op(trial, player->rank, player->comm, &op);
+	ferryResult_t result = kills_place_send(&player->place, &call->there, call->stream);
 	if (!result)
-		result = ferry_trial_start(trial, player->rank, call->buffers.send, call->buffers.receive, op,
-		                           player->comm, player->streams[call->second]);
+		result = trial_op(trial, player->rank, player->comm, &op);
+	if (!result)
+		result = ferry_trial_start(trial, player->rank, kills_place_at(&call->there, call->buffers.send),
+		                           kills_place_at(&call->there, call->buffers.receive), op, player->comm,
+		                           player->place.streams[call->stream]);
 	if (!result && op >= ferryNumOps)
 		result = ferryRedOpDestroy(op, player->comm);
 	return result;
@@ -139,8 +146,7 @@ static void judge(struct player *player, struct call *call, int index, unsigned 
 
 static ferryResult_t synchronize(struct player *player)
 {
-	ferryResult_t first = ferryStreamSynchronize(player->streams[0]);
-	ferryResult_t second = ferryStreamSynchronize(player->streams[1]);
+	ferryResult_t first = kills_place_wait(&player->place, 0), second = kills_place_wait(&player->place, 1);
 	return first ? first : second;
 }
 
@@ -164,9 +170,12 @@ static ferryResult_t batch(struct player *player, int index, unsigned round, int
 	unsigned long long batches = atomic_load(&mine->batches);
 	atomic_store(&mine->stamps[batches % KILLS_STAMPS], kills_now_ns());
 	atomic_store(&mine->batches, batches + 1);
-	for (int i = 0; i < *count; i++)
-		judge(player, &player->calls[index + i], index + i, round);
-	return ferrySuccess;
+	for (int i = 0; i < *count && !result; i++) {
+		struct call *call = &player->calls[index + i];
+		result = kills_place_fetch(&player->place, &call->there, call->stream);
+		judge(player, call, index + i, round);
+	}
+	return result;
 }
 
 static ferryResult_t make_round(struct player *player, unsigned round)
@@ -202,8 +211,10 @@ static bool meet(struct player *player)
 
 static void tell(struct player *player, ferryResult_t result)
 {
+	const char *ferry = ferryGetLastError(player->comm);
+	/* what this program asked of a GPU itself, libferry does not know */
 	snprintf(player->mine->text, sizeof player->mine->text, "%s: %s", ferryGetErrorString(result),
-	         ferryGetLastError(player->comm));
+	         *ferry ? ferry : ferry_last_message());
 	atomic_store(&player->mine->told_ns, kills_now_ns());
 	atomic_store(&player->job->failed, true);
 }
@@ -236,27 +247,33 @@ static ferryResult_t make_rounds(struct player *player)
 	return ferrySuccess;
 }
 
-/* Who is left when a rank was killed makes a communicator without it, and calls in that. */
+/*
+ * Who is left when a rank was killed makes a communicator without it, and calls in that. Where it has been told before
+ * the others it comes first: a router that dies meanwhile lets all hear of an error, who then call it again.
+ */
 static ferryResult_t go_on(struct player *player)
 {
-	struct kills_job *job = player->job;
-	while (!atomic_load(&job->shrunk))
-		kills_doze_us(100);
+	ferryComm_t failed = player->comm;
+	ferryResult_t result = ferryRemoteError;
+	for (int tries = 0; tries < 5 && result == ferryRemoteError; tries++)
+		result = ferryCommShrink(failed, NULL, 0, &player->comm, NULL, FERRY_SHRINK_ABORT);
+	if (result) {
+		player->comm = failed;
+		return result;
+	}
+	ferryCommAbort(failed);
 	player->nranks--;
-	player->rank -= player->rank > job->victim;
-	ferryCommAbort(player->comm);
-	player->comm = NULL;
-	ferryResult_t result = ferryCommInitRank(&player->comm, player->nranks, job->next, player->rank);
-	if (!result && !make_calls(player))
+	player->rank -= player->rank > player->job->victim;
+	if (!make_calls(player))
 		return ferrySystemError;
-	return result ? result : make_round(player, 0);
+	return make_round(player, 0);
 }
 
 static ferryResult_t open_rank(struct player *player)
 {
-	ferryResult_t result = ferryCommInitRank(&player->comm, player->nranks, player->job->id, player->rank);
-	for (int i = 0; i < 2 && !result; i++)
-		result = ferryStreamCreate(&player->streams[i], player->rank);
+	ferryResult_t result = kills_place_open(&player->place, player->rank, player->shared->options.gpu);
+	if (!result)
+		result = ferryCommInitRank(&player->comm, player->nranks, player->job->id, player->rank);
 	if (!result && !make_calls(player))
 		result = ferrySystemError;
 	if (!result)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kills/kills_routers.h"
 
+#include "ipc/ferry_types.h"
 #include "tests/kills/kills_shared.h"
 
 #include <dirent.h>
@@ -43,7 +44,7 @@ static unsigned processes_left(void)
 	return count;
 }
 
-/* Locks are not removed, as another might hold them by then. remove: all. */
+/* Locks stay, as who waits for one would hold another than who comes later. remove: all, and says which. */
 static unsigned files_left(const char *folder, bool remove)
 {
 	const struct dirent *entry;
@@ -56,7 +57,9 @@ static unsigned files_left(const char *folder, bool remove)
 		snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
 		bool lock = strstr(entry->d_name, ".lock");
 		count += !lock;
-		if (lock || remove)
+		if (!lock && remove)
+			printf("not ok: %s is left\n", path);
+		if (remove)
 			unlink(path);
 	}
 	if (open)
@@ -68,11 +71,13 @@ unsigned kills_remains(const char *folder, int domains, double seconds)
 {
 	uint64_t until = kills_now_ns() + (uint64_t)(seconds * 1e9);
 	unsigned processes = 0, files = 0;
+	pid_t told[FERRY_MAX_DOMAINS] = {0}; /* once: the second time a router ends as it is */
 	do {
 		for (int domain = 0; domain < domains; domain++) {
 			pid_t router = kills_router(folder, domain);
-			if (router)
+			if (router && router != told[domain])
 				kill(router, SIGTERM);
+			told[domain] = router ? router : told[domain];
 		}
 		kills_doze_us(10000);
 		processes = processes_left();

@@ -40,19 +40,18 @@ struct kills_job {
 	atomic_bool failed;        /* a rank has heard that a call failed */
 	atomic_uint ready;         /* ranks that have their communicator */
 	bool loses_ranks;          /* one is killed, and those that are left go on */
-	int victim;                /* that one; before `shrunk` */
-	atomic_bool shrunk;        /* `next` is of a communicator without it */
+	int victim;                /* that one; before it is killed */
 	ferryUniqueId id, next;    /* next: of a communicator that follows */
 	struct kills_rank ranks[KILLS_RANKS];
 };
 
 struct kills_options {
-	unsigned long long seed, kills, twice, both, meanwhile;
+	unsigned long long seed, kills, twice, both, still, slow, meanwhile;
 	int nranks, domains, ncalls;
 	unsigned fresh;
 	size_t bytes;
 	double every, spread, limit, seconds; /* seconds */
-	bool by_ferryrun, ranks, verbose;
+	bool by_ferryrun, spare, ranks, gpu, verbose;
 };
 
 struct kills_shared {

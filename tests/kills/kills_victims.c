@@ -21,7 +21,7 @@ struct beside {
 
 struct tally {
 	unsigned long long kills, named, routers;
-	double *told; /* seconds from a kill to the last who was told */
+	double *told, *on; /* seconds from a kill to the last who was told, and who has called again and left */
 	struct beside in_order, killed;
 };
 
@@ -56,6 +56,10 @@ static bool judge(struct kills_shared *shared, struct kills_job *job, uint64_t w
 		       job->victim, rank, told ? "was told" : "was not told", late, one->text, status);
 		good = false;
 	}
+	tally->on[tally->kills] = (double)(kills_now_ns() - when) * 1e-9;
+	if (shared->options.verbose)
+		fprintf(stderr, "kill %llu, of rank %d: told in %.1f ms, over in %.1f ms\n", tally->kills, job->victim,
+		        longest * 1e3, tally->on[tally->kills] * 1e3);
 	tally->told[tally->kills++] = longest;
 	return good;
 }
@@ -97,7 +101,6 @@ static bool one_job(struct kills_shared *shared, uint64_t *random, bool kills, s
 	kills_doze_us((unsigned)(wait * 1e6));
 	if (kills) {
 		uint64_t when = kill_rank(shared, job, random, tally);
-		atomic_store(&job->shrunk, true);
 		good = judge(shared, job, when, tally);
 	} else {
 		good = kills_job_stop(shared, job) == KILLS_RUNS;
@@ -125,12 +128,15 @@ static void report(const struct kills_shared *shared, struct tally *tally, bool 
 	for (int rank = 0; rank < other->nranks; rank++)
 		wrong += atomic_load(&other->ranks[rank].wrong);
 	qsort(tally->told, n, sizeof(double), compare);
+	qsort(tally->on, n, sizeof(double), compare);
 	printf("%s: seed %llu, %d ranks beside %d, %d domain%s: %llu ranks and %llu routers killed in %.0f s; %llu "
-	       "others told by name, after %.1f ms (median), %.1f at most; the second job made %llu calls, %llu wrong, "
-	       "%.0f a second, and %.0f beside jobs that end in order; %u left\n",
+	       "others told by name, after %.1f ms (median), %.1f at most, and had gone on and left after %.0f, %.0f; "
+	       "the second job made %llu calls, %llu wrong, %.0f a second, and %.0f beside jobs that end in order; %u "
+	       "left\n",
 	       good && !wrong && !left ? "ok" : "not ok", shared->options.seed, shared->options.nranks, other->nranks,
 	       shared->options.domains, shared->options.domains == 1 ? "" : "s", n, tally->routers, seconds,
-	       tally->named, n ? tally->told[n / 2] * 1e3 : 0, n ? tally->told[n - 1] * 1e3 : 0, calls_of(other), wrong,
+	       tally->named, n ? tally->told[n / 2] * 1e3 : 0, n ? tally->told[n - 1] * 1e3 : 0,
+	       n ? tally->on[n / 2] * 1e3 : 0, n ? tally->on[n - 1] * 1e3 : 0, calls_of(other), wrong,
 	       rate(&tally->killed), rate(&tally->in_order), left);
 }
 
@@ -153,7 +159,8 @@ int kills_of_ranks(struct kills_shared *shared)
 	const struct kills_options *options = &shared->options;
 	struct kills_job *other = &shared->jobs[1];
 	struct kills_held first = {0}, last;
-	struct tally tally = {.told = calloc(options->kills + 1, sizeof(double))};
+	struct tally tally = {.told = calloc(options->kills + 1, sizeof(double)),
+	                      .on = calloc(options->kills + 1, sizeof(double))};
 	uint64_t random = options->seed * 0x2545f4914f6cdd1du + 1, began = kills_now_ns();
 	kills_job_start(shared, other, 2, false);
 	bool good = kills_job_await(shared, other, &other->rounds, 1) == KILLS_RUNS;
@@ -175,5 +182,6 @@ int kills_of_ranks(struct kills_shared *shared)
 		wrong += atomic_load(&other->ranks[rank].wrong) > 0;
 	report(shared, &tally, good, left, (double)(kills_now_ns() - began) * 1e-9);
 	free(tally.told);
+	free(tally.on);
 	return !good || left || wrong;
 }

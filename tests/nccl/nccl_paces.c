@@ -424,6 +424,27 @@ static void bursts_are_left_and_met_again(void **state)
 		}
 }
 
+/* ---- the end ---- */
+
+static void a_communicator_that_is_given_up_gets_no_more_calls(void **state)
+{
+	(void)state;
+	struct virtual_machine machine = with_limits(&pcie);
+	struct virtual_calls what = {FERRY_ALLGATHER, 256 * MIB, false, 0, 1, 0};
+	struct virtual_call call;
+	virtual_open(&machine, 1);
+	virtual_map(0);
+	for (int i = 0; i < 10; i++)
+		virtual_run(&what, &call);
+	assert_true(call.word != FERRY_SHARES_NONE);
+	virtual_abandon();
+	for (int i = 0; i < 10; i++) {
+		virtual_run(&what, &call);
+		assert_int_equal(call.word, FERRY_SHARES_NONE);
+	}
+	virtual_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -435,6 +456,7 @@ int main(void)
 	        cmocka_unit_test(what_is_worse_is_not_kept_for_long),
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
 	        cmocka_unit_test(bursts_are_left_and_met_again),
+	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
 }
