@@ -455,11 +455,23 @@ void ferry_rank_say_leaves(struct ferry_rank *rank)
 	}
 }
 
+/* Its router has gone: with a signal that it did not hear, its socket's file is there still. */
+static void sweep(const struct ferry_routers *routers, uint32_t domain)
+{
+	char path[136];
+	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	ferry_endpoint_sweep(path);
+}
+
 void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
 {
 	ferry_forks_remove(rank);
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		bool lost = rank->links[domain].socket >= 0 && ferry_endpoint_closed(rank->links[domain].socket);
 		ferry_link_disconnect(&rank->links[domain]);
+		if (lost && routers->mode != FERRY_ROUTER_EMBEDDED)
+			sweep(routers, domain);
+	}
 	if (routers->mode == FERRY_ROUTER_EMBEDDED)
 		ferry_hosting_leave(routers->directory, routers->prefix, abort);
 }
