@@ -146,6 +146,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	direct->member.shared = &direct->rank->shared;
 	direct->member.rank = (uint32_t)direct->rank->self;
 	direct->member.stall_ns = direct->stall_ns;
+	ferry_lanes_seat(&direct->member);
 	ferry_lanes_join(&direct->lanes, &direct->member);
 	return ferrySuccess;
 }

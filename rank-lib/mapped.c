@@ -97,6 +97,11 @@ static bool release_streams(struct ferry_kept *kept)
 	return true;
 }
 
+static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
+{
+	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
+}
+
 /* It takes submissions whether their streams have come to them or not: if it does not, it is stopped, or hangs. */
 static void watch_taking(struct ferry_kept *kept)
 {
@@ -104,6 +109,7 @@ static void watch_taking(struct ferry_kept *kept)
 	struct ferry_mapped *mapped = watched->mapped;
 	const struct ferry_ring *ring = mapped->submissions.ring;
 	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire), now = ferry_now_ns();
+	ferry_held_exports_sweep(&mapped->held, cells_of(mapped->rank, watched->domain));
 	bool waits = taken != atomic_load_explicit(&ring->written, memory_order_relaxed) &&
 	             !ferry_rank_failed(mapped->rank);
 	if (!waits || taken != watched->taken || !watched->since) {
@@ -126,7 +132,8 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
-		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->links[domain].socket,
+		int descriptor = own && mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
+		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,
 		                                           .watch = own ? watch_taking : NULL},
@@ -150,11 +157,6 @@ static ferryResult_t attempt(struct ferry_mapped *mapped)
 		result = ferry_exports_name(mapped->exports, (const void *)(uintptr_t)sample.start, sample.bytes,
 		                            NO_SUBMISSION, false, false, &name);
 	return result ? result : ferry_exports_forget(mapped->exports, &name);
-}
-
-static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
-{
-	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
 }
 
 /* Who copies, and whom what others put into is exported to. */
@@ -183,6 +185,9 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	}
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
+	ferry_kept_submissions_init(&mapped->submissions.kept);
+	ferry_held_exports_init(&mapped->held, mapped->submissions.ring);
+	ferry_exports_hold_in(mapped->exports, &mapped->held);
 	find_movers(mapped);
 	return watch_routers(mapped);
 }
