@@ -27,8 +27,8 @@ void ferry_lanes_close(struct ferry_lanes *lanes);
 void ferry_lanes_seat(struct ferry_member *member);
 
 /**
- * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared, rank,
- * stall_ns, and zeroed the rest.
+ * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared and rank, and
+ * zeroed the rest.
  */
 void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);
 

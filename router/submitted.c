@@ -325,8 +325,12 @@ static void end_again(struct ferry_intake *intake, const struct ferry_submission
 	_Atomic uint64_t *finished = &line->finished[head->seq % FERRY_BANKS];
 	intake->number = head->number;
 	intake->nmessages = 0;
-	if (complete && head->kind == FERRY_SUBMIT_COLLECTIVE && atomic_load(finished) < head->seq)
+	if (complete && head->kind == FERRY_SUBMIT_COLLECTIVE && atomic_load(finished) < head->seq) {
+		struct ferry_order *order = &intake->member.order;
+		atomic_store_explicit(&order->ending[head->seq % FERRY_BANKS], head->seq, memory_order_release);
 		atomic_store_explicit(finished, head->seq, memory_order_release);
+		atomic_store_explicit(&order->ended[head->seq % FERRY_BANKS], head->seq, memory_order_release);
+	}
 	if (complete)
 		ferry_word_pass(&intake->words[head->word], head->turn);
 	ferry_wake(intake->member.shared, ferry_rankset_all(intake->member.shared->nranks), 0, 0);
