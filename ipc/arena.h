@@ -179,6 +179,15 @@ struct ferry_pair_post {
 	_Atomic uint32_t type, index;
 };
 
+/*
+ * Which message one end is at, for a router that takes the place of the one that moved it: written when it is the
+ * message's turn, slot message mod 2; message = 0 first, then base, then message with release.
+ */
+struct ferry_pair_turn {
+	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
+	_Atomic uint64_t base;    /* slices of all earlier messages */
+};
+
 struct ferry_pair_line {
 	struct ferry_counter up;   /* value: slices published since the start; writer: source */
 	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
@@ -186,6 +195,11 @@ struct ferry_pair_line {
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */
 	char pad1[128 - sizeof(struct ferry_pair_post)];
+	/* by direction, each that end's: the source's, the destination's */
+	struct {
+		struct ferry_pair_turn turns[2];
+		char pad[128 - 2 * sizeof(struct ferry_pair_turn)];
+	} ends[2];
 };
 
 /*

@@ -18,12 +18,14 @@
 /* What comes along: the payload and the descriptors. */
 static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
-	bool rank = message->kind == FERRY_ATTACH_RANK, mapped = rank && message->flags & FERRY_ATTACH_MAPPED;
+	bool rank = message->kind == FERRY_ATTACH_RANK, adopts = message->kind == FERRY_ATTACH_ADOPT;
+	bool mapped = (rank || adopts) && message->flags & FERRY_ATTACH_MAPPED;
+	bool resubmits = message->kind == FERRY_ATTACH_RESUBMIT;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
-	bool arenas = message->kind == FERRY_ATTACH_ADOPT ||
-	              (message->kind == FERRY_ATTACH_READY && message->descriptors);
-	uint32_t descriptors = arenas ? message->ndomains : mapped ? 1 : 0;
+	bool arenas = adopts || (message->kind == FERRY_ATTACH_READY && message->descriptors);
+	uint32_t descriptors = (arenas ? message->ndomains : 0) + mapped;
 	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
+	                 : adopts                               ? FERRY_ATTACH_MAPPED
 	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
 	                                                        : 0;
 	if (message->flags & ~flags ||
@@ -36,7 +38,8 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != descriptors)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with %u descriptors", message->kind,
 		                  message->descriptors);
-	if (message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
+	if (resubmits ? message->payload > FERRY_RESUBMIT_MOST
+	              : message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes",
 		                  message->kind, (unsigned long long)message->payload);
 	if (export && (message->payload < FERRY_EXPORTED_LEAST || message->payload > sizeof(struct ferry_exported)))

@@ -19,7 +19,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 6u
+#define FERRY_ATTACH_ABI 7u
 #define FERRY_KEY_BYTES 16
 #define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
@@ -45,6 +45,8 @@ enum ferry_attach_kind {
 	 * handed to that one follows: its plans.
 	 */
 	FERRY_ATTACH_ADOPT,
+	/* payload: submissions that were taken, and are not over (ipc/submission.h), in order: take them again */
+	FERRY_ATTACH_RESUBMIT,
 	FERRY_ATTACH_ADOPTED,  /* that was all: serve the job once all its ranks have come so far, or have left */
 	FERRY_ATTACH_KINDS
 };
@@ -57,7 +59,7 @@ enum ferry_status_of {
 	FERRY_STATUS_TENANT
 };
 
-/* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
+/* RANK, ADOPT: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
 /* RANK, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
@@ -73,16 +75,20 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * and READY, which may be without: the arenas of all domains
+	 * and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
 	 */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
-	/* DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of */
+	/*
+	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
+	 * rank: number of its last submission that is not in the ring any more
+	 */
 	uint64_t hash;
-	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
+	uint64_t payload;  /* PLAN, EXPORT, RESUBMIT: bytes that follow the message */
+	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS, ADOPT with MAPPED: the UUID */
 };
 
 struct ferry_attach_reply {
@@ -93,6 +99,7 @@ struct ferry_attach_reply {
 	char message[496]; /* why not; or the status text */
 };
 
+#define FERRY_RESUBMIT_MOST (4u << 20) /* bytes of submissions in a message */
 #define FERRY_MAX_PLANS 4096 /* that a job may keep in a router: a tenant's share of its memory */
 
 /**

@@ -22,6 +22,10 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_user_programs_free(&comm->programs);
 	ferry_registrations_free(&comm->registrations);
 	ferry_exports_close(comm->mapped.exports);
+	if (ferry_comm_is_mapped(comm)) {
+		ferry_held_exports_end(&comm->mapped.held);
+		ferry_kept_submissions_end(&comm->mapped.submissions.kept);
+	}
 	ferry_rank_end(&comm->rank);
 	ferry_device_close(comm->device);
 	ferry_word_table_end(&comm->words);

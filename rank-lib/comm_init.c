@@ -9,6 +9,7 @@
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/config.h"
+#include "rank-lib/mapped_handover.h"
 #include "rank-lib/device/open.h"
 
 #include <string.h>
@@ -139,6 +140,10 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 		result = read_settings(comm, config, wishes);
 	if (!result && comm->routers.mode != FERRY_ROUTER_EMBEDDED)
 		wishes->mapped = ferry_mapped_wants(&comm->rank, comm->device, wishes->gpu, &wishes->words);
+	if (!result && wishes->mapped) {
+		memcpy(comm->mapped.gpu, wishes->gpu, sizeof comm->mapped.gpu);
+		comm->mapped.words_descriptor = wishes->words;
+	}
 	return result;
 }
 
@@ -172,9 +177,15 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
+	comm->mapped.handed_over = comm->routers.takeover && comm->rank.links[comm->rank.domain].process >= 0 &&
+	                           ferry_mapped_may_be_handed_over(&comm->mapped);
 	if (!result)
 		result = open_data(comm, may_map);
-	if (!result && !ferry_comm_is_mapped(comm))
+	if (!result && ferry_comm_is_mapped(comm)) {
+		comm->takeovers.ops = &ferry_mapped_handover;
+		comm->takeovers.context = &comm->mapped;
+	}
+	if (!result && (!ferry_comm_is_mapped(comm) || comm->mapped.handed_over))
 		result = ferry_takeovers_open(&comm->takeovers);
 	if (!result)
 		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));

@@ -161,6 +161,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	direct->member.ops = &member_ops;
 	direct->member.shared = &direct->rank->shared;
 	direct->member.rank = (uint32_t)direct->rank->self;
+	ferry_lanes_seat(&direct->member);
 	ferry_lanes_join(&direct->lanes, &direct->member);
 	return ferrySuccess;
 }

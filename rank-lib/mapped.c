@@ -97,10 +97,16 @@ static bool release_streams(struct ferry_kept *kept)
 	return true;
 }
 
+static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
+{
+	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
+}
+
 /* Where it is given up, copies of its may be under way still: the streams go on when that is over. */
 static void watch_own(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	ferry_held_exports_sweep(&mapped->held, cells_of(mapped->rank, mapped->rank->domain));
 	if (!ferry_standstill_watch(&mapped->standstill))
 		return;
 	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);
@@ -118,7 +124,8 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
-		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->links[domain].socket,
+		int descriptor = own && mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
+		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,
 		                                           .watch = own ? watch_own : NULL},
@@ -142,11 +149,6 @@ static ferryResult_t attempt(struct ferry_mapped *mapped)
 		result = ferry_exports_name(mapped->exports, (const void *)(uintptr_t)sample.start, sample.bytes,
 		                            NO_SUBMISSION, false, false, &name);
 	return result ? result : ferry_exports_forget(mapped->exports, &name);
-}
-
-static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
-{
-	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
 }
 
 /* Who copies, and whom what others put into is exported to. */
@@ -175,6 +177,9 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	}
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
+	ferry_kept_submissions_init(&mapped->submissions.kept);
+	ferry_held_exports_init(&mapped->held, mapped->submissions.ring);
+	ferry_exports_hold_in(mapped->exports, &mapped->held);
 	find_movers(mapped);
 	return watch_routers(mapped);
 }

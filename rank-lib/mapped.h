@@ -8,6 +8,7 @@
 
 #include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
+#include "rank-lib/held_exports.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
 #include "rank-lib/standstill.h"
@@ -33,6 +34,13 @@ struct ferry_mapped {
 	struct ferry_holders *holders;
 	pthread_mutex_t *lock; /* the communicator's */
 
+	uint8_t gpu[FERRY_GPU_BYTES]; /* its UUID, and the block of words: what a router is told of the rank */
+	int words_descriptor;
+	bool handed_over;             /* where its router dies, it is to the next; while it is open */
+	/* 1: something that it has submitted cannot be; who makes calls, before it is submitted */
+	_Atomic uint32_t beyond;
+	struct ferry_held_exports held;
+
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
 	struct ferry_standstill standstill;           /* of the rank's own; keeper */
@@ -53,7 +61,7 @@ bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *devi
 /**
  * All have attached, and its router has said that it will: tries it with a buffer. ferryInvalidUsage, with the reason:
  * it does not work here, the rank is to have lanes of its own. Other errors: ferry_mapped_close is to be called all the
- * same.
+ * same. handed_over: who tells of its router's end is not the keeper, but calls its `closed` (rank-lib/takeover.h).
  */
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 

@@ -5,7 +5,6 @@
 #include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
-#include "rank-lib/attach/handover.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -25,11 +24,18 @@ static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 
 /* ---- giving up ---- */
 
+static bool end_failed(struct ferry_takeover *takeover)
+{
+	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
+	if (takeover->all->ops)
+		takeover->all->ops->lost(takeover->all->context, takeover->domain);
+	return false;
+}
+
 static bool end(struct ferry_takeover *takeover, const char *text)
 {
 	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
-	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
-	return false;
+	return end_failed(takeover);
 }
 
 /* Whether it has lasted too long; *text says what. */
@@ -65,6 +71,8 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 	uint64_t now = ferry_now_ns();
 	ferry_link_renew(link_of(takeover), connection, process);
 	takeover->state = FERRY_ROUTER_SERVES;
+	if (takeover->all->ops)
+		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
 	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died%s",
 	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6,
 	          takeover->vain ? ", and some after it" : "");
@@ -77,6 +85,8 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 {
 	struct ferry_handover handover = {.rank = takeover->all->rank,
 	                                  .plans = takeover->all->plans,
+	                                  .ops = takeover->all->ops,
+	                                  .context = takeover->all->context,
 	                                  .domain = takeover->domain,
 	                                  .connection = connection,
 	                                  .lost_ns = takeover->lost_ns,
@@ -127,10 +137,8 @@ static bool step(struct ferry_kept *kept)
 {
 	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
 	char text[FERRY_MESSAGE_BYTES];
-	if (ferry_rank_failed(takeover->all->rank)) {
-		ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
-		return false;
-	}
+	if (ferry_rank_failed(takeover->all->rank))
+		return end_failed(takeover);
 	if (is_over(takeover, ferry_now_ns(), text, sizeof text))
 		return end(takeover, text);
 	switch (takeover->state) {
@@ -161,7 +169,10 @@ static void on_router_lost(struct ferry_kept *kept)
 		takeover->deaths = 0;
 	}
 	takeover->deaths++;
-	ferry_keeper_look(kept);
+	if (takeover->all->ops && !takeover->all->ops->may(takeover->all->context))
+		end_failed(takeover); /* which says so */
+	else
+		ferry_keeper_look(kept);
 }
 
 /* ---- open, close ---- */

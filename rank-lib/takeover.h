@@ -16,6 +16,7 @@
 #ifndef FERRY_RANK_LIB_TAKEOVER_H
 #define FERRY_RANK_LIB_TAKEOVER_H
 
+#include "rank-lib/attach/handover.h"
 #include "rank-lib/attach/routers.h"
 #include "rank-lib/held_plans.h"
 #include "rank-lib/keeper.h"
@@ -47,6 +48,8 @@ struct ferry_takeovers {
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
 	struct ferry_held_plans *plans;
+	const struct ferry_handover_ops *ops; /* NULL: the rank has lanes of its own */
+	void *context;
 	_Atomic uint32_t given_up; /* 1: the rank leaves; who closes */
 	long patience_s;
 	struct ferry_takeover domains[FERRY_MAX_DOMAINS];

@@ -222,8 +222,10 @@ static void release(const struct ferry_word_use *use)
 {
 	struct ferry_word *word = &words[use->index];
 	uint32_t forgotten = 1;
-	if (atomic_load_explicit(&word->word, memory_order_acquire) == 1)
-		ferry_word_pass(word, atomic_load_explicit(&word->done, memory_order_relaxed));
+	uint32_t value = atomic_load_explicit(&word->word, memory_order_acquire);
+	uint32_t done = atomic_load_explicit(&word->done, memory_order_relaxed);
+	if (value) /* a mark of the turn before: whoever moved the data has ended before it stored 0 */
+		ferry_word_pass(word, value == ferry_word_mark(done - 1) ? done - 1 : done);
 	if (use->captured)
 		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel,
 		                                        memory_order_relaxed);

@@ -6,7 +6,9 @@
 #include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/rankset.h"
+#include "router/attendant.h"
 #include "router/brought.h"
+#include "router/resumed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@ struct ferry_adoption {
 	uint64_t come;     /* bit r: rank r has handed over everything */
 	uint64_t since_ns; /* the first of them has had no router since then */
 	uint64_t until_ns; /* when those that have not come are waited for no longer */
+	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs */
 };
 
 /* ---- the arenas ---- */
@@ -178,6 +181,14 @@ static uint64_t absent(const struct ferry_job *job)
 	return ferry_rankset_all(job->shared.nranks) & ~job->adoption->come & ~ferry_leavers(&job->shared);
 }
 
+static bool any_moved(const struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->imports[rank])
+			return true;
+	return false;
+}
+
 /* All have come: the job goes on. */
 static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 {
@@ -201,14 +212,36 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	          jobs->domain, job->shared.nranks, (double)(now - since) / 1e6, (unsigned long long)epoch);
 }
 
-ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank)
+/* At once where no data is moved here; else when the attendant has made ready for that. */
+static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	if (!any_moved(job)) {
+		serve(jobs, job);
+		return;
+	}
+	if (!job->adoption->opening)
+		ferry_attendant_open(job);
+	job->adoption->opening = true;
+	if (atomic_load_explicit(&job->opened, memory_order_acquire))
+		serve(jobs, job);
+}
+
+ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
+                                  const struct ferry_attach_message *message)
 {
 	if (!job->adoption)
 		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
 		                  rank);
+	if (job->imports[rank]) {
+		ferryResult_t result = ferry_resumed_add(&job->resumed[rank], NULL, 0);
+		if (result)
+			return result;
+		job->resumed[rank]->number = message->hash;
+		job->resumed[rank]->calls = message->staging;
+	}
 	job->adoption->come |= 1ull << rank;
 	if (!absent(job) && !atomic_load(&job->dead))
-		serve(jobs, job);
+		go_on(jobs, job);
 	return ferrySuccess;
 }
 
@@ -242,8 +275,8 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 		         "(FERRY_ATTACH_TIMEOUT sets the seconds)",
 		         job->domain, ferry_rankset_print(ranks, missing));
 		ferry_job_fail(job, ferryRemoteError, text);
-	} else if (!ranks) { /* the last of them has left */
-		serve(jobs, job);
+	} else if (!ranks) { /* the last of them has left, or the attendant may be done */
+		go_on(jobs, job);
 	}
 }
 
@@ -256,7 +289,7 @@ int ferry_adoptions_watch(struct ferry_jobs *jobs)
 			continue;
 		watch(jobs, job, now);
 		if (job->adoption)
-			again = LOOK_MS;
+			again = job->adoption->opening ? 1 : LOOK_MS;
 	}
 	return again;
 }

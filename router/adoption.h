@@ -33,8 +33,11 @@
 ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                                   const struct ferry_standing *standing, int *descriptors, struct ferry_job **job);
 
-/** The rank has handed over everything. Error: ferryInvalidUsage, where its job is not being adopted. */
-ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank);
+/**
+ * The rank has handed over everything, with that message. Error: ferryInvalidUsage, where its job is not being adopted.
+ */
+ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
+                                  const struct ferry_attach_message *message);
 
 /**
  * Looks after ranks that have not come: ends the job of one that has died, or that nobody waits for any longer. In how

@@ -102,6 +102,16 @@ static void say_ready(struct ferry_job *job)
 	ferry_futex_wake(&header->ready, -1, true);
 }
 
+/* Nobody waits for an answer: the connection thread looks (router/adoption.c). */
+static void open_brought(struct ferry_job *job)
+{
+	ferryResult_t result = ferry_intakes_open(job);
+	if (!result)
+		atomic_store_explicit(&job->opened, 1, memory_order_release);
+	else if (!atomic_load_explicit(&job->dead, memory_order_acquire))
+		ferry_job_fail(job, result, ferry_last_message());
+}
+
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
@@ -188,7 +198,10 @@ static void *attendant_main(void *argument)
 		}
 		if (asked) {
 			ferry_doorbell_cancel(bell);
-			answer_ready(job);
+			if (job->brought)
+				open_brought(job);
+			else
+				answer_ready(job);
 			atomic_store_explicit(&job->attendant->asked, 2, memory_order_release);
 		} else if (has_work(workers, job, &audited)) {
 			ferry_doorbell_cancel(bell);
@@ -232,6 +245,13 @@ void ferry_attendant_join(struct ferry_job *job)
 	close_arenas(job->attendant);
 	free(job->attendant);
 	job->attendant = NULL;
+}
+
+void ferry_attendant_open(struct ferry_job *job)
+{
+	uint32_t unasked = 0;
+	if (atomic_compare_exchange_strong(&job->attendant->asked, &unasked, 1))
+		ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 }
 
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas)

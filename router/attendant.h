@@ -26,4 +26,9 @@ void ferry_attendant_join(struct ferry_job *job);
  */
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas);
 
+/**
+ * Of a job that is brought: has the attendant ready what moves the ranks' data, and set job->opened, or fails the job.
+ */
+void ferry_attendant_open(struct ferry_job *job);
+
 #endif

@@ -4,6 +4,8 @@
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "router/guard.h"
+#include "router/imports.h"
+#include "router/resumed.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -63,6 +65,7 @@ ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas
 	if (!job)
 		return ferrySystemError;
 	job->shared = *shared;
+	job->brought = true;
 	for (uint32_t each = 0; each < shared->ndomains; each++)
 		ferry_guard_add(&job->shared.arenas[each]);
 	job_open(job, workers);
@@ -77,9 +80,11 @@ void ferry_job_free(struct ferry_job *job)
 		ferry_guard_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++) {
 		if (job->words_descriptor[rank] >= 0)
 			close(job->words_descriptor[rank]);
+		ferry_resumed_free(job->resumed[rank]);
+	}
 	free(job->adoption);
 	pthread_mutex_destroy(&job->admit);
 	pthread_mutex_destroy(&job->failing);
@@ -89,7 +94,12 @@ void ferry_job_free(struct ferry_job *job)
 void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why)
 {
 	struct ferry_arena *arena = &job->shared.arenas[job->domain];
-	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process};
+	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process}, own[] = {job->process, -1};
+	if (job->brought) { /* it has attached, and has the arenas */
+		if (ferry_attach_answer(client, ferrySuccess, flags, why, own))
+			ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message());
+		return;
+	}
 	/* Answered first: who is counted has the arena, so that the next router may get it from him. */
 	if (ferry_attach_answer(client, ferrySuccess, flags, why, handed))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
@@ -206,6 +216,12 @@ ferryResult_t ferry_job_failure(struct ferry_job *job)
 	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
 }
 
+/* By this router, when the job is ready. Its intake is opened then. */
+static bool is_to_be_moved(const struct ferry_job *job, uint32_t rank)
+{
+	return job->imports[rank] && ferry_imports_gpu(job->imports[rank]);
+}
+
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
 {
 	uint64_t hash = bytes < sizeof(struct ferry_plan) ? 0 : ((const struct ferry_plan *)blob)->hash;
@@ -215,8 +231,8 @@ ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const voi
 	 * While the job is adopted all ranks give what they have; of those with lanes of their own rank 0 alone takes
 	 * plans back.
 	 */
-	uint32_t holder = job->adoption && !job->intakes[rank] ? 0 : rank;
-	return ferry_job_plans_add(&job->plans, holder, job->intakes[rank], blob, bytes);
+	bool moved = job->intakes[rank] || (job->adoption && is_to_be_moved(job, rank));
+	return ferry_job_plans_add(&job->plans, job->adoption && !moved ? 0 : rank, moved, blob, bytes);
 }
 
 /* ---- calls ---- */

@@ -45,6 +45,7 @@ struct ferry_gpu_lanes;
 struct ferry_guest;
 struct ferry_imports;
 struct ferry_intake;
+struct ferry_resumed;
 struct ferry_tenant;
 
 struct ferry_job {
@@ -74,8 +75,12 @@ struct ferry_job {
 	 */
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
+	bool brought;                           /* it comes from another router; constant */
+	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its intake's */
+	struct ferry_resumed *resumed[FERRY_MAX_RANKS];
 	/* 1 once the other domains' arenas are mapped; attendant thread, release */
 	_Atomic uint32_t ready;
+	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; attendant thread, release */
 	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	_Atomic uint32_t dead;
 	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */

@@ -157,8 +157,12 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
 		for (uint32_t i = 0; i < call->halves[FERRY_UP].ntransfers; i++) {
 			const struct ferry_transfer *transfer = &call->halves[FERRY_UP].transfers[i];
-			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
-			ferry_publish(member->shared, transfer->step->instr, transfer->step->counter, seq, 0);
+			struct ferry_counter *counter = transfer->step->counter;
+			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
+			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
+				continue;
+			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
+			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
 		}
 	/* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
 	ferry_full_fence();
@@ -197,7 +201,10 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 	uint64_t seq = ferry_call_number(call);
 	if (member->ops->failed(member)) {
 		result = member->ops->error(member, &message);
-	} else if (call->steps) {
+	} else if (call->ops->ending) {
+		call->ops->ending(call);
+	}
+	if (!result && call->steps) {
 		atomic_store_explicit(&member->order.ending[call->bank], seq, memory_order_release);
 		atomic_store_explicit(&ferry_member_line(member)->finished[call->bank], seq, memory_order_release);
 		atomic_store_explicit(&member->order.ended[call->bank], seq, memory_order_release);

@@ -189,6 +189,15 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
+static void take_turn(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+{
+	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	struct ferry_pair_turn *turn = &line->ends[seat->direction].turns[transfer->message % 2];
+	atomic_store_explicit(&turn->message, 0, memory_order_relaxed);
+	atomic_store_explicit(&turn->base, transfer->base, memory_order_release);
+	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
+}
+
 bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
 {
 	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
@@ -225,6 +234,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];
+		take_turn(seat, transfer);
 		if (transfer->puts && seat->direction == FERRY_DOWN)
 			post(seat, transfer);
 	}

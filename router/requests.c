@@ -6,6 +6,7 @@
 #include "router/attendant.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/resumed.h"
 #include "router/status.h"
 
 #include <errno.h>
@@ -74,9 +75,22 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 		return result;
 	client->job = job;
 	client->rank = client->message.rank;
+	if (client->message.flags & FERRY_ATTACH_MAPPED) {
+		job->words_descriptor[client->rank] = client->descriptors[client->message.ndomains];
+		client->descriptors[client->message.ndomains] = -1;
+		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
+	}
 	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	return ferrySuccess;
+}
+
+static ferryResult_t resubmit(struct ferry_client *client)
+{
+	struct ferry_job *job = client->job;
+	if (!job || !job->adoption || !job->imports[client->rank])
+		return ferry_fail(ferryInvalidUsage, "RESUBMIT of a rank that no other router has moved the data of");
+	return ferry_resumed_add(&job->resumed[client->rank], client->payload, client->message.payload);
 }
 
 static ferryResult_t map_export(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -168,7 +182,7 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 {
 	if (message->payload && !client->job)
 		return ferry_fail(ferryInvalidUsage, "%s before ATTACH",
-		                  message->kind == FERRY_ATTACH_PLAN ? "PLAN" : "EXPORT");
+		                  message->kind == FERRY_ATTACH_PLAN ? "PLAN" : "EXPORT or RESUBMIT");
 	return ferrySuccess;
 }
 
@@ -228,8 +242,11 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		if (!(result = adopt(jobs, client)))
 			return;
 		break;
+	case FERRY_ATTACH_RESUBMIT:
+		result = resubmit(client);
+		break;
 	case FERRY_ATTACH_ADOPTED:
-		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank)
+		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank, &client->message)
 		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
 		break;
 	default:

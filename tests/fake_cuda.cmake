@@ -106,7 +106,8 @@ if(CUDA_INCLUDE_DIR)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/link.c ../rank-lib/ranges.c
+  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c
+    ../rank-lib/held_exports.c ../rank-lib/link.c ../rank-lib/ranges.c
     ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)

@@ -213,6 +213,7 @@ static void share(const uint32_t *weights, uint32_t count, uint32_t *parts)
 	assert_int_equal(ferry_lanes_open(&lanes, &options), ferrySuccess);
 	for (uint32_t i = 0; i < count; i++) {
 		lones[i] = lone_open(i, weights[i]);
+		ferry_lanes_seat(&lones[i]->member);
 		ferry_lanes_join(&lanes, &lones[i]->member);
 	}
 	for (uint32_t i = 0; i < count; i++)

@@ -293,6 +293,67 @@ static void ranks_with_lanes_of_their_own_go_on_with_the_next_router(void **stat
 	domains_close();
 }
 
+/* Rounds of a kind with deaths between and in the middle of them: all are right. */
+static void survive(enum rank_order rounds, int nranks, int deaths, const char *of_every_second)
+{
+	struct rank_process ranks[4];
+	struct rank_answer answers[4];
+	domains_open(1);
+	for (int rank = 0; rank < nranks; rank++)
+		ranks[rank] = rank_start(rank % 2 ? of_every_second : "FERRY_FABRICS=host");
+	ranks_join(ranks, nranks, devices, LARGE);
+	ranks_round(ranks, nranks, 2, 2);
+	for (int death = 0; death < deaths; death++) {
+		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
+		ranks_tell(ranks, nranks, ORDER(.order = rounds, .number = 12), NULL);
+		if (death % 2)
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		doze(3 * death);
+		routers_kill(0);
+		if (!(death % 2))
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		routers_open(1);
+		ranks_tell(ranks, nranks, ORDER(.order = RANK_SETTLE, .number = 30000), answers);
+		for (int rank = 0; rank < nranks; rank++) {
+			if (!answers[rank].settled)
+				fail_msg("death %d: rank %d has not settled: %s", death, rank, answers[rank].message);
+			assert_int_equal(answers[rank].round, 2 + 12 * (death + 1));
+			assert_int_equal(answers[rank].wrong, 0);
+		}
+	}
+	ranks_round(ranks, nranks, 2, (uint32_t)(4 + 12 * deaths));
+	destroy_and_finish(ranks, nranks);
+	domains_close();
+}
+
+/* Plain calls: those under way, those that their streams have not reached, and what comes later. */
+static void ranks_whose_data_routers_move_go_on_with_the_next_one(void **state)
+{
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	survive(RANK_ROUNDS, 2, 12, "FERRY_FABRICS=host");
+	survive(RANK_ROUNDS, 4, 8, "FERRY_FABRICS=host");
+}
+
+static void their_messages_do(void **state)
+{
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	survive(RANK_RING, 2, 12, "FERRY_FABRICS=host");
+	survive(RANK_RING, 4, 8, "FERRY_FABRICS=host");
+}
+
+static void so_do_jobs_of_both_kinds_of_ranks(void **state)
+{
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	survive(RANK_ROUNDS, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
+	survive(RANK_RING, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
+}
+
 /* Two ranks and their router, of whose copies one is under way until `held` is removed. */
 static void hold_copies(struct rank_process *ranks, char *held, size_t bytes)
 {
@@ -301,7 +362,7 @@ static void hold_copies(struct rank_process *ranks, char *held, size_t bytes)
 	setenv("FAKE_CUDA_HELD", held, 1);
 	domains_open(1);
 	unsetenv("FAKE_CUDA_HELD");
-	start_all(ranks, 2, NULL);
+	start_all(ranks, 2, "FERRY_TAKEOVER=off");
 	ranks_join(ranks, 2, devices, COUNT);
 	ranks_round(ranks, 2, 2, 2);
 	int made = open(held, O_CREAT | O_WRONLY, 0600);
@@ -487,6 +548,9 @@ int main(int argc, char **argv)
 	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
 	        TEST(streams_go_on_when_their_router_dies),
 	        TEST(ranks_with_lanes_of_their_own_go_on_with_the_next_router),
+	        TEST(ranks_whose_data_routers_move_go_on_with_the_next_one),
+	        TEST(their_messages_do),
+	        TEST(so_do_jobs_of_both_kinds_of_ranks),
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
