@@ -13,14 +13,13 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure, .epoch: that router, and after its death the one
- * that takes its place (router/adoption.h). A rank line: its rank alone, in the
+ * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure, .epoch: that router, and after its death
+ * the one that takes its place (router/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone, in the
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
  * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
- * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only. `fate`:
- * ranks.
+ * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -42,7 +41,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 17u
+#define FERRY_ARENA_ABI 18u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -79,14 +78,39 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
-/* What one lane has done for its rank, and whom it waits for: for ferry-stat. That lane alone writes it, relaxed, as
-   nobody acts on it. */
+#define FERRY_MOST_ROUNDS 32 /* of shrinking a communicator */
+
+enum ferry_outcome { FERRY_OUTCOME_OPEN, FERRY_OUTCOME_MADE, FERRY_OUTCOME_GIVEN_UP };
+
+/*
+ * A round of shrinking (rank-lib/shrinking.h): which ranks it is for, and what has become of it. Whichever rank comes
+ * to know it first, once each, by compare and swap from 0.
+ */
+struct ferry_decision {
+	_Atomic uint64_t ranks;
+	_Atomic uint32_t outcome; /* enum ferry_outcome */
+	uint32_t reserved;
+};
+
+/*
+ * A rank's part in that: the round that it has come to, after `excluded`, and the one whose communicator it has made.
+ */
+struct ferry_shrink_post {
+	_Atomic uint64_t round, excluded, made;
+};
+
+/* What one lane has done for its rank, and whom it waits for: that lane alone writes it, relaxed but for `moves`. But
+   for the last two it is for ferry-stat, and nobody acts on it. */
 struct ferry_traffic {
 	_Atomic uint64_t calls;  /* halves of calls that are over */
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
 	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
-	char pad[96];
+	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
+	_Atomic uint64_t looked;
+	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/mover.h) */
+	_Atomic uint32_t moves;
+	char pad[84];
 };
 
 /* Who moves a rank's data. */
@@ -104,6 +128,7 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];
+	struct ferry_shrink_post shrink; /* the rank */
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
@@ -125,7 +150,9 @@ struct ferry_rank_line {
 	/* its process, when that was started, and whose numbers those are; the rank, as it attaches; `process` last */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
-	char pad0[12];
+	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
+	_Atomic uint32_t timeout_reports, timeout_fails;
+	char pad0[4];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -201,11 +228,16 @@ struct ferry_arena_header {
 	 * the new one; nobody acts on it, it is told.
 	 */
 	_Atomic uint64_t epoch;
+	/*
+	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without a word; 0 to 1, release
+	 */
+	_Atomic uint64_t gone;
 	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
-	char pad0[36];
+	char pad0[28];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;
+	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
 };
 
 /* A process's view of an arena. Private memory, so the offsets cannot change under it. */
@@ -289,5 +321,17 @@ void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uin
 
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
+
+/**
+ * False: it is not filled in. Else its code, as it is there, and its message, each byte read once, whoever writes there
+ * meanwhile; what would end a line, or speak to a terminal, is a '?' in it. It is never empty.
+ */
+bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
+
+/** Such a code as a result: `otherwise` if it is none, or success. */
+static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)
+{
+	return code && code < ferryNumResults ? (ferryResult_t)code : otherwise;
+}
 
 #endif

@@ -208,12 +208,12 @@ static ferryResult_t say_given_up(void)
 }
 
 /* No reply came: why, and what becomes of the connection. */
-static ferryResult_t say_silent(int connection, const struct ferry_patience *patience, const _Atomic uint32_t *given_up)
+static ferryResult_t say_silent(int connection, const struct ferry_patience *patience)
 {
 	if (!patience->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
 	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
-	if (given_up && atomic_load(given_up))
+	if (ferry_patience_is_given_up(patience))
 		return say_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
 	return ferry_fail(ferrySystemError,
@@ -248,46 +248,53 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
-                                    const int *sent, struct ferry_attach_reply *reply, int *descriptors,
-                                    uint32_t wanted, const _Atomic uint32_t *given_up)
+ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
+                                           const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                           uint32_t wanted, struct ferry_patience *patience)
 {
 	int received[FERRY_ATTACH_ANSWERED] = {-1, -1};
-	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
-	if (result)
-		return result;
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
 		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
-	if (given_up && atomic_load(given_up))
+	if (ferry_patience_is_given_up(patience))
 		return say_given_up();
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
-	int refused = message->descriptors ? send_head(connection, message, sent, &patience)
-	              : send_all(connection, message, sizeof *message, &patience) ? 0
-	                                                                          : -1;
+	int refused = message->descriptors ? send_head(connection, message, sent, patience)
+	              : send_all(connection, message, sizeof *message, patience) ? 0
+	                                                                         : -1;
 	if (refused > 0)
 		return ferry_fail(ferrySystemError, "sending %u descriptors to the router: %s", message->descriptors,
 		                  strerror(refused));
 	if (!refused)
-		send_all(connection, payload, message->payload, &patience);
+		send_all(connection, payload, message->payload, patience);
 	/*
 	 * Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while
 	 * they do.
 	 */
-	if (patience.over || !receive_reply(connection, reply, received, &patience)) {
+	if (patience->over || !receive_reply(connection, reply, received, patience)) {
 		close_all(received);
-		return say_silent(connection, &patience, given_up);
+		return say_silent(connection, patience);
 	}
-	result = check_reply(reply, wanted, received[0]);
+	ferryResult_t result = check_reply(reply, wanted, received[0]);
 	for (uint32_t i = 0; !result && i < wanted && i < FERRY_ATTACH_ANSWERED; i++) {
 		descriptors[i] = received[i];
 		received[i] = -1;
 	}
 	close_all(received);
 	return result;
+}
+
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                    uint32_t wanted, const _Atomic uint32_t *given_up)
+{
+	long seconds;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
+	if (result)
+		return result;
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
+	return ferry_attach_exchange_within(connection, message, payload, sent, reply, descriptors, wanted, &patience);
 }
 
 ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,

@@ -248,6 +248,8 @@ static void look_at_samples(struct ferry_meter *meter, ferryComm_t comm)
 		meter->nsamples--;
 		if (ended)
 			learn(meter, sample);
+		else
+			ferry_meter_pass(meter, &sample->call, sample->word, sample->whole);
 	}
 }
 

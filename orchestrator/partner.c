@@ -79,16 +79,24 @@ static void say_shown(void *argument, uint64_t kind)
 	pthread_mutex_unlock(&partner->lock);
 }
 
+static bool is_abandoned(const struct ferry_maker *maker)
+{
+	const struct ferry_partner *partner =
+	        (const struct ferry_partner *)((const char *)maker - offsetof(struct ferry_partner, maker));
+	return atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
+	partner->maker.gives_up = is_abandoned;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	uint64_t begun = ferry_now_ns();
 	bool peers;
 	config.device = "cuda";
 	config.ordinal = partner->device;
 	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
-	                                       partner->rank, &config, NULL, &partner->abandoned);
+	                                       partner->rank, &config, NULL, &partner->maker);
 	if (!result && (result = look_around(partner, &peers))) {
 		ferryCommAbort(partner->comm);
 		partner->comm = NULL;
@@ -201,6 +209,12 @@ bool ferry_partner_is_ready(const struct ferry_partner *partner)
 	return atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_READY;
 }
 
+/* Under the lock. What others have sealed holds all the same. */
+static bool proposes_nothing(const struct ferry_partner *partner)
+{
+	return partner->failed || atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
 static uint32_t take(struct ferry_seal *seal, uint64_t n, bool failed, const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
@@ -217,7 +231,7 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
 		ferry_meter_look(&partner->meter, partner->comm);
-		word = take(&partner->seal, partner->made, partner->failed, caller);
+		word = take(&partner->seal, partner->made, proposes_nothing(partner), caller);
 	}
 	*n = partner->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -240,7 +254,7 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 			ferry_seal_join(&pair->seal, pair->made);
 		}
 		pair->joined = true;
-		word = take(&pair->seal, pair->made, partner->failed, caller);
+		word = take(&pair->seal, pair->made, proposes_nothing(partner), caller);
 	}
 	pair->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -270,38 +284,32 @@ static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, ui
 	return what;
 }
 
-static bool can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted,
-                      double patience_us)
+bool ferry_partner_is_wanted(struct ferry_partner *partner, struct ferry_partner_kind kind, bool wanted,
+                             bool *all_shown)
 {
 	struct ferry_share_table *table = partner->meter.ledger.table;
-	bool message = call->request.collective == FERRY_SENDRECV;
 	uint32_t self = (uint32_t)partner->rank, any = 0, all = FERRY_SHARE_SHOWN;
-	uint32_t first = message ? (uint32_t)call->request.root : 0, count = message ? 1 : (uint32_t)partner->nranks;
-	ferry_share_say(table, self, call->kind, FERRY_SHARE_WANTED, wanted);
+	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer, count = kind.peer < 0 ? (uint32_t)partner->nranks : 1;
+	ferry_share_say(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
 	for (uint32_t rank = first; rank < first + count; rank++) {
-		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, call->kind);
+		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, kind.name);
 		any |= said;
 		all &= said;
 	}
-	if (!wanted && !(any & FERRY_SHARE_WANTED))
-		return false;
+	*all_shown = all;
+	return wanted || any & FERRY_SHARE_WANTED;
+}
+
+bool ferry_partner_has_shown(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool now)
+{
+	double ahead_us = now ? ferry_meter_ahead_us(&partner->meter) : 0;
 	enum ferry_shown shown = ferry_showing_has(&partner->showing, call);
-	if (shown != FERRY_SHOWN && patience_us > 0)
-		shown = ferry_showing_await(&partner->showing, call, patience_us);
+	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
+		shown = ferry_showing_await(&partner->showing, call, fmin(ahead_us / 2, PATIENCE_US));
 	if (shown != FERRY_SHOWN_UNKNOWN)
-		ferry_share_say(table, self, call->kind, FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
-	return wanted && shown == FERRY_SHOWN && all;
-}
-
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted)
-{
-	return can_begin(partner, call, wanted, 0);
-}
-
-bool ferry_partner_can_begin_now(struct ferry_partner *partner, const struct ferry_showing_asked *call)
-{
-	double ahead_us = ferry_meter_ahead_us(&partner->meter);
-	return can_begin(partner, call, true, ahead_us > AHEAD_US ? fmin(ahead_us / 2, PATIENCE_US) : 0);
+		ferry_share_say(partner->meter.ledger.table, (uint32_t)partner->rank, call->kind, FERRY_SHARE_SHOWN,
+		                shown == FERRY_SHOWN);
+	return shown == FERRY_SHOWN;
 }
 
 /* ---- failure ---- */

@@ -82,24 +82,26 @@ static struct ferry_request part_of(const struct ferry_nccl_call *call, const st
 	return request;
 }
 
-/* What the routers are to know: the buffers of Ferry's part, with that word, and its plan. */
-static struct ferry_showing_asked shown_of(const struct asking *asking, uint32_t word)
+/*
+ * Whether Ferry could have its part of the call, with that word, on all ranks: their routers know the buffers, and its
+ * plan. Where any of them wants that it will be so. Of most calls nobody does.
+ */
+static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, bool now)
 {
+	const struct ferry_nccl_call *call = asking->call;
 	struct ferry_split split = *asking->split;
+	struct ferry_partner_kind kind = {.peer = call->collective == FERRY_SENDRECV ? call->root : -1};
+	bool all;
 	split.word = word;
-	divide(asking->call, &split);
-	return (struct ferry_showing_asked){.request = part_of(asking->call, &split),
+	kind.name = kind_of(call, &split);
+	if (!ferry_partner_is_wanted(split.partner, kind, wanted, &all))
+		return false;
+	divide(call, &split);
+	struct ferry_showing_asked shown = {.request = part_of(call, &split),
 	                                    .landing = split.carrier == FERRY_CARRIER_PEER,
 	                                    .whole = true,
-	                                    .kind = kind_of(asking->call, &split)};
-}
-
-/* Whether Ferry could have that part now, on all ranks. Where that is wanted it will be so. */
-static bool can_begin(const struct asking *asking, uint32_t word, bool wanted)
-{
-	struct ferry_showing_asked shown = shown_of(asking, word);
-	return word != FERRY_SHARES_NONE && wanted ? ferry_partner_can_begin_now(asking->split->partner, &shown)
-	                                           : ferry_partner_can_begin(asking->split->partner, &shown, wanted);
+	                                    .kind = kind.name};
+	return ferry_partner_has_shown(split.partner, &shown, now) && wanted && all;
 }
 
 /* Pins hold from the first call on. */
@@ -118,7 +120,7 @@ static uint32_t propose_whole(const struct asking *asking, uint64_t n)
 	/* who learns will soon try Ferry */
 	bool wanted = word != FERRY_SHARES_NONE || (!aside && (asking->tries || asking->first) &&
 	                                            ferry_meter_learns(meter, &split->asked));
-	return can_begin(asking, word, wanted) ? word : FERRY_SHARES_NONE;
+	return can_begin(asking, word, wanted, word != FERRY_SHARES_NONE) ? word : FERRY_SHARES_NONE;
 }
 
 /* Until the routers know the plan of new shares the size has what it had before. */
@@ -128,14 +130,13 @@ static uint32_t propose_divided(const struct asking *asking, uint64_t n)
 	struct ferry_meter *meter = &split->partner->meter;
 	uint32_t word = ferry_meter_propose(meter, &split->asked, split->carrier, false, asking->tries, n,
 	                                    &split->measure);
-	if (meter->rules.pinned || (word != FERRY_SHARES_NONE && can_begin(asking, word, true)))
+	if (meter->rules.pinned || (word != FERRY_SHARES_NONE && can_begin(asking, word, true, true)))
 		return word;
 	uint32_t other = ferry_ledger_other(&meter->ledger, &split->asked, word);
 	if (other == FERRY_SHARES_NONE || other == word)
 		return FERRY_SHARES_NONE;
 	/* what will be tried next is shown; what the size had goes on */
-	struct ferry_showing_asked shown = shown_of(asking, other);
-	bool ready = ferry_partner_can_begin(split->partner, &shown, true);
+	bool ready = can_begin(asking, other, true, false);
 	return ready && word != FERRY_SHARES_NONE ? other : FERRY_SHARES_NONE;
 }
 
@@ -227,7 +228,8 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);
-	divide(call, split);
+	if (split->word != FERRY_SHARES_NONE)
+		divide(call, split);
 	/* it may have become ready since */
 	split->lost = split->ferrys && !works && !ferry_partner_works(partner);
 }

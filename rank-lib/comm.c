@@ -26,6 +26,7 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_device_close(comm->device);
 	ferry_word_table_end(&comm->words);
 	ferry_redops_end(&comm->redops);
+	pthread_mutex_destroy(&comm->shrinking);
 	pthread_mutex_destroy(&comm->lock);
 	atomic_store_explicit(&comm->magic, 0, memory_order_relaxed);
 	free(comm);
@@ -41,6 +42,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_holders_add(&comm->holders);
 	ferry_rank_init(&comm->rank, rank, nranks, key);
 	pthread_mutex_init(&comm->lock, NULL);
+	pthread_mutex_init(&comm->shrinking, NULL);
 	ferry_redops_init(&comm->redops);
 	ferry_word_table_init(&comm->words);
 	ferry_numbering_init(&comm->numbers);
@@ -56,6 +58,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
+	comm->mapped.lock = &comm->lock;
 	comm->mapped.words = comm->mapped.captures.words = comm->direct.words = &comm->words;
 	comm->mapped.holders = comm->direct.holders = &comm->holders;
 	*made = comm;
@@ -138,6 +141,16 @@ void ferry_comm_check_sockets(struct ferryComm *comm)
 bool ferry_comm_is_mapped(const struct ferryComm *comm)
 {
 	return comm->mapped.submissions.ring;
+}
+
+void ferry_comm_inherit(const struct ferryComm *comm, ferryConfig_t *config)
+{
+	if (!config->device)
+		config->device = comm->device->ops->kind;
+	if (config->ordinal < 0)
+		config->ordinal = comm->device->ordinal;
+	if (config->domain < 0)
+		config->domain = (int)comm->rank.domain;
 }
 
 void ferry_comm_leave(struct ferryComm *comm, bool abort)

@@ -94,7 +94,7 @@ static ferryResult_t read_log_settings(struct ferryComm *comm)
 static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *config, struct ferry_wishes *wishes)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	long window = 0, stall = 0;
+	long window = 0;
 	uint64_t staging = config->staging, slice = 0;
 	ferryResult_t result = read_log_settings(comm);
 	if (!result)
@@ -111,13 +111,12 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (!result && options->direct)
 		result = ferry_costs_read(&options->costs);
 	if (!result)
-		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
+		result = ferry_timeout_read(&comm->rank.timeout);
 	if (staging)
 		wishes->staging = staging;
 	wishes->insists = staging;
 	options->slice = (uint32_t)slice;
 	options->window = (uint32_t)window;
-	comm->direct.stall_ns = comm->mapped.stall_ns = (uint64_t)stall * 1000000000u;
 	return result;
 }
 
@@ -168,6 +167,7 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, &may_map);
 	if (result)
 		return result;
+	ferry_rank_tell_timeout(&comm->rank);
 	comm->topology.nranks = comm->rank.shared.nranks;
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);
@@ -187,18 +187,18 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 }
 
 ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers, const _Atomic bool *abandoned)
+                              const struct ferry_routers *routers, const struct ferry_maker *maker)
 {
 	struct ferryComm *comm;
 	struct ferry_wishes wishes = {.words = -1};
 	ferryResult_t result = ferry_comm_new(nranks, key, rank, &comm);
 	if (result)
 		return result;
-	comm->rank.abandoned = abandoned;
+	comm->rank.maker = maker;
 	result = choose(comm, config, routers, &wishes);
 	if (!result)
 		result = attach(comm, &wishes, config->programs);
-	comm->rank.abandoned = NULL;
+	comm->rank.maker = NULL;
 	if (result) {
 		ferry_holders_drop(&comm->holders);
 		return result;

@@ -29,6 +29,14 @@ static bool lives(const struct ferry_rank_line *line)
 	                           atomic_load_explicit(&line->process_start, memory_order_relaxed));
 }
 
+bool ferry_door_has_ended(const struct ferry_rank *rank, uint32_t other)
+{
+	const struct ferry_rank_line *line = line_of(rank, other);
+	uint64_t names = ferry_process_names();
+	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
+	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
+}
+
 /* ---- who puts ---- */
 
 bool ferry_door_enter(struct ferry_rank *rank, uint32_t owner)

@@ -31,6 +31,9 @@ struct ferry_door {
 /** Whether all ranks, who have told, know each other's processes by the same numbers. */
 bool ferry_doors_are_near(const struct ferry_rank *rank);
 
+/** Whether that rank's process has ended; false also where that cannot be told, as it has numbers of its own. */
+bool ferry_door_has_ended(const struct ferry_rank *rank, uint32_t other);
+
 /** False: it is shut, as the job has failed, and nothing is to be put. D2H lane, around each copy. */
 bool ferry_door_enter(struct ferry_rank *rank, uint32_t owner);
 void ferry_door_leave(struct ferry_rank *rank, uint32_t owner);

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define LOOK_MS  1
-#define WATCH_MS 1000
+#define WATCH_MS 250
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the keeper calls */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;

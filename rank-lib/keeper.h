@@ -2,8 +2,8 @@
 /**
  * The one thread that Ferry has in the process of a rank whose router moves the data; other ranks have lanes beside it.
  * It sleeps until the other end of a socket closes, and then finds the next router (rank-lib/takeover.h); and where
- * streams have nobody else left who would let them go on, it looks at their words once a millisecond. Once a second it
- * looks whether routers take what they are given. It calls no driver.
+ * streams have nobody else left who would let them go on, it looks at their words once a millisecond. Four times a
+ * second it looks whether routers do what they are there for. It calls no driver.
  */
 #ifndef FERRY_RANK_LIB_KEEPER_H
 #define FERRY_RANK_LIB_KEEPER_H
@@ -21,7 +21,7 @@ struct ferry_kept {
 	void (*closed)(struct ferry_kept *kept); /* once, when its other end has closed; by the keeper's thread */
 	/* once a millisecond from ferry_keeper_look on, until it returns false; the same */
 	bool (*look)(struct ferry_kept *kept);
-	/* about once a second, as long as it is kept; the same. NULL: it sleeps on */
+	/* about four times a second, as long as it is kept; the same. NULL: it sleeps on */
 	void (*watch)(struct ferry_kept *kept);
 	bool looks, gone, polled;                /* polled: its descriptor is among those that are waited for */
 	struct ferry_kept *next;

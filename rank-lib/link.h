@@ -11,6 +11,7 @@
 #include "ipc/attach.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 
 enum ferry_link_state {
 	FERRY_LINK_ALONE,   /* nobody takes a router's place: where it dies, that is what who asks hears */
@@ -25,6 +26,7 @@ struct ferry_link {
 	int process;                 /* the router's pidfd; -1: none. The same */
 	_Atomic uint32_t state;      /* enum ferry_link_state; written under the lock */
 	uint64_t count;              /* routers that this has led to before this one */
+	uint64_t since_ns;           /* when it came to lead to this one; 0: from the beginning; under the lock */
 };
 
 void ferry_link_init(struct ferry_link *link);
@@ -43,6 +45,13 @@ void ferry_link_disconnect(struct ferry_link *link);
 ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
                              const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up);
 
+struct ferry_patience;
+
+/** The same with the caller's patience (ipc/patience.h), which begins anew with each router. */
+ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply,
+                                    const struct ferry_patience *patience);
+
 /** The same without waiting for another router: ferryRemoteError where this one has ended. */
 ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message);
 
@@ -51,6 +60,12 @@ void ferry_link_renew(struct ferry_link *link, int socket, int process);
 
 /** The process that is to end before another takes its place is another by now; the link owns the pidfd. */
 void ferry_link_replace_process(struct ferry_link *link, int process);
+
+/**
+ * Ends the router's process, if it has been the one for at least so long, so that another takes its place: false where
+ * nobody would, or it cannot be told now. Any thread; `inside`: the one that asks the router something.
+ */
+bool ferry_link_kill(struct ferry_link *link, uint64_t least_ns, bool inside);
 
 void ferry_link_set(struct ferry_link *link, enum ferry_link_state state);
 

@@ -75,8 +75,8 @@ static bool have_let_go(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
 	bool over = is_over(mapped, &mapped->movers[own]);
-	if (over)
-		fail_lost(mapped, own); /* no news for who has just said more */
+	if (over && !ferry_rank_failed(mapped->rank))
+		fail_lost(mapped, own);
 	for (uint32_t domain = 0; over && domain < mapped->rank->ndomains; domain++) {
 		struct ferry_mover *mover = &mapped->movers[domain];
 		if (domain == own || !mover->copies)
@@ -97,39 +97,31 @@ static bool release_streams(struct ferry_kept *kept)
 	return true;
 }
 
-/* It takes submissions whether their streams have come to them or not: if it does not, it is stopped, or hangs. */
-static void watch_taking(struct ferry_kept *kept)
+/* Where it is given up, copies of its may be under way still: the streams go on when that is over. */
+static void watch_own(struct ferry_kept *kept)
 {
-	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferry_mapped *mapped = watched->mapped;
-	const struct ferry_ring *ring = mapped->submissions.ring;
-	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire), now = ferry_now_ns();
-	bool waits = taken != atomic_load_explicit(&ring->written, memory_order_relaxed) &&
-	             !ferry_rank_failed(mapped->rank);
-	if (!waits || taken != watched->taken || !watched->since) {
-		watched->taken = taken;
-		watched->since = now;
-		watched->told = false;
+	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	if (!ferry_standstill_watch(&mapped->standstill))
 		return;
-	}
-	if (watched->told || !mapped->stall_ns || now - watched->since < mapped->stall_ns)
-		return;
-	watched->told = true;
-	ferry_log(FERRY_LOG_WARN,
-	          "rank %d has waited %llu s for the router of domain %u (process %d) to take its calls",
-	          mapped->rank->self, (unsigned long long)((now - watched->since) / 1000000000), watched->domain,
-	          mapped->movers[watched->domain].pid);
+	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);
+	ferry_keeper_look(kept);
 }
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
+	mapped->standstill = (struct ferry_standstill){.rank = mapped->rank,
+	                                               .ring = mapped->submissions.ring,
+	                                               .words = mapped->words,
+	                                               .plans = mapped->plans,
+	                                               .lock = mapped->lock,
+	                                               .process = mapped->movers[mapped->rank->domain].pid};
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
 		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->links[domain].socket,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,
-		                                           .watch = own ? watch_taking : NULL},
+		                                           .watch = own ? watch_own : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);
@@ -232,6 +224,8 @@ void ferry_mapped_end(struct ferry_mapped *mapped)
 		ferry_mover_lose(&mapped->movers[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_wait(&mapped->movers[domain]);
+	if (ferry_mover_has_words(&mapped->movers[mapped->rank->domain]))
+		ferry_word_table_lose(mapped->words);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_close(&mapped->movers[domain]);
 }

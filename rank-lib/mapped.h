@@ -10,6 +10,7 @@
 #include "rank-lib/collective_call.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
+#include "rank-lib/standstill.h"
 #include "rank-lib/submissions.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
@@ -20,9 +21,6 @@ struct ferry_watched {
 	struct ferry_mapped *mapped;
 	uint32_t domain;
 	bool added;
-	/* keeper, of the rank's own router: the bytes of the ring that it had taken since `since`; told: so was said */
-	uint64_t taken, since;
-	bool told;
 };
 
 struct ferry_mapped {
@@ -33,10 +31,11 @@ struct ferry_mapped {
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
 	struct ferry_holders *holders;
-	uint64_t stall_ns; /* a router that takes no submission for so long is told of; 0: never */
+	pthread_mutex_t *lock; /* the communicator's */
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
+	struct ferry_standstill standstill;           /* of the rank's own; keeper */
 	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/plans.h"
 
+#include "rank-lib/question.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -108,9 +110,8 @@ static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		struct ferry_attach_reply reply;
-		ferryResult_t result = ferry_link_ask(&plans->rank->links[domain], &message, entry->plan, NULL, &reply,
-		                                      &plans->rank->failed);
+		ferryResult_t result =
+		        ferry_question_ask(plans->rank, domain, &message, entry->plan, "to take a plan");
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
@@ -123,9 +124,8 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		struct ferry_attach_reply reply;
-		ferryResult_t result = ferry_link_ask(&plans->rank->links[domain], &message, NULL, NULL, &reply,
-		                                      &plans->rank->failed);
+		ferryResult_t result =
+		        ferry_question_ask(plans->rank, domain, &message, NULL, "to give a plan back");
 		if (result)
 			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}

@@ -10,6 +10,7 @@
 #include "router/guests.h"
 #include "router/intakes.h"
 #include "router/parts.h"
+#include "router/run_audit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,7 @@ struct ferry_attendant {
 	int arenas[FERRY_MAX_DOMAINS];  /* that he has brought; -1: not */
 	/* 0 to 1 by the connection thread, to 2 by the attendant, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
+	_Atomic bool joined; /* the job's ranks have gone; the reaper */
 };
 
 static void close_arenas(struct ferry_attendant *attendant)
@@ -127,11 +129,15 @@ static void allocate(struct ferry_job *job)
 }
 
 /* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
-static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
+static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint64_t *audited)
 {
 	ferry_workers_enter(workers, job);
 	bool found = ferry_job_expects(job);
 	found |= ferry_parts_any(job);
+	if (!found && ferry_now_ns() - *audited >= FERRY_RUN_AUDIT_NS) {
+		ferry_run_audit(job);
+		*audited = ferry_now_ns();
+	}
 	ferry_workers_leave(workers, job);
 	return found;
 }
@@ -143,6 +149,21 @@ static bool end_unasked(struct ferry_attendant *attendant)
 	return atomic_compare_exchange_strong(&attendant->asked, &asked, 2) || asked == 2;
 }
 
+/* The job is dead. Ranks that have not heard of it yet may be kept from that by one that writes over it. */
+static void stay_by(struct ferry_job *job)
+{
+	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
+	while (1) {
+		uint32_t seen = ferry_doorbell_prepare(bell);
+		if (atomic_load_explicit(&job->attendant->joined, memory_order_acquire)) {
+			ferry_doorbell_cancel(bell);
+			return;
+		}
+		ferry_doorbell_wait(bell, seen, LOOK_US);
+		ferry_job_repeat(job);
+	}
+}
+
 static void *attendant_main(void *argument)
 {
 	struct ferry_job *job = argument;
@@ -150,6 +171,7 @@ static void *attendant_main(void *argument)
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_idle idle;
 	bool priority_asked = false;
+	uint64_t audited = ferry_now_ns();
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
@@ -161,13 +183,14 @@ static void *attendant_main(void *argument)
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire) && end_unasked(job->attendant)) {
 			ferry_doorbell_cancel(bell);
 			ferry_idle_close(&idle);
+			stay_by(job);
 			return NULL;
 		}
 		if (asked) {
 			ferry_doorbell_cancel(bell);
 			answer_ready(job);
 			atomic_store_explicit(&job->attendant->asked, 2, memory_order_release);
-		} else if (has_work(workers, job)) {
+		} else if (has_work(workers, job, &audited)) {
 			ferry_doorbell_cancel(bell);
 			ferry_workers_attend(workers, job, &idle);
 		} else {
@@ -202,6 +225,7 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 
 void ferry_attendant_join(struct ferry_job *job)
 {
+	atomic_store_explicit(&job->attendant->joined, true, memory_order_release);
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	ferry_workers_let_go(job->attendant->workers);
 	pthread_join(job->attendant->thread, NULL);

@@ -49,6 +49,15 @@ static void member_check(struct ferry_member *member)
 	(void)member; /* the connection thread sees who dies */
 }
 
+/* As the rank says, by now: whatever it says is its own job's business. */
+static struct ferry_timeout member_timeout(struct ferry_member *member)
+{
+	const struct ferry_rank_line *line = ferry_member_line(member);
+	return (struct ferry_timeout){
+	        .reports = atomic_load_explicit(&line->timeout_reports, memory_order_relaxed),
+	        .fails = atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
+}
+
 /* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
 static uint32_t member_beside(struct ferry_member *member)
 {
@@ -111,6 +120,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .timeout = member_timeout,
                                                    .beside = member_beside,
                                                    .take = member_take,
                                                    .begun = member_begun,
@@ -154,10 +164,17 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.ops = &member_ops;
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
-	intake->member.stall_ns = lanes->stall_ns;
 	intake->member.awaits_quiet = true;
+	intake->member.weight = &job->weight;
 	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) { /* of a job that has had another router before */
+		uint64_t over = atomic_load_explicit(&ferry_member_line(&intake->member)->finished[bank],
+		                                     memory_order_acquire);
+		atomic_store_explicit(&intake->member.order.ending[bank], over, memory_order_relaxed);
+		atomic_store_explicit(&intake->member.order.ended[bank], over, memory_order_relaxed);
+		intake->member.order.last_seq[bank] = over;
+	}
 	ferry_lanes_join(lanes, &intake->member);
 	job->intakes[rank] = intake;
 	return ferrySuccess;

@@ -126,12 +126,19 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
 	ring_ranks(job);
 }
 
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank)
+{
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->gone, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	ferry_log(FERRY_LOG_WARN, "job of %u rank%s failed: %s", job->shared.nranks,
 	          job->shared.nranks == 1 ? "" : "s", message);
 	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&job->failure, code, message);
 	ferry_failure_set(&header->failure, code, message);
 	pthread_mutex_unlock(&job->failing);
 	atomic_store_explicit(&header->failed, 1, memory_order_release);
@@ -141,20 +148,36 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	ring_ranks(job);
 }
 
+void ferry_job_repeat(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (!atomic_load_explicit(&job->failure.state, memory_order_acquire) ||
+	    (atomic_load_explicit(&header->failed, memory_order_relaxed) &&
+	     atomic_load_explicit(&header->failure.state, memory_order_relaxed)))
+		return;
+	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&header->failure, (ferryResult_t)job->failure.code, job->failure.message);
+	pthread_mutex_unlock(&job->failing);
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	ring_ranks(job);
+}
+
 /*
  * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
  * the job is ready ranks say it in every arena, so that this one will do.
  */
 static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	/* a job that ranks bring was ready before, and its arenas are known */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t theirs;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
-		const struct ferry_failure *failure = &job->shared.arenas[domain].rank_lines[rank].failure;
-		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		if (!ferry_failure_read(&job->shared.arenas[domain].rank_lines[rank].failure, &theirs, message))
 			continue;
-		snprintf(text, bytes, "rank %u: %.*s", rank, FERRY_MESSAGE_BYTES - 1, failure->message);
-		*code = failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
+		snprintf(text, bytes, "rank %u: %s", rank, message);
+		*code = theirs == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
 		return true;
 	}
 	return false;
@@ -176,12 +199,11 @@ void ferry_job_lose(struct ferry_job *job, const char *message)
 
 ferryResult_t ferry_job_failure(struct ferry_job *job)
 {
-	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(&job->failure, &code, message))
 		return ferry_fail(ferryRemoteError, "the job has failed");
-	uint32_t code = failure->code; /* any rank may have written there since */
-	return ferry_fail(code && code < ferryNumResults ? (ferryResult_t)code : ferryRemoteError,
-	                  "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
 }
 
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
@@ -223,6 +245,7 @@ void ferry_job_end_call(struct ferry_job *job, uint32_t bank, uint64_t seq, stru
 	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
 	ferry_job_release_plan(plan);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
+	atomic_store_explicit(&job->runs[bank].ended, seq, memory_order_release);
 	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
 }
 

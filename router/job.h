@@ -27,6 +27,7 @@ struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
+	_Atomic uint64_t ended;                 /* last call that the arena says is over; who ends it, behind that */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
 	/* a router before this one may have begun the next call of the bank (router/adoption.h); under admit */
@@ -52,6 +53,8 @@ struct ferry_job {
 	/* as in struct ferry_standing; connection thread, before it is listed */
 	uint32_t owner;
 	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
+	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
+	uint32_t plans_had;
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
@@ -75,6 +78,7 @@ struct ferry_job {
 	_Atomic uint32_t ready;
 	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	_Atomic uint32_t dead;
+	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	struct ferry_job_plans plans;
@@ -147,10 +151,19 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
 /**
+ * It has failed, and somebody may have wiped out in the arena that it has: says it again, and wakes the ranks, if it is
+ * not there. Attendant thread.
+ */
+void ferry_job_repeat(struct ferry_job *job);
+
+/**
  * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/leavers.h),
  * once. Connection thread, or the reaper.
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
+
+/** A rank's connection has closed and it has not left: who would go on without it may (rank-lib/shrinking.h). */
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank);
 
 /**
  * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
@@ -159,8 +172,7 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
 void ferry_job_lose(struct ferry_job *job, const char *message);
 
 /**
- * The job is dead: the code and the reason that its arena tells, or ferryRemoteError, for a rank that cannot hear it
- * from there yet.
+ * The job is dead: the code and the reason, or ferryRemoteError, for a rank that cannot hear it from the arena yet.
  */
 ferryResult_t ferry_job_failure(struct ferry_job *job);
 

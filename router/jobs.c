@@ -44,6 +44,8 @@ struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const 
 void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	job->plans.most = FERRY_MAX_PLANS;
+	if (!job->tenant && job->had_tenant && job->plans_had < FERRY_MAX_PLANS)
+		job->plans.most = job->plans_had;
 	if (!job->tenant || job->tenant->plans == UINT32_MAX)
 		return;
 	uint32_t others = ferry_jobs_used_by(jobs, job->tenant).plans - job->plans.count;
@@ -53,6 +55,8 @@ void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job
 
 void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant)
 {
+	job->had_tenant |= job->tenant != NULL;
+	job->plans_had = job->tenant ? job->tenant->plans : job->plans_had;
 	job->tenant = tenant;
 	atomic_store_explicit(&job->weight, tenant ? tenant->weight : 1, memory_order_relaxed);
 }

@@ -24,7 +24,7 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
 /**
- * From now on the lanes run the member's calls. The caller has filled in ops, shared, rank, stall_ns, and zeroed the
+ * From now on the lanes run the member's calls. The caller has filled in ops, shared and rank, and zeroed the
  * rest.
  */
 void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);

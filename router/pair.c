@@ -189,6 +189,25 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
+bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
+{
+	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	bool up = seat->direction == FERRY_UP;
+	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&line->down.value, memory_order_acquire);
+	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
+	if (up ? sent == own && taken <= own
+	       : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS)
+		return true;
+	snprintf(text, bytes,
+	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
+	         "rank %u has %s %llu",
+	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
+	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent, (unsigned long long)taken,
+	         seat->member->rank, up ? "sent" : "taken", (unsigned long long)own);
+	return false;
+}
+
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
                       struct ferry_call *call, struct ferry_transfer *transfer)
 {

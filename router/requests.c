@@ -235,6 +235,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	default:
 		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);
 	}
+	client->refused += result && !client->job;
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 }

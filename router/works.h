@@ -44,9 +44,10 @@ struct ferry_work {
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
 	bool oldest_first;           /* parts are long enough to look at all queues before each */
-	/* lock of `published` and of the counter: whoever holds it is the one writer */
+	/* lock of the next two and of the counter: whoever holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
-	uint32_t published;          /* slices */
+	/* slices: before the counter says so, and after it; nobody believes the counter, which others can write to */
+	_Atomic uint32_t published, told;
 };
 
 static inline uint32_t ferry_parts_of(const struct ferry_work *work)

@@ -249,6 +249,8 @@ struct runner {
 	uint32_t *words;
 	uint64_t leash;
 	unsigned seed;
+	pthread_barrier_t *together; /* before call `meet`, when all have joined; NULL: nobody waits */
+	uint64_t meet;
 };
 
 /* Lets others run while this one is far ahead, for a while: they may be dead. */
@@ -274,6 +276,8 @@ static void *run(void *argument)
 	for (uint64_t n = runner->from; n < runner->to; n++) {
 		if (n == runner->join)
 			ferry_seal_join(&runner->seal, n);
+		if (runner->together && n == runner->meet)
+			pthread_barrier_wait(runner->together);
 		runner->words[n] = ferry_seal_take(&runner->seal, n, own << 16 | (uint32_t)(n & 0xffff));
 		if (rand_r(&runner->seed) % 8 == 0)
 			stay_near(runner, n);
@@ -305,9 +309,14 @@ static void threads_agree(uint32_t nparties, uint32_t ncells, bool late)
 	struct runner runners[MOST] = {0};
 	pthread_t threads[MOST];
 	void *ring = ring_new(nparties, ncells);
+	/* else one may have made all its calls before the last one begins, and sealed them as NCCL's */
+	pthread_barrier_t together;
+	pthread_barrier_init(&together, NULL, nparties);
 	for (uint32_t i = 0; i < nparties; i++) {
 		ferry_seal_open(&runners[i].seal, ring, nparties, ncells, i);
 		runners[i].to = CALLS;
+		runners[i].together = &together;
+		runners[i].meet = late ? (nparties - 1) * 7 : 0;
 		runners[i].join = late ? i * 7 : 0;
 		runners[i].seed = i + 1;
 		runners[i].leash = ncells * 3 / 2;
@@ -321,6 +330,7 @@ static void threads_agree(uint32_t nparties, uint32_t ncells, bool late)
 	assert_true(splits > 0);
 	for (uint32_t i = 0; i < nparties; i++)
 		free(runners[i].words);
+	pthread_barrier_destroy(&together);
 	ring_free(ring, nparties, ncells);
 }
 

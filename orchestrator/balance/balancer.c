@@ -81,9 +81,13 @@ uint8_t ferry_balancer_place(const struct ferry_balancer_call *call, uint8_t siz
 	return (uint8_t)(size_class + 53u * call->collective + 101u * call->type);
 }
 
+/* lround(2 * log2(bytes)), which every call of a program's needs. */
 uint8_t ferry_balancer_size_class(uint64_t bytes)
 {
-	return (uint8_t)lround(2 * log2(bytes ? (double)bytes : 1));
+	const uint64_t quarter = (uint64_t)(0x1p63 * 1.189207115002721), three = (uint64_t)(0x1p63 * 1.681792830507429);
+	uint32_t zeros = (uint32_t)__builtin_clzll(bytes | 1);
+	uint64_t top = (bytes | !bytes) << zeros;
+	return (uint8_t)(2 * (63 - zeros) + (top >= quarter) + (top >= three));
 }
 
 /* Of a line, which has one. */

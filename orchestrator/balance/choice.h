@@ -19,8 +19,9 @@
 #define FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
 
 #include "orchestrator/balance/balancer.h"
+#include "orchestrator/balance/burst.h"
 
-#define FERRY_CHOICE_SAMPLES 5
+#define FERRY_CHOICE_SAMPLES 9
 
 /* What a call is expected to take, and how far off that may be, relative. us 0: nothing is known. */
 struct ferry_choice_belief {
@@ -48,6 +49,7 @@ struct ferry_choice_line {
 	double credit_us;  /* what trying the slower one may cost */
 	float known[2];    /* what an earlier job took for the class's size; 0: nothing */
 	float us[2][FERRY_CHOICE_SAMPLES]; /* the same of this one */
+	struct ferry_burst burst;
 	uint64_t looked;   /* `learned` as of the outlook; 0: there is none */
 	struct ferry_choice_outlook outlook;
 };
@@ -61,6 +63,7 @@ struct ferry_choice {
 
 	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
+	uint32_t found; /* the line that was looked for last */
 	uint64_t learned; /* counts what may change an outlook; from 1 on */
 };
 

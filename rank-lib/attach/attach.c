@@ -65,6 +65,8 @@ static ferryResult_t ask_router(const struct attaching *attaching, uint32_t doma
 	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
 	                                        : ferry_routers_connect(attaching->routers, attaching->layout,
 	                                                                domain, &link->socket);
+	if (result && !attaching->again) /* which says where nobody answers */
+		return result;
 	while (!result) {
 		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->words, reply, received,
 		                               FERRY_ATTACH_ANSWERED, NULL);
@@ -131,11 +133,11 @@ static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t d
 
 static ferryResult_t read_failure(const struct ferry_failure *failure)
 {
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(failure, &code, message))
 		return ferrySuccess;
-	return ferry_fail(failure->code < ferryNumResults && failure->code ? (ferryResult_t)failure->code
-	                                                                   : ferryInternalError,
-	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	return ferry_fail(ferry_failure_result(code, ferryInternalError), "%s", message);
 }
 
 static const char *list_missing(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANKSET_TEXT])
@@ -191,7 +193,7 @@ static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint
 		if (result)
 			return result;
 	}
-	if (rank->abandoned && atomic_load_explicit(rank->abandoned, memory_order_relaxed))
+	if (rank->maker && rank->maker->gives_up(rank->maker))
 		return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach", rank->self,
 		                                rank->nranks));
 	if (ferry_now_ns() <= deadline)

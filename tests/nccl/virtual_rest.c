@@ -32,7 +32,7 @@ NEVER(bool, ferry_nccl_redop_find, (struct ferry_nccl_comm * comm, ncclRedOp_t o
 NEVER(ferryResult_t, ferry_fabrics_push, (struct ferry_fabrics * fabrics, bool *puts))
 NEVER(ferryResult_t, ferry_comm_make,
       (ferryComm_t * comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-       const struct ferry_routers *routers, const _Atomic bool *abandoned))
+       const struct ferry_routers *routers, const struct ferry_maker *maker))
 NEVER(bool, ferry_comm_is_mapped, (const struct ferryComm *comm))
 NEVER(ferryResult_t, ferry_comm_enter, (struct ferryComm * comm))
 NEVER(void, ferry_comm_exit, (struct ferryComm * comm))

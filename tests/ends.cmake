@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+# Ranks and routers in processes of their own, on host devices, which are stopped and killed.
+add_library(crew STATIC crew.c fake_cuda/routers.c)
+target_compile_definitions(crew PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
+add_dependencies(crew ferry-router)
+target_link_libraries(crew PRIVATE ferry_flags PUBLIC ferry PkgConfig::CMOCKA)
+ferry_test(timeouts LIBRARIES crew LABELS api TIMEOUT 120)
+ferry_test(shrink LIBRARIES crew LABELS api TIMEOUT 180)
