@@ -357,3 +357,18 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
 	snprintf(failure->message, sizeof failure->message, "%s", message);
 	atomic_store_explicit(&failure->state, 1, memory_order_release);
 }
+
+bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES])
+{
+	const volatile char *there = failure->message;
+	uint32_t i = 0;
+	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		return false;
+	*code = *(const volatile uint32_t *)&failure->code;
+	for (char letter; i < FERRY_MESSAGE_BYTES - 1 && (letter = there[i]); i++)
+		message[i] = (unsigned char)letter < ' ' || letter == 0x7f ? '?' : letter;
+	message[i] = '\0';
+	if (!i)
+		snprintf(message, FERRY_MESSAGE_BYTES, "no reason given");
+	return true;
+}

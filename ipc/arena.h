@@ -13,7 +13,8 @@
  * those of Ferry's own programs, and behind others once a plan needs them (ferry_arena_back_counters).
  *
  * Who writes what: the header's constants: the router, before it hands the arena out. header.attached, .present,
- * .rank_domain, .reach, .ready, .let_go, .left, .finished, .failure: that router. A rank line: its rank alone, in the
+ * .rank_domain, .reach, .ready, .let_go, .left, .gone, .finished, .failure, .epoch: that router, and after its death
+ * the one that takes its place (router/adoption.h). .decisions, .fate: any rank. A rank line: its rank alone, in the
  * arena of its own domain, or, where the router moves the rank's data, that router's lanes in its place; a rank that
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
@@ -40,7 +41,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 16u
+#define FERRY_ARENA_ABI 18u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -77,14 +78,39 @@ struct ferry_board {
 	_Atomic int32_t color, key;
 };
 
-/* What one lane has done for its rank, and whom it waits for: for ferry-stat. That lane alone writes it, relaxed, as
-   nobody acts on it. */
+#define FERRY_MOST_ROUNDS 32 /* of shrinking a communicator */
+
+enum ferry_outcome { FERRY_OUTCOME_OPEN, FERRY_OUTCOME_MADE, FERRY_OUTCOME_GIVEN_UP };
+
+/*
+ * A round of shrinking (rank-lib/shrinking.h): which ranks it is for, and what has become of it. Whichever rank comes
+ * to know it first, once each, by compare and swap from 0.
+ */
+struct ferry_decision {
+	_Atomic uint64_t ranks;
+	_Atomic uint32_t outcome; /* enum ferry_outcome */
+	uint32_t reserved;
+};
+
+/*
+ * A rank's part in that: the round that it has come to, after `excluded`, and the one whose communicator it has made.
+ */
+struct ferry_shrink_post {
+	_Atomic uint64_t round, excluded, made;
+};
+
+/* What one lane has done for its rank, and whom it waits for: that lane alone writes it, relaxed but for `moves`. But
+   for the last two it is for ferry-stat, and nobody acts on it. */
 struct ferry_traffic {
 	_Atomic uint64_t calls;  /* halves of calls that are over */
 	_Atomic uint64_t bytes;  /* given to the copy engine: between the rank's buffers and staging, or its buffers */
 	_Atomic uint64_t awaits; /* ranks that it has waited for since `since` (ferry_now_ns); 0: none, or not long */
 	_Atomic uint64_t since;
-	char pad[96];
+	/* when it last looked whether calls of the rank get on, some 50 ms apart while there are any (ferry_now_ns) */
+	_Atomic uint64_t looked;
+	/* 1: copies that it has begun for the rank may be under way, or about to begin (rank-lib/mover.h) */
+	_Atomic uint32_t moves;
+	char pad[84];
 };
 
 /* Who moves a rank's data. */
@@ -102,6 +128,7 @@ struct ferry_rank_line {
 	struct ferry_descriptor ring[FERRY_BANKS];
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call that this rank has finished in the bank; release */
 	struct ferry_board board[2];
+	struct ferry_shrink_post shrink; /* the rank */
 	/* number of the last call of copy engines that the rank has made, or is making: routers wake up meanwhile */
 	_Atomic uint64_t announced;
 	/* enum ferry_mover_kind, once it is settled; the rank, in its own domain's arena; release */
@@ -120,10 +147,12 @@ struct ferry_rank_line {
 	 */
 	_Atomic uint32_t shut;
 	_Atomic uint64_t putting;
-	/* its process, when that was started, and whose numbers those are; the rank, before `mover` */
+	/* its process, when that was started, and whose numbers those are; the rank, as it attaches; `process` last */
 	_Atomic uint64_t process_start, process_names;
 	_Atomic uint32_t process;
-	char pad0[12];
+	/* FERRY_TIMEOUT, as in struct ferry_timeout; the rank, before `mover` */
+	_Atomic uint32_t timeout_reports, timeout_fails;
+	char pad0[4];
 	struct ferry_failure failure;
 	char pad1[120];
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
@@ -150,6 +179,15 @@ struct ferry_pair_post {
 	_Atomic uint32_t type, index;
 };
 
+/*
+ * Which message one end is at, for a router that takes the place of the one that moved it: written when it is the
+ * message's turn, slot message mod 2; message = 0 first, then base, then message with release.
+ */
+struct ferry_pair_turn {
+	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
+	_Atomic uint64_t base;    /* slices of all earlier messages */
+};
+
 struct ferry_pair_line {
 	struct ferry_counter up;   /* value: slices published since the start; writer: source */
 	struct ferry_counter down; /* value: slices taken since the start; writer: destination */
@@ -157,7 +195,19 @@ struct ferry_pair_line {
 	char pad[128 - FERRY_PAIR_SLOTS * 24 % 128];
 	struct ferry_pair_post post; /* writer: destination */
 	char pad1[128 - sizeof(struct ferry_pair_post)];
+	/* by direction, each that end's: the source's, the destination's */
+	struct {
+		struct ferry_pair_turn turns[2];
+		char pad[128 - 2 * sizeof(struct ferry_pair_turn)];
+	} ends[2];
 };
+
+/*
+ * Whether an arena's router that dies leaves it to the next, or all ranks attach anew. Rank 0 says KEPT, to all
+ * domains' arenas when all ranks have attached to all, before any router is told of the others' arenas; GIVEN_UP says
+ * any rank that finds the router dead before. So all ranks do the same.
+ */
+enum ferry_arena_fate { FERRY_ARENA_OPEN, FERRY_ARENA_KEPT, FERRY_ARENA_GIVEN_UP };
 
 struct ferry_arena_header {
 	uint32_t magic, abi;
@@ -182,12 +232,26 @@ struct ferry_arena_header {
 	 * no copy is under way, nor will one be; 0 to 1, with release
 	 */
 	_Atomic uint64_t let_go;
-	/* bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release */
+	/*
+	 * bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release, by fetch-or: the rank
+	 * itself says so where the router has ended
+	 */
 	_Atomic uint64_t left;
-	char pad0[48];
+	/*
+	 * How many routers have taken the place of one that died here. Stored with release once all ranks have come to
+	 * the new one; nobody acts on it, it is told.
+	 */
+	_Atomic uint64_t epoch;
+	/*
+	 * bit r: rank r, of any domain, has died or aborted: its connection has closed without a word; 0 to 1, release
+	 */
+	_Atomic uint64_t gone;
+	_Atomic uint32_t fate; /* enum ferry_arena_fate; from OPEN to one of the others, once, by compare and swap */
+	char pad0[28];
 	struct ferry_doorbell router;           /* this domain's router sleeps here on behalf of the job */
 	_Atomic uint64_t finished[FERRY_BANKS]; /* last call with work here that the router has finished in the bank */
 	struct ferry_failure failure;
+	struct ferry_decision decisions[FERRY_MOST_ROUNDS]; /* in domain 0's alone */
 };
 
 /* A process's view of an arena. Private memory, so the offsets cannot change under it. */
@@ -271,5 +335,17 @@ void ferry_arena_seal_pair(const struct ferry_arena *arena, uint32_t source, uin
 
 /** Fills a failure cell unless it is filled already; the caller is its one writer. */
 void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const char *message);
+
+/**
+ * False: it is not filled in. Else its code, as it is there, and its message, each byte read once, whoever writes there
+ * meanwhile; what would end a line, or speak to a terminal, is a '?' in it. It is never empty.
+ */
+bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
+
+/** Such a code as a result: `otherwise` if it is none, or success. */
+static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)
+{
+	return code && code < ferryNumResults ? (ferryResult_t)code : otherwise;
+}
 
 #endif

@@ -18,19 +18,28 @@
 /* What comes along: the payload and the descriptors. */
 static ferryResult_t check_burden(const struct ferry_attach_message *message)
 {
-	bool rank = message->kind == FERRY_ATTACH_RANK, mapped = rank && message->flags & FERRY_ATTACH_MAPPED;
+	bool rank = message->kind == FERRY_ATTACH_RANK, adopts = message->kind == FERRY_ATTACH_ADOPT;
+	bool mapped = (rank || adopts) && message->flags & FERRY_ATTACH_MAPPED;
+	bool resubmits = message->kind == FERRY_ATTACH_RESUBMIT;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
+	bool arenas = adopts || (message->kind == FERRY_ATTACH_READY && message->descriptors);
+	uint32_t descriptors = (arenas ? message->ndomains : 0) + mapped;
 	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
+	                 : adopts                               ? FERRY_ATTACH_MAPPED
 	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
 	                                                        : 0;
 	if (message->flags & ~flags ||
 	    (mapped && message->flags & FERRY_ATTACH_LANDS))
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with flags %x", message->kind,
 		                  message->flags);
-	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != (mapped ? 1 : 0))
+	if (arenas && message->ndomains > FERRY_MAX_DOMAINS)
+		return ferry_fail(ferryInvalidArgument, "arenas of %u domains (at most %d)", message->ndomains,
+		                  FERRY_MAX_DOMAINS);
+	if (export ? message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS : message->descriptors != descriptors)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with %u descriptors", message->kind,
 		                  message->descriptors);
-	if (message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
+	if (resubmits ? message->payload > FERRY_RESUBMIT_MOST
+	              : message->payload && message->kind != FERRY_ATTACH_PLAN && !export)
 		return ferry_fail(ferryInvalidArgument, "attach message of kind %u with a payload of %llu bytes",
 		                  message->kind, (unsigned long long)message->payload);
 	if (export && (message->payload < FERRY_EXPORTED_LEAST || message->payload > sizeof(struct ferry_exported)))
@@ -64,11 +73,12 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	ferryResult_t result = check_burden(message);
 	if (result)
 		return result;
-	if (message->kind != FERRY_ATTACH_RANK && message->kind != FERRY_ATTACH_PEER)
+	bool rank = message->kind == FERRY_ATTACH_RANK || message->kind == FERRY_ATTACH_ADOPT;
+	if (!rank && message->kind != FERRY_ATTACH_PEER)
 		return ferrySuccess;
 	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
 	    message->ndomains > FERRY_MAX_DOMAINS || message->domain >= message->ndomains ||
-	    (message->kind == FERRY_ATTACH_RANK && message->rank >= message->nranks))
+	    (rank && message->rank >= message->nranks))
 		return ferry_fail(ferryInvalidArgument, "rank %u of %u (at most %d) in domain %u of %u (at most %d)",
 		                  message->rank, message->nranks, FERRY_MAX_RANKS, message->domain, message->ndomains,
 		                  FERRY_MAX_DOMAINS);
@@ -160,13 +170,22 @@ void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry
 
 #define LOST (-2) /* a descriptor that came when this process could have no other */
 
-/* A reply, and the descriptor that may ride on its first byte: -1 without one, or LOST. */
-static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptor,
+static void close_all(const int *descriptors)
+{
+	for (uint32_t i = 0; i < FERRY_ATTACH_ANSWERED; i++)
+		if (descriptors[i] >= 0)
+			close(descriptors[i]);
+}
+
+/* A reply, and the descriptors that may ride on its first byte: -1 where there is none, the first one LOST. */
+static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptors,
                           struct ferry_patience *patience)
 {
 	struct ferry_attach_received received;
 	size_t have = 0;
-	*descriptor = -1;
+	uint32_t came = 0;
+	for (uint32_t i = 0; i < FERRY_ATTACH_ANSWERED; i++)
+		descriptors[i] = -1;
 	while (have < sizeof *reply) {
 		ferry_attach_receive(connection, (char *)reply + have, sizeof *reply - have, &received);
 		if (received.bytes < 0 &&
@@ -175,12 +194,12 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 		if (received.bytes <= 0)
 			return false;
 		for (uint32_t i = 0; i < received.ndescriptors; i++)
-			if (*descriptor < 0)
-				*descriptor = received.descriptors[i];
+			if (came < FERRY_ATTACH_ANSWERED)
+				descriptors[came++] = received.descriptors[i];
 			else
 				close(received.descriptors[i]);
-		if (received.truncated && *descriptor < 0)
-			*descriptor = LOST;
+		if (received.truncated && !came)
+			descriptors[0] = LOST;
 		have += (size_t)received.bytes;
 	}
 	return true;
@@ -192,12 +211,12 @@ static ferryResult_t say_given_up(void)
 }
 
 /* No reply came: why, and what becomes of the connection. */
-static ferryResult_t say_silent(int connection, const struct ferry_patience *patience, const _Atomic uint32_t *given_up)
+static ferryResult_t say_silent(int connection, const struct ferry_patience *patience)
 {
 	if (!patience->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
 	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
-	if (given_up && atomic_load(given_up))
+	if (ferry_patience_is_given_up(patience))
 		return say_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
 	return ferry_fail(ferrySystemError,
@@ -232,53 +251,61 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
-                                    const int *sent, struct ferry_attach_reply *reply, int *descriptor,
-                                    const _Atomic uint32_t *given_up)
+ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
+                                           const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                           uint32_t wanted, struct ferry_patience *patience)
 {
-	int received = -1;
-	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
-	if (result)
-		return result;
+	int received[FERRY_ATTACH_ANSWERED] = {-1, -1};
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
 		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
-	if (given_up && atomic_load(given_up))
+	if (ferry_patience_is_given_up(patience))
 		return say_given_up();
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
-	int refused = message->descriptors ? send_head(connection, message, sent, &patience)
-	              : send_all(connection, message, sizeof *message, &patience) ? 0
-	                                                                          : -1;
+	int refused = message->descriptors ? send_head(connection, message, sent, patience)
+	              : send_all(connection, message, sizeof *message, patience) ? 0
+	                                                                         : -1;
 	if (refused > 0)
 		return ferry_fail(ferrySystemError, "sending %u descriptors to the router: %s", message->descriptors,
 		                  strerror(refused));
 	if (!refused)
-		send_all(connection, payload, message->payload, &patience);
+		send_all(connection, payload, message->payload, patience);
 	/*
 	 * Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while
 	 * they do.
 	 */
-	if (patience.over || !receive_reply(connection, reply, &received, &patience)) {
-		if (received >= 0)
-			close(received);
-		return say_silent(connection, &patience, given_up);
+	if (patience->over || !receive_reply(connection, reply, received, patience)) {
+		close_all(received);
+		return say_silent(connection, patience);
 	}
-	result = check_reply(reply, descriptor != NULL, received);
-	if (!result && descriptor)
-		*descriptor = received;
-	else if (received >= 0)
-		close(received);
+	ferryResult_t result = check_reply(reply, wanted, received[0]);
+	for (uint32_t i = 0; !result && i < wanted && i < FERRY_ATTACH_ANSWERED; i++) {
+		descriptors[i] = received[i];
+		received[i] = -1;
+	}
+	close_all(received);
 	return result;
+}
+
+ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
+                                    const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                    uint32_t wanted, const _Atomic uint32_t *given_up)
+{
+	long seconds;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
+	if (result)
+		return result;
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
+	return ferry_attach_exchange_within(connection, message, payload, sent, reply, descriptors, wanted, &patience);
 }
 
 ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
                                       int *descriptor, const _Atomic uint32_t *given_up)
 {
 	struct ferry_attach_reply reply;
-	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, given_up);
+	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, descriptor != NULL,
+	                             given_up);
 }
 
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
@@ -288,21 +315,26 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
 }
 
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
-                                  int descriptor)
+                                  const int *descriptors)
 {
-	char control[CMSG_SPACE(sizeof(int))] = {0};
+	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_ANSWERED * sizeof(int))] = {0};
+	int sent_along[FERRY_ATTACH_ANSWERED];
+	size_t count = 0;
 	struct ferry_attach_reply reply = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, (uint32_t)result, flags, ""};
 	struct iovec part = {&reply, sizeof reply};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	snprintf(reply.message, sizeof reply.message, "%s", text ? text : "");
-	if (descriptor >= 0) {
+	for (uint32_t i = 0; i < FERRY_ATTACH_ANSWERED; i++)
+		if (descriptors[i] >= 0)
+			sent_along[count++] = descriptors[i];
+	if (count) {
 		message.msg_control = control;
-		message.msg_controllen = sizeof control;
+		message.msg_controllen = CMSG_SPACE(count * sizeof(int));
 		struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 		head->cmsg_level = SOL_SOCKET;
 		head->cmsg_type = SCM_RIGHTS;
-		head->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(head), &descriptor, sizeof(int));
+		head->cmsg_len = CMSG_LEN(count * sizeof(int));
+		memcpy(CMSG_DATA(head), sent_along, count * sizeof(int));
 	}
 	/*
 	 * 512 bytes fit any socket buffer: a client that does not read its replies loses its connection, it cannot
@@ -317,7 +349,8 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor)
 {
-	return ferry_attach_answer(connection, result, 0, text, descriptor);
+	const int descriptors[FERRY_ATTACH_ANSWERED] = {descriptor, -1};
+	return ferry_attach_answer(connection, result, 0, text, descriptors);
 }
 
 static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes,
@@ -329,11 +362,10 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 	                                       .index = of,
 	                                       .hash = from};
 	struct ferry_attach_reply reply;
-	int received = -1;
+	int received[FERRY_ATTACH_ANSWERED] = {-1, -1};
 	bool answered = send_all(connection, &message, sizeof message, patience) &&
-	                receive_reply(connection, &reply, &received, patience);
-	if (received >= 0)
-		close(received);
+	                receive_reply(connection, &reply, received, patience);
+	close_all(received);
 	if (!answered)
 		return patience->over ? ferry_fail(ferryRemoteError,
 		                                   "it has not answered for %u s: it is stopped, busy, or hangs",

@@ -3,8 +3,9 @@
  * The attach protocol: how a rank (or another router) meets a router over its unix socket.
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
- * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's: to RANK and PEER the
- * arena's (SCM_RIGHTS). The connection then stays open: closing it without DETACH means that the rank died. The router
+ * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's (SCM_RIGHTS): to RANK
+ * and PEER the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has
+ * ended. The connection then stays open: closing it without DETACH means that the rank died. The router
  * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are
  * the machine's: both ends run on it; magic and ABI version are checked first.
  */
@@ -18,14 +19,18 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 5u
+#define FERRY_ATTACH_ABI 7u
 #define FERRY_KEY_BYTES 16
 #define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
 enum ferry_attach_kind {
 	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
-	FERRY_ATTACH_READY,    /* every rank has attached to every domain's router: map the other domains' arenas */
+	/*
+	 * every rank has attached to every domain's router: map the other domains' arenas, which come along, or are
+	 * their routers' to give
+	 */
+	FERRY_ATTACH_READY,
 	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
@@ -35,6 +40,14 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_STATUS,
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
+	/*
+	 * This rank's router has ended: take its place for job `key`, whose arenas come along. What else the rank has
+	 * handed to that one follows: its plans.
+	 */
+	FERRY_ATTACH_ADOPT,
+	/* payload: submissions that were taken, and are not over (ipc/submission.h), in order: take them again */
+	FERRY_ATTACH_RESUBMIT,
+	FERRY_ATTACH_ADOPTED,  /* that was all: serve the job once all its ranks have come so far, or have left */
 	FERRY_ATTACH_KINDS
 };
 
@@ -46,7 +59,7 @@ enum ferry_status_of {
 	FERRY_STATUS_TENANT
 };
 
-/* RANK: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
+/* RANK, ADOPT: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
 /* RANK, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
@@ -60,14 +73,22 @@ struct ferry_attach_message {
 	uint32_t domain;   /* RANK: the rank's own domain */
 	uint32_t ndomains;
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
-	/* RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses */
+	/*
+	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
+	 * and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
+	 */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
-	uint64_t hash;     /* DROP, STATUS */
-	uint64_t payload;  /* PLAN, EXPORT: bytes that follow the message */
+	/*
+	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
+	 * rank: number of its last submission that is not in the ring any more
+	 */
+	uint64_t hash;
+	uint64_t payload;  /* PLAN, EXPORT, RESUBMIT: bytes that follow the message */
+	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS, ADOPT with MAPPED: the UUID */
 };
 
 struct ferry_attach_reply {
@@ -78,6 +99,7 @@ struct ferry_attach_reply {
 	char message[496]; /* why not; or the status text */
 };
 
+#define FERRY_RESUBMIT_MOST (4u << 20) /* bytes of submissions in a message */
 #define FERRY_MAX_PLANS 4096 /* that a job may keep in a router: a tenant's share of its memory */
 
 /**
@@ -103,12 +125,20 @@ ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_messag
 
 /**
  * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is
- * copied out where it is a success. `descriptor`, `given_up`: NULL, or as above. ferryInvalidArgument for too many
+ * copied out where it is a success. `wanted` descriptors of a success are the caller's from then on: the first one has
+ * come, others are -1 where they have not. `given_up`: NULL, or as above. ferryInvalidArgument for too many
  * descriptors, ferrySystemError where they cannot be sent: the router has then got nothing.
  */
 ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
-                                    const int *sent, struct ferry_attach_reply *reply, int *descriptor,
-                                    const _Atomic uint32_t *given_up);
+                                    const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                    uint32_t wanted, const _Atomic uint32_t *given_up);
+
+struct ferry_patience;
+
+/** The same, as long as its caller's patience lasts (ipc/patience.h). */
+ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
+                                           const int *sent, struct ferry_attach_reply *reply, int *descriptors,
+                                           uint32_t wanted, struct ferry_patience *patience);
 
 /** The router's side: what `bytes` bytes of a message are read with. Its descriptors are above 2 and closed on exec. */
 struct ferry_attach_received {
@@ -119,9 +149,13 @@ struct ferry_attach_received {
 };
 void ferry_attach_receive(int connection, void *into, size_t bytes, struct ferry_attach_received *received);
 
-/** The router's side. descriptor < 0: none. */
+#define FERRY_ATTACH_ANSWERED 2u /* descriptors that a reply has at most */
+
+/** The router's side. Of the descriptors, FERRY_ATTACH_ANSWERED of them, those that are not negative. */
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,
-                                  int descriptor);
+                                  const int *descriptors);
+
+/** The same with one, or none (negative). */
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
 
 /**

@@ -46,7 +46,7 @@ static bool same_call(const struct ferry_descriptor_fields *one, const struct fe
 
 bool ferry_descriptor_agree(const struct ferry_descriptor_fields *one, const struct ferry_descriptor_fields *other)
 {
-	return same_call(one, other) && one->plan_hash == other->plan_hash;
+	return same_call(one, other) && one->plan_hash == other->plan_hash && one->domains == other->domains;
 }
 
 void ferry_descriptor_disagreement(char *text, size_t bytes, uint64_t seq,

@@ -151,6 +151,25 @@ static ferryResult_t bind_alone(int listener, const char *path, bool for_all, co
 	return result;
 }
 
+void ferry_endpoint_sweep(const char *path)
+{
+	struct stat there;
+	char lock_path[sizeof(struct sockaddr_un)];
+	int probe, length = snprintf(lock_path, sizeof lock_path, "%s.lock", path);
+	int lock = length < (int)sizeof lock_path ? open(lock_path, O_RDWR | O_CLOEXEC | O_NOFOLLOW) : -1;
+	if (lock < 0)
+		return;
+	if (!flock(lock, LOCK_EX | LOCK_NB) && !lstat(path, &there) && S_ISSOCK(there.st_mode)) {
+		ferryResult_t result = ferry_endpoint_connect(path, &probe);
+		if (!result)
+			close(probe);
+		else if (ferry_endpoint_nobody(result))
+			unlink(path);
+		ferry_forget_message();
+	}
+	close(lock);
+}
+
 ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listener)
 {
 	struct sockaddr_un address;
@@ -261,6 +280,19 @@ ferryResult_t ferry_endpoint_connect_while(const char *path, int *connection, co
 		return result;
 	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
 	return ferry_endpoint_connect_within(path, connection, &patience);
+}
+
+ferryResult_t ferry_endpoint_await_end(const char *path)
+{
+	int connection;
+	ferryResult_t result = ferry_endpoint_connect(path, &connection);
+	if (result)
+		return ferry_endpoint_nobody(result) ? ferrySuccess : result;
+	struct pollfd entry = {connection, POLLRDHUP, 0};
+	while (poll(&entry, 1, -1) < 0 && errno == EINTR)
+		;
+	close(connection);
+	return ferrySuccess;
 }
 
 bool ferry_endpoint_closed(int connection)

@@ -55,6 +55,18 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
  */
 bool ferry_endpoint_nobody(ferryResult_t result);
 
+/**
+ * For who has seen its router die: removes the file of its socket, if nobody listens there and nobody is about to. The
+ * empty file that who is about to locks stays: whoever waits for that lock holds on to it.
+ */
+void ferry_endpoint_sweep(const char *path);
+
+/**
+ * For who is to listen there next: returns when nobody does any more, that is when whoever does now has ended. Errors:
+ * those of ferry_endpoint_connect, but for nobody's being there.
+ */
+ferryResult_t ferry_endpoint_await_end(const char *path);
+
 /** True once the other end has closed. */
 bool ferry_endpoint_closed(int connection);
 

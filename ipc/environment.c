@@ -21,8 +21,21 @@ const struct ferry_variable ferry_variables[] = {
 	 "The ferry-router command that FERRY_ROUTER=auto and ferryrun start. Unset: beside libferry or ferryrun, else "
 	 "on PATH."},
 	{"FERRY_ATTACH_TIMEOUT", "60",
-	 "Seconds that a rank waits at start for the other ranks, and at any time for a router's answer, 1 to 86400; "
-	 "and that a router waits for the rest of a tenant's message."},
+	 "Seconds, 1 to 86400, that a rank waits at start, or in ferryCommShrink, for the other ranks, and at any time "
+	 "for a router's answer; and that a router waits for the rest of a tenant's message."},
+	{"FERRY_TIMEOUT", "10",
+	 "Seconds, 0 to 86400, that a call may wait without anything of it moving, and so may ferryCommSplit. Then it "
+	 "is told whom it waits for: rank or router, which call, which slice; what is done about it says "
+	 "FERRY_ON_TIMEOUT. 0: never. Until all ranks have attached it is FERRY_ATTACH_TIMEOUT that counts."},
+	{"FERRY_ON_TIMEOUT", "report",
+	 "report: a line in the log, and the call waits on, as a rank may compute for long. fail: the communicator "
+	 "ends on all ranks, with ferryRemoteError and that line; FERRY_TIMEOUT is then 600 where it is not set, and "
+	 "what lasts longer than 10 s is told before. takeover: a router that is waited for is killed, and another "
+	 "takes its place; where none would, or a rank is waited for, it is told."},
+	{"FERRY_TAKEOVER", "on",
+	 "on: where a router dies, another takes its place, and jobs go on: ferryrun, a system service or a rank "
+	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "
+	 "ranks and of ferryrun."},
 	{"FERRY_LAYOUT", "",
 	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
 	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},
@@ -109,9 +122,6 @@ const struct ferry_variable ferry_variables[] = {
 	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
 	 "collective fits the communicator, rank 0 warns once of each."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
-	{"FERRY_STALL_SECONDS", "10",
-	 "A lane whose call makes no progress for so long logs what it waits for, ranks that have not made the call "
-	 "included, and so does ferryCommSplit; 0: never."},
 	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
 	{"FERRY_RANK", "",
 	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "
@@ -223,6 +233,15 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, u
 		                  "%s=%s: expected bytes from %llu to %llu, such as 65536, 64K, 16M or 1G", name, text,
 		                  (unsigned long long)least, (unsigned long long)most);
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value)
+{
+	const char *text = ferry_env(name);
+	*value = text ? !strcmp(text, "on") : fallback;
+	if (!text || *value || !strcmp(text, "off"))
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "%s=%s: on or off", name, text);
 }
 
 ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value)

@@ -8,6 +8,8 @@
 
 #include "ipc/ferry_types.h"
 
+#include <stdbool.h>
+
 struct ferry_variable {
 	const char *name;
 	const char *fallback; /* shown as the default; "" if none */
@@ -36,6 +38,9 @@ ferryResult_t ferry_env_bytes(const char *name, uint64_t least, uint64_t most, u
 
 /** An integer in [least, most]. Unset: fallback. Errors: ferryInvalidArgument with name, value and the range. */
 ferryResult_t ferry_env_integer(const char *name, long least, long most, long fallback, long *value);
+
+/** on or off. Unset: fallback. Errors: ferryInvalidArgument with name and value. */
+ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 
 /** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
 int ferry_parse_bytes(const char *text, uint64_t *value);

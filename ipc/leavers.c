@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/leavers.h"
 
+#include "ipc/rankset.h"
+
 uint64_t ferry_leavers(const struct ferry_job_arenas *job)
 {
 	uint64_t leavers = 0;
 	for (uint32_t domain = 0; domain < job->ndomains; domain++)
 		leavers |= atomic_load_explicit(&job->arenas[domain].header->left, memory_order_acquire);
-	return leavers;
+	return leavers & ferry_rankset_all(job->nranks); /* who reads it does not look beyond their lines */
 }
 
 static uint64_t finished(const struct ferry_job_arenas *job, uint32_t rank, uint32_t bank)

@@ -19,10 +19,15 @@ struct ferry_patience {
 	unsigned seconds;
 	uint64_t until;                   /* ferry_now_ns */
 	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
+	bool (*gives_up)(void *who);      /* NULL, or: asked as often as that is looked at; true ends it */
+	void *who;
 	bool over;
 };
 
 struct ferry_patience ferry_patience_for(unsigned seconds, const _Atomic uint32_t *given_up);
+
+/** Whether nobody waits any more, however much time there is left. */
+bool ferry_patience_is_given_up(const struct ferry_patience *patience);
 
 /** Remembers it in `over`. */
 bool ferry_patience_is_over(struct ferry_patience *patience);

@@ -93,11 +93,10 @@ static inline bool ferry_ring_read_stamp(const struct ferry_ring *ring, uint32_t
 /** A record of a head and `more` bytes behind it, all copied in; false if there is no room for it now. Rank. */
 bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more);
 
-/** Whether there is a record. Router, or who looks. */
-static inline bool ferry_ring_any(const struct ferry_ring *ring)
+/** Whether there is a record behind so many bytes. Router: what the ring says of that others may have written. */
+static inline bool ferry_ring_any(const struct ferry_ring *ring, uint64_t taken)
 {
-	return atomic_load_explicit(&ring->written, memory_order_acquire) !=
-	       atomic_load_explicit(&ring->taken, memory_order_relaxed);
+	return atomic_load_explicit(&ring->written, memory_order_acquire) != taken;
 }
 
 /**

@@ -6,8 +6,10 @@
  * block of them for all its communicators, makes it known to its GPUs once, and hands it to its routers.
  *
  * A call of a stream carries its turn on the word: how many calls were made on it before. It has started once `done`
- * has come to its turn and the word is 1. Its end stores word = 0 first and then done + 1: who sees the new `done` no
- * longer sees the old 1. docs/models/words.pml checks all of this.
+ * has come to its turn and the word is 1. Its end stores a mark with its turn in the word, for which no stream waits,
+ * then done + 1, then word = 0: who sees the new `done` no longer sees the old 1, and a router that takes another's
+ * place tells from the two what that one had come to, whichever of the three it had stored last: the 1 of the next call
+ * comes behind the 0. docs/models/words.pml and takeover.pml check all of this.
  */
 #ifndef FERRY_IPC_WORDS_H
 #define FERRY_IPC_WORDS_H
@@ -21,8 +23,9 @@
 
 /* Half a cache line. */
 struct ferry_word {
-	_Atomic uint32_t word;      /* GPU: 1; who moves the data of the call that is at it: 0; release */
-	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, after word = 0 */
+	/* GPU: 1; who moves the data of the call that is at it: ferry_word_mark, then 0; release */
+	_Atomic uint32_t word;
+	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, between those */
 	/* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
 	_Atomic uint32_t forgotten;
 	uint32_t reserved;
@@ -37,11 +40,24 @@ static inline bool ferry_word_reached(const struct ferry_word *word, uint32_t tu
 	       atomic_load_explicit(&word->word, memory_order_acquire) == 1;
 }
 
-/** The call of that turn is over: its stream goes on. */
+/** What the word holds of a call that is about to be over: neither 0 nor 1. */
+static inline uint32_t ferry_word_mark(uint32_t turn)
+{
+	return turn << 2 | 2;
+}
+
+/** The call of that turn has all its data: before anybody is told that it is over. */
+static inline void ferry_word_end(struct ferry_word *word, uint32_t turn)
+{
+	atomic_store_explicit(&word->word, ferry_word_mark(turn), memory_order_release);
+}
+
+/** The call of that turn is over: its stream goes on. Where it had been stored in part, the rest. */
 static inline void ferry_word_pass(struct ferry_word *word, uint32_t turn)
 {
-	atomic_store_explicit(&word->word, 0, memory_order_release);
+	ferry_word_end(word, turn);
 	atomic_store_explicit(&word->done, turn + 1, memory_order_release);
+	atomic_store_explicit(&word->word, 0, memory_order_release);
 }
 
 #endif

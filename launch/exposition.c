@@ -37,6 +37,8 @@ static const struct family of_jobs[] = {
         {"job_up_bytes_total", "counter", "Bytes from ranks' buffers to staging.", JOB(up), NUMBER64},
         {"job_down_bytes_total", "counter", "Bytes from staging to ranks' buffers.", JOB(down), NUMBER64},
         {"job_working_seconds_total", "counter", "Time of workers spent on it.", JOB(working_ms), MILLISECONDS},
+        {"job_takeovers_total", "counter", "Routers that have taken the place of one that died.", JOB(takeovers),
+         NUMBER64},
         {"job_waited_seconds", "gauge", "For how long ranks have waited for others.", JOB(waited_ms), MILLISECONDS},
 };
 

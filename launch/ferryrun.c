@@ -7,6 +7,7 @@
 #include "ipc/layout.h"
 #include "launch/command.h"
 #include "launch/preload.h"
+#include "launch/run_routers.h"
 #include "launch/supervise.h"
 
 #include <argp.h>
@@ -25,6 +26,7 @@ enum option_key {
 	KEY_MPIEXEC,
 	KEY_FORK,
 	KEY_EMBEDDED,
+	KEY_SPARE,
 	KEY_NCCL,
 	KEY_WORKERS,
 	KEY_JOIN,
@@ -36,13 +38,12 @@ enum option_key {
 
 #define EXIT_USAGE 64
 #define EXIT_LAUNCH 125 /* ferryrun itself failed, as env(1) and timeout(1) say it */
-#define READY_MS 20000
 #define GRACE_S 10
 
 struct arguments {
 	unsigned ranks, domains, workers, timeout, grace;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, join, as_rank, nccl, nccl_by_name;
+	bool fork, embedded, spare, join, as_rank, nccl, nccl_by_name;
 	bool alone; /* --nccl without -n: the command starts its ranks itself */
 	char **command;
 };
@@ -56,6 +57,8 @@ static const struct argp_option options[] = {
 	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
+	{"spare", KEY_SPARE, NULL, 0,
+	 "A second router per domain stands by, and takes the first one's place where that dies", 0},
 	{"nccl", KEY_NCCL, "name", OPTION_ARG_OPTIONAL,
 	 "Put libferry-nccl.so between COMMAND and NCCL; =name: also for programs that open libnccl.so.2 by name, as "
 	 "JAX does. Without -n COMMAND is started once, as it is", 0},
@@ -99,12 +102,16 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	if (arguments->fork && arguments->mpiexec)
 		argp_error(state,
 		           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
+	if (arguments->spare && arguments->embedded)
+		argp_error(state,
+		           "--embedded has no router processes, so --spare has none to stand by: one of the two");
 	if (arguments->layout && arguments->domains)
 		argp_error(state, "--layout says what the domains are, so --domains has nothing to split: one "
 		                  "of the two");
 	if (arguments->join &&
 	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
-	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork))
+	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork ||
+	     arguments->spare))
 		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
 		                  "--embedded and --nccl alone");
 }
@@ -145,6 +152,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_EMBEDDED:
 		arguments->embedded = true;
+		return 0;
+	case KEY_SPARE:
+		arguments->spare = true;
 		return 0;
 	case KEY_NCCL:
 		if (value && strcmp(value, "name"))
@@ -222,8 +232,6 @@ static int join(const struct arguments *arguments)
 	return become(arguments->command, "ferryrun --join");
 }
 
-/* ---- routers ---- */
-
 static bool own_path(char *path, size_t bytes)
 {
 	ssize_t length = readlink("/proc/self/exe", path, bytes);
@@ -231,71 +239,6 @@ static bool own_path(char *path, size_t bytes)
 		return false;
 	path[length] = '\0';
 	return true;
-}
-
-static void router_command(char *path, size_t bytes)
-{
-	const char *given = ferry_env("FERRY_ROUTER_EXE");
-	if (given) {
-		snprintf(path, bytes, "%s", given);
-		return;
-	}
-	if (own_path(path, bytes)) {
-		char *slash = strrchr(path, '/');
-		snprintf(slash + 1, bytes - (size_t)(slash + 1 - path), "ferry-router");
-		if (!access(path, X_OK))
-			return;
-	}
-	snprintf(path, bytes, "ferry-router"); /* on PATH */
-}
-
-static ferryResult_t await_ready(struct ferry_supervisor *supervisor, int ready, uint32_t domain, const char *command)
-{
-	char byte, end[96];
-	if (!ferry_supervisor_await(supervisor, ready, READY_MS)) {
-		if (supervisor->asked)
-			return ferry_fail_context(ferrySystemError, "waiting for the router of domain %u", domain);
-		return ferry_fail(ferrySystemError, "the router of domain %u was not ready after %d s", domain,
-		                  READY_MS / 1000);
-	}
-	if (read(ready, &byte, 1) == 1)
-		return ferrySuccess;
-	ferry_supervisor_tell_end(supervisor, FERRY_CHILD_ROUTER, (int)domain, end, sizeof end);
-	return ferry_fail(ferrySystemError, "the router of domain %u (%s) was never ready: it %s", domain, command,
-	                  end);
-}
-
-static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments,
-                                   uint32_t ndomains, char *directory)
-{
-	char command[4096], domain_text[16], ready_text[16], workers_text[16];
-	int ready[FERRY_MAX_DOMAINS][2];
-	uint32_t started = 0;
-	ferryResult_t result = ferrySuccess;
-	router_command(command, sizeof command);
-	for (; started < ndomains && !result; started++) { /* all at once, then wait: they allocate in parallel */
-		if (pipe2(ready[started], O_CLOEXEC))
-			return ferry_fail(ferrySystemError, "pipe: %s", strerror(errno));
-		fcntl(ready[started][1], F_SETFD, 0);
-		snprintf(domain_text, sizeof domain_text, "%u", started);
-		snprintf(ready_text, sizeof ready_text, "%d", ready[started][1]);
-		snprintf(workers_text, sizeof workers_text, "%u", arguments->workers);
-		char *argv[12] = {command,   "--domain",   domain_text, "--socket-dir",
-		                  directory, "--ready-fd", ready_text,  "--private-dir"};
-		if (arguments->workers) {
-			argv[8] = "--workers";
-			argv[9] = workers_text;
-		}
-		char *none[] = {NULL};
-		result = ferry_start_child(supervisor, FERRY_CHILD_ROUTER, (int)started, argv, none, true);
-		close(ready[started][1]);
-	}
-	for (uint32_t domain = 0; domain < started; domain++) {
-		if (!result)
-			result = await_ready(supervisor, ready[domain][0], domain, command);
-		close(ready[domain][0]);
-	}
-	return result;
 }
 
 /* ---- ranks ---- */
@@ -382,6 +325,16 @@ static ferryResult_t choose_router(struct arguments *arguments)
 		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", mode);
 	arguments->embedded |= mode && mode[0] == 'e';
 	return ferrySuccess;
+}
+
+static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const struct arguments *arguments,
+                                   uint32_t ndomains, const char *directory)
+{
+	static struct ferry_run_routers routers; /* the supervisor's, as long as it has children */
+	char self[PATH_MAX];
+	ferryResult_t result = ferry_run_routers_init(&routers, own_path(self, sizeof self) ? self : NULL, directory,
+	                                              arguments->workers, arguments->spare);
+	return result ? result : ferry_run_routers_start(&routers, supervisor, ndomains);
 }
 
 static ferryResult_t launch(struct ferry_supervisor *supervisor, struct arguments *arguments,

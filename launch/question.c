@@ -75,6 +75,9 @@ static void read_job(const char *line, struct ferry_job_report *job)
 	job->awaited = set_in(line, "awaited");
 	job->working_ms = strtod(value_of(line, "working_ms"), NULL);
 	job->waited_ms = strtod(value_of(line, "waited_ms"), NULL);
+	job->takeovers = number_in(line, "takeovers");
+	job->takeover_ms = strtod(value_of(line, "takeover_ms"), NULL);
+	job->takeover_ago_s = strtod(value_of(line, "takeover_ago_s"), NULL);
 }
 
 static uint64_t limit_in(const char *line, const char *name)

@@ -34,13 +34,16 @@ struct ferry_job_report {
 	uint64_t number; /* of the router's jobs */
 	uint32_t name;   /* the same in all routers of the job */
 	uint32_t nranks;
-	char state[16];                    /* attaching, ready, failed */
+	char state[16];                    /* attaching, adopting, ready, failed */
 	char tenant[32];                   /* "": none */
 	uint64_t attached, left;
 	/* of the ranks of this router's domain; bytes from their buffers, and to them */
 	uint64_t staging, calls, up, down;
 	uint64_t waiting, awaited;
 	double working_ms, waited_ms;
+	/* how often a router of this domain has taken another's place; how long it took the last time, and when */
+	uint64_t takeovers;
+	double takeover_ms, takeover_ago_s;
 };
 
 /* A way from a GPU straight into the memory of another one. */

@@ -93,6 +93,11 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_report *jo
 	row->gbps += gbps;
 	row->waiting |= job->waiting;
 	row->awaited |= job->awaited;
+	if (job->takeovers && (!row->takeovers || job->takeover_ago_s < row->takeover_ago_s)) {
+		row->takeover_ms = job->takeover_ms;
+		row->takeover_ago_s = job->takeover_ago_s;
+	}
+	row->takeovers += job->takeovers;
 	row->waited_s = job->waited_ms / 1e3 > row->waited_s ? job->waited_ms / 1e3 : row->waited_s;
 }
 

@@ -25,6 +25,8 @@ struct ferry_job_row {
 	double gbps;
 	uint64_t waiting, awaited; /* who waits, and for whom that does not wait itself, if there is one */
 	double waited_s;
+	uint64_t takeovers;                 /* in all its routers */
+	double takeover_ms, takeover_ago_s; /* the last */
 };
 
 struct ferry_gpu_row {

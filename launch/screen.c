@@ -75,6 +75,8 @@ static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 	else if (row->awaited)
 		snprintf(all, sizeof all, "%s, %.*f s", ferry_rankset_print(row->awaited, ranks), row->waited_s < 10,
 		         row->waited_s);
+	else if (row->takeovers)
+		snprintf(all, sizeof all, "- (router replaced: %llu)", (unsigned long long)row->takeovers);
 	else
 		snprintf(all, sizeof all, "-");
 	bool fits = strlen(all) <= WAITS;
@@ -322,6 +324,11 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToObject(object, "waiting", set_of(row->waiting));
 		cJSON_AddItemToObject(object, "waits_for", set_of(row->awaited));
 		cJSON_AddNumberToObject(object, "waited_s", row->waited_s);
+		if (!row->takeovers)
+			continue;
+		cJSON_AddNumberToObject(object, "takeovers", (double)row->takeovers);
+		cJSON_AddNumberToObject(object, "takeover_ms", row->takeover_ms);
+		cJSON_AddNumberToObject(object, "takeover_ago_s", row->takeover_ago_s);
 	}
 }
 

@@ -98,7 +98,12 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
 		waitpid(child, NULL, 0);
 		return ferry_fail(ferrySystemError, "cannot run %s: %s", argv[0], strerror(error));
 	}
-	supervisor->children[supervisor->nchildren++] = (struct ferry_child){child, role, number};
+	int place = 0;
+	while (place < supervisor->nchildren &&
+	       (supervisor->children[place].role != role || supervisor->children[place].number != number))
+		place++;
+	supervisor->nchildren += place == supervisor->nchildren;
+	supervisor->children[place] = (struct ferry_child){child, role, number};
 	return ferrySuccess;
 }
 
@@ -151,6 +156,18 @@ static void kill_ranks(struct ferry_supervisor *supervisor, const char *why)
 	signal_ranks(supervisor, SIGKILL);
 }
 
+/* Ranks that have been told to end may need it, too, for that. */
+static void note_router(struct ferry_supervisor *supervisor, int number, int status, int code)
+{
+	if (supervisor->state == FERRY_RANKS_KILLED || !alive(supervisor, false))
+		return;
+	if (supervisor->state == FERRY_RANKS_RUN)
+		fprintf(stderr, "ferryrun: the router of domain %d ended with code %d while ranks were running%s\n",
+		        number % FERRY_MAX_DOMAINS, code, supervisor->replace ? ": another takes its place" : "");
+	if (supervisor->replace)
+		supervisor->replace(supervisor->routers, supervisor, number, status);
+}
+
 static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *child, int status)
 {
 	int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -162,10 +179,7 @@ static void note_end(struct ferry_supervisor *supervisor, struct ferry_child *ch
 		code = 128 + supervisor->asked;
 	child->pid = 0;
 	if (child->role == FERRY_CHILD_ROUTER) {
-		if (supervisor->state == FERRY_RANKS_RUN && alive(supervisor, false))
-			fprintf(stderr,
-			        "ferryrun: the router of domain %d ended with code %d while ranks were running\n",
-			        child->number, code);
+		note_router(supervisor, child->number, status, code);
 		return;
 	}
 	if (!code || supervisor->failed)
@@ -277,7 +291,7 @@ bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor,
 	return false;
 }
 
-void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
                                size_t bytes)
 {
 	const struct timespec second = {1, 0};
@@ -296,14 +310,16 @@ void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_c
 		       sigtimedwait(&child_signal, NULL, &second) > 0)
 			;
 		if (waited <= 0)
-			return;
+			return 0;
 		child->pid = 0;
 		if (WIFSIGNALED(status))
 			snprintf(text, bytes, "was killed by signal %d (%s)", WTERMSIG(status),
 			         strsignal(WTERMSIG(status)));
 		else
 			snprintf(text, bytes, "ended with exit code %d", WEXITSTATUS(status));
+		return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	}
+	return 0;
 }
 
 /* ---- the end ---- */

@@ -17,14 +17,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + FERRY_MAX_DOMAINS)
+#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + 2 * FERRY_MAX_DOMAINS)
 
 enum ferry_child_role { FERRY_CHILD_ROUTER, FERRY_CHILD_RANK, FERRY_CHILD_MPIEXEC };
 
 struct ferry_child {
 	pid_t pid; /* 0 once it has ended */
 	enum ferry_child_role role;
-	int number; /* rank or domain */
+	int number; /* rank or domain; FERRY_MAX_DOMAINS + domain: its spare router */
 };
 
 /* How far the ranks' end has come; never back. */
@@ -45,13 +45,17 @@ struct ferry_supervisor {
 	unsigned grace_s;    /* between telling the ranks to end and killing them */
 	uint64_t deadline;   /* ns: when patience with the ranks ends; 0: none */
 	struct ferry_run_directory *directory; /* NULL: none */
+	/* a router has ended with this status while ranks run: starts another; NULL: nobody does. `routers` is its */
+	void (*replace)(void *routers, struct ferry_supervisor *supervisor, int number, int status);
+	void *routers;
 };
 
 /** Blocks the signals that ferry_supervise takes. Before the first child. */
 void ferry_supervisor_init(struct ferry_supervisor *supervisor, unsigned grace_s);
 
 /**
- * Starts argv as a child that ends when this process does. environment: NULL-terminated NAME=VALUE to add. null_input:
+ * Starts argv as a child that ends when this process does, in the place of one of that role and number that has ended.
+ * environment: NULL-terminated NAME=VALUE to add. null_input:
  * stdin from /dev/null. Errors: ferrySystemError; a program that cannot be run is one, with its name.
  */
 ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number,
@@ -63,8 +67,11 @@ ferryResult_t ferry_start_child(struct ferry_supervisor *supervisor, enum ferry_
  */
 bool ferry_supervisor_await(struct ferry_supervisor *supervisor, int descriptor, unsigned timeout_ms);
 
-/** How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. */
-void ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
+/**
+ * How that child has ended ("ended with exit code 1"), or that it has not: for a second it is waited for. The signal
+ * that has killed it, or 0.
+ */
+int ferry_supervisor_tell_end(struct ferry_supervisor *supervisor, enum ferry_child_role role, int number, char *text,
                                size_t bytes);
 
 /**

@@ -306,13 +306,20 @@ static ncclResult_t issue_rests(struct launch *launch)
 	return result;
 }
 
-/* Messages are whole; of those the first one may be measured. */
+/*
+ * Messages are whole; of those the first one may be measured where all are alike. What unequal ones take together fits
+ * no size, and they cannot be told apart in a stream: they try nothing, and go where groups of alike ones have gone.
+ */
 static bool is_alone(const struct launch *launch, int which)
 {
-	int end = launch->calls[which].collective == FERRY_SENDRECV ? which : launch->n;
-	for (int i = 0; i < end; i++)
-		if (i != which && launch->calls[i].comm == launch->calls[which].comm)
+	const struct ferry_nccl_call *call = &launch->calls[which];
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_nccl_call *other = &launch->calls[i];
+		bool alike = call->collective == FERRY_SENDRECV && other->collective == FERRY_SENDRECV &&
+		             other->count == call->count && other->type == call->type;
+		if (i != which && other->comm == call->comm && (i < which || !alike))
 			return false;
+	}
 	return true;
 }
 

@@ -7,6 +7,7 @@
 #include "orchestrator/key.h"
 #include "rank-lib/launch.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -143,9 +144,9 @@ void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_cal
 		ferry_choice_unmeasured(&meter->choice, call, word != FERRY_SHARES_NONE);
 }
 
-bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call, bool whole)
+bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call)
 {
-	return whole ? ferry_choice_learns(&meter->choice, call) : ferry_ledger_learns(&meter->ledger, call);
+	return ferry_choice_learns(&meter->choice, call);
 }
 
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
@@ -199,10 +200,21 @@ static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sa
 
 static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
+	meter->us_per_byte = fmax(sample->us[0], fmax(sample->us[1], sample->us[2])) / (double)sample->call.bytes;
 	if (sample->whole)
 		learn_whole(meter, sample);
 	else
 		ferry_ledger_tell(&meter->ledger, &sample->call, sample->n, sample->word, sample->us);
+}
+
+double ferry_meter_ahead_us(const struct ferry_meter *meter)
+{
+	double us = 0;
+	for (uint32_t i = 1; i < meter->nsamples; i++) {
+		const struct ferry_sample *sample = &meter->samples[(meter->oldest + i) % FERRY_METER_SAMPLES];
+		us += sample->armed ? (double)sample->call.bytes * meter->us_per_byte : 0;
+	}
+	return us;
 }
 
 /* Whether both parts have ended. Who has the whole is timed by events. */
@@ -222,7 +234,7 @@ static bool has_ended(struct ferry_sample *sample, ferryComm_t comm)
 }
 
 /* Calls of a communicator end in their order: where one has not, none behind it is asked. */
-void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
+static void look_at_samples(struct ferry_meter *meter, ferryComm_t comm)
 {
 	while (meter->nsamples) {
 		struct ferry_sample *sample = &meter->samples[meter->oldest];
@@ -236,5 +248,14 @@ void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 		meter->nsamples--;
 		if (ended)
 			learn(meter, sample);
+		else
+			ferry_meter_pass(meter, &sample->call, sample->word, sample->whole);
 	}
+}
+
+void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
+{
+	look_at_samples(meter, comm);
+	if (meter->ledger.npending)
+		ferry_ledger_feed(&meter->ledger);
 }

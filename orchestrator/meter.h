@@ -37,6 +37,7 @@ struct ferry_meter {
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
 	uint64_t divided_from;           /* bytes of sums of which both have a part */
 	uint32_t stamps;
+	double us_per_byte;              /* of the last call that was measured */
 	uint32_t oldest, nsamples;       /* in the order of their calls, from samples[oldest] on, around */
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
@@ -70,8 +71,10 @@ void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_c
 /** A call that was to be measured cannot be. */
 void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole);
 
-/** Whether Ferry may be proposed for such calls soon, as little is known of them. */
-bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call, bool whole);
+/**
+ * Whether Ferry may be proposed soon for such calls, of those that one of the two has whole: little is known of them.
+ */
+bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call);
 
 /** A sample for a call of this word, if there is room; else NULL. */
 struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word,
@@ -79,6 +82,11 @@ struct ferry_sample *ferry_meter_begin(struct ferry_meter *meter, const struct f
 
 /** The call has been made; timed: its parts say what they take. Else the sample is given back. */
 void ferry_meter_arm(struct ferry_sample *sample, bool timed);
+
+/**
+ * How long the calls take, at least, that are measured and that the stream has not begun yet. After ferry_meter_look.
+ */
+double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**
  * Feeds the balancer with what has ended, in the order in which it was made. For each call: costs next to nothing where

@@ -8,9 +8,13 @@
 #include "rank-lib/program/shares.h"
 
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define AHEAD_US    1000.0 /* that a program is ahead of its stream: then its thread may wait, */
+#define PATIENCE_US 5000.0 /* at most so long */
 
 _Static_assert(sizeof(struct ferry_nccl_key) == FERRY_KEY_BYTES, "a communicator's key is its job's");
 
@@ -47,7 +51,10 @@ void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline)
 		ferry_futex_wait(&partner->state, FERRY_PARTNER_MAKING, (uint32_t)((deadline - now) / 1000 + 1), false);
 }
 
-/* All that is to be there for the first call that is shared. */
+/*
+ * All that is to be there for the first call that is shared. From the next one on the rank looks calls up, which it
+ * says now: with its first call it would come too late for that one.
+ */
 static void get_ready(struct ferry_partner *partner, bool peers)
 {
 	struct ferryComm *comm = partner->comm;
@@ -57,6 +64,10 @@ static void get_ready(struct ferry_partner *partner, bool peers)
 	ferry_meter_open(&partner->meter, comm->rank.shared.arenas[0].shares, (uint32_t)partner->nranks,
 	                 (uint32_t)partner->rank, peers, paces);
 	ferry_arena_seal(&comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
+	pthread_mutex_lock(&partner->lock);
+	ferry_seal_join(&partner->seal, partner->made);
+	settle(partner, FERRY_PARTNER_READY);
+	pthread_mutex_unlock(&partner->lock);
 }
 
 /* By the thread that shows. */
@@ -68,16 +79,24 @@ static void say_shown(void *argument, uint64_t kind)
 	pthread_mutex_unlock(&partner->lock);
 }
 
+static bool is_abandoned(const struct ferry_maker *maker)
+{
+	const struct ferry_partner *partner =
+	        (const struct ferry_partner *)((const char *)maker - offsetof(struct ferry_partner, maker));
+	return atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
 static void *make(void *argument)
 {
 	struct ferry_partner *partner = argument;
+	partner->maker.gives_up = is_abandoned;
 	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
 	uint64_t begun = ferry_now_ns();
 	bool peers;
 	config.device = "cuda";
 	config.ordinal = partner->device;
 	ferryResult_t result = ferry_comm_make(&partner->comm, partner->nranks, (const uint8_t *)&partner->key,
-	                                       partner->rank, &config, NULL, &partner->abandoned);
+	                                       partner->rank, &config, NULL, &partner->maker);
 	if (!result && (result = look_around(partner, &peers))) {
 		ferryCommAbort(partner->comm);
 		partner->comm = NULL;
@@ -89,13 +108,12 @@ static void *make(void *argument)
 		settle(partner, FERRY_PARTNER_NONE);
 		return NULL;
 	}
-	get_ready(partner, peers);
 	if (!partner->rank)
 		ferry_log(FERRY_LOG_INFO,
 		          "communicator %016jx of %d ranks is shared between NCCL and Ferry's %s, made in %.0f ms",
 		          (uintmax_t)partner->key.words[0], partner->nranks,
 		          peers ? "pushes and host" : "host", (double)(ferry_now_ns() - begun) / 1e6);
-	settle(partner, FERRY_PARTNER_READY);
+	get_ready(partner, peers);
 	ferry_showing_run(&partner->showing, &partner->abandoned,
 	                  &(struct ferry_showing_listener){say_shown, partner});
 	return NULL;
@@ -191,13 +209,15 @@ bool ferry_partner_is_ready(const struct ferry_partner *partner)
 	return atomic_load_explicit(&partner->state, memory_order_acquire) == FERRY_PARTNER_READY;
 }
 
-static uint32_t take(struct ferry_seal *seal, bool *joined, uint64_t n, bool failed,
-                     const struct ferry_partner_caller *caller)
+/* Under the lock. What others have sealed holds all the same. */
+static bool proposes_nothing(const struct ferry_partner *partner)
+{
+	return partner->failed || atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
+}
+
+static uint32_t take(struct ferry_seal *seal, uint64_t n, bool failed, const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
-	if (!*joined)
-		ferry_seal_join(seal, n);
-	*joined = true;
 	bool all = !failed && ferry_seal_joined(seal, &first);
 	uint32_t word = ferry_seal_take(seal, n, all ? caller->propose(caller->argument, n) : FERRY_SEAL_NONE);
 	if (all)
@@ -211,7 +231,7 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
 		ferry_meter_look(&partner->meter, partner->comm);
-		word = take(&partner->seal, &partner->joined, partner->made, partner->failed, caller);
+		word = take(&partner->seal, partner->made, proposes_nothing(partner), caller);
 	}
 	*n = partner->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -228,10 +248,13 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 		ferry_meter_look(&partner->meter, partner->comm);
 		uint32_t source = (uint32_t)(sends ? partner->rank : peer);
 		uint32_t destination = (uint32_t)(sends ? peer : partner->rank);
-		if (!pair->joined)
+		if (!pair->joined) {
 			ferry_arena_seal_pair(&partner->comm->rank.shared.arenas[0], source, destination, !sends,
 			                      &pair->seal);
-		word = take(&pair->seal, &pair->joined, pair->made, partner->failed, caller);
+			ferry_seal_join(&pair->seal, pair->made);
+		}
+		pair->joined = true;
+		word = take(&pair->seal, pair->made, proposes_nothing(partner), caller);
 	}
 	pair->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -261,24 +284,32 @@ static uint32_t said_by(const struct ferry_share_table *table, uint32_t rank, ui
 	return what;
 }
 
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted)
+bool ferry_partner_is_wanted(struct ferry_partner *partner, struct ferry_partner_kind kind, bool wanted,
+                             bool *all_shown)
 {
 	struct ferry_share_table *table = partner->meter.ledger.table;
-	bool message = call->request.collective == FERRY_SENDRECV;
 	uint32_t self = (uint32_t)partner->rank, any = 0, all = FERRY_SHARE_SHOWN;
-	uint32_t first = message ? (uint32_t)call->request.root : 0, count = message ? 1 : (uint32_t)partner->nranks;
-	ferry_share_say(table, self, call->kind, FERRY_SHARE_WANTED, wanted);
+	uint32_t first = kind.peer < 0 ? 0 : (uint32_t)kind.peer, count = kind.peer < 0 ? (uint32_t)partner->nranks : 1;
+	ferry_share_say(table, self, kind.name, FERRY_SHARE_WANTED, wanted);
 	for (uint32_t rank = first; rank < first + count; rank++) {
-		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, call->kind);
+		uint32_t said = rank == self ? FERRY_SHARE_SHOWN : said_by(table, rank, kind.name);
 		any |= said;
 		all &= said;
 	}
-	if (!wanted && !(any & FERRY_SHARE_WANTED))
-		return false;
+	*all_shown = all;
+	return wanted || any & FERRY_SHARE_WANTED;
+}
+
+bool ferry_partner_has_shown(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool now)
+{
+	double ahead_us = now ? ferry_meter_ahead_us(&partner->meter) : 0;
 	enum ferry_shown shown = ferry_showing_has(&partner->showing, call);
+	if (shown != FERRY_SHOWN && ahead_us > AHEAD_US)
+		shown = ferry_showing_await(&partner->showing, call, fmin(ahead_us / 2, PATIENCE_US));
 	if (shown != FERRY_SHOWN_UNKNOWN)
-		ferry_share_say(table, self, call->kind, FERRY_SHARE_SHOWN, shown == FERRY_SHOWN);
-	return wanted && shown == FERRY_SHOWN && all;
+		ferry_share_say(partner->meter.ledger.table, (uint32_t)partner->rank, call->kind, FERRY_SHARE_SHOWN,
+		                shown == FERRY_SHOWN);
+	return shown == FERRY_SHOWN;
 }
 
 /* ---- failure ---- */

@@ -33,6 +33,7 @@ struct ferry_partner_pair {
 struct ferry_partner {
 	_Atomic uint32_t state; /* enum ferry_partner_state; futex word: the thread */
 	_Atomic bool abandoned; /* who ends it */
+	struct ferry_maker maker;
 	pthread_t thread;
 	bool begun;             /* under the lock */
 	/* constant */
@@ -46,7 +47,7 @@ struct ferry_partner {
 	struct ferry_meter meter;
 	struct ferry_seal seal;
 	uint64_t made; /* calls that are worth it; messages apart */
-	bool joined, failed, lost;
+	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
 	bool captured;      /* graphs have calls of Ferry's */
 	struct ferry_partner_pair *pairs[2]; /* [sends][peer] */
@@ -73,13 +74,26 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, bool sends,
                                     const struct ferry_partner_caller *caller);
 
+/* What such calls are called on all ranks, and whose they are. */
+struct ferry_partner_kind {
+	/* those that differ in FERRY_PARTNER_IN_PLACE alone are one to ranks of which some call in place */
+	uint64_t name;
+	int peer;      /* of messages the other end; -1: all ranks */
+};
+
 /**
- * Under the lock, in a proposal: whether Ferry could have this call at once on all its ranks, as what its routers
- * need of it has been shown to them. wanted: it is to have it. Where any rank wants such a call this rank's is shown,
- * if it is not. call->kind names such calls on all ranks; calls that differ in FERRY_PARTNER_IN_PLACE alone are the
- * same one to ranks of which only some call in place.
+ * Under the lock, in a proposal: says whether this rank wants Ferry to have such calls. True where any rank does: then
+ * what this rank's routers need of it is to be shown. *all_shown: the others have.
  */
-bool ferry_partner_can_begin(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool wanted);
+bool ferry_partner_is_wanted(struct ferry_partner *partner, struct ferry_partner_kind kind, bool wanted,
+                             bool *all_shown);
+
+/**
+ * Whether this rank's routers have what the call needs; if not, has it shown, and says so. now: the call would have it.
+ * Where so many calls are under way that its stream does not reach it soon, the rank waits for it, for half of that
+ * time at most: the stream loses nothing, and a program that runs ahead would have made many calls without it.
+ */
+bool ferry_partner_has_shown(struct ferry_partner *partner, const struct ferry_showing_asked *call, bool now);
 
 #define FERRY_PARTNER_IN_PLACE 1u
 

@@ -5,8 +5,7 @@
  * mapped, or whose plan the routers have not got, is NCCL's, and a thread shows them meanwhile. What has been shown may
  * be freed, or make room for other plans: it is looked for anew in each call (rank-lib/launch.h).
  *
- * Plans are shown for whole calls. Of one that is divided each share is a plan, and shares change from call to call
- * while they are found: such a call makes its plan itself.
+ * Of a call that is divided each share is a plan. While it is shown the call has what its size had before.
  *
  * Calls' threads ask, one at a time; one thread shows.
  */
@@ -42,6 +41,7 @@ struct ferry_showing {
 	struct ferry_showing_asked asked[FERRY_SHOWING_MOST]; /* the first is under way */
 	uint32_t nasked, nrefused;
 	struct ferry_showing_refused refused[FERRY_SHOWING_REFUSED]; /* the last so many, by nrefused mod that */
+	pthread_cond_t shown; /* one of those that wait is shown, or is not to be */
 };
 
 void ferry_showing_init(struct ferry_showing *showing);
@@ -52,6 +52,10 @@ void ferry_showing_free(struct ferry_showing *showing);
  * well under 1 us. If not, has them shown.
  */
 enum ferry_shown ferry_showing_has(struct ferry_showing *showing, const struct ferry_showing_asked *asked);
+
+/** The same, after it has been shown, or after so many microseconds. */
+enum ferry_shown ferry_showing_await(struct ferry_showing *showing, const struct ferry_showing_asked *asked,
+                                     double most_us);
 
 /* Whom the thread tells that calls of a kind find all of that now: of the last one that was asked for. */
 struct ferry_showing_listener {

@@ -28,9 +28,27 @@ static uint64_t mixed(uint64_t kind, uint64_t with)
 	return kind ^ kind >> 32;
 }
 
+/* Whether a buffer has a block for each rank. */
+static bool has_blocks(const struct ferry_nccl_call *call)
+{
+	return call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER ||
+	       call->collective == FERRY_ALLTOALL || call->collective == FERRY_GATHER ||
+	       call->collective == FERRY_SCATTER;
+}
+
+static void divide(const struct ferry_nccl_call *call, struct ferry_split *split)
+{
+	struct ferry_shares shares = ferry_shares_unpack(split->word);
+	uint64_t round = PAGE / ferry_type_size((ferryDataType_t)call->type), at;
+	ferry_shares_range(&shares, FERRY_CARRIER_NCCL, call->count, round, &at, &split->nccls);
+	split->ferrys = call->count - split->nccls;
+	split->mirrored = call->comm->nranks == 2 &&
+	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
+}
+
 /*
- * The same for such a call on all its ranks; messages of one direction share one. Of a whole call its plan is part of
- * it: one is ready, another is not.
+ * The same for such a call on all its ranks; messages of one direction share one. Of other calls the plan is part of
+ * it, and so are the shares of one that is divided: one is ready, another is not.
  */
 static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
 {
@@ -38,48 +56,95 @@ static uint64_t kind_of(const struct ferry_nccl_call *call, const struct ferry_s
 	uint64_t kind = (uint64_t)call->collective << 8 | ferry_balancer_size_class(split->asked.bytes);
 	if (call->collective == FERRY_SENDRECV)
 		return mixed(kind, call->sends ? self << 8 | peer : peer << 8 | self);
+	kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
+	kind = mixed(kind, split->whole ? FERRY_SHARES_WHOLE : split->word);
+	return (kind & ~(uint64_t)FERRY_PARTNER_IN_PLACE) | (split->asked.in_place ? FERRY_PARTNER_IN_PLACE : 0);
+}
+
+/* Ferry's part of the call as it would be with that word. */
+static struct ferry_request part_of(const struct ferry_nccl_call *call, const struct ferry_split *split)
+{
+	struct ferry_request request = {.collective = call->collective,
+	                                .send = call->send,
+	                                .receive = call->receive,
+	                                .count = call->count,
+	                                .type = (ferryDataType_t)call->type,
+	                                .op = redop_of(call),
+	                                .root = call->root,
+	                                .comm = split->partner->comm,
+	                                .direction = call->sends ? FERRY_UP : FERRY_DOWN};
 	if (split->whole)
-		kind = mixed(mixed(kind, call->count), peer << 16 | (uint64_t)call->type << 8 | redop_of(call));
-	return (mixed(kind, split->whole) & ~(uint64_t)FERRY_PARTNER_IN_PLACE) |
-	       (split->asked.in_place ? FERRY_PARTNER_IN_PLACE : 0);
+		return request;
+	if (has_blocks(call))
+		request.left_out = (struct ferry_left_out){split->nccls, split->mirrored};
+	else
+		request.count = split->ferrys;
+	return request;
 }
 
 /*
- * Ferry is not proposed before its routers know all ranks' buffers, and the plan of a whole call. Pins hold from the
- * first call on.
+ * Whether Ferry could have its part of the call, with that word, on all ranks: their routers know the buffers, and its
+ * plan. Where any of them wants that it will be so. Of most calls nobody does.
  */
+static bool can_begin(const struct asking *asking, uint32_t word, bool wanted, bool now)
+{
+	const struct ferry_nccl_call *call = asking->call;
+	struct ferry_split split = *asking->split;
+	struct ferry_partner_kind kind = {.peer = call->collective == FERRY_SENDRECV ? call->root : -1};
+	bool all;
+	split.word = word;
+	kind.name = kind_of(call, &split);
+	if (!ferry_partner_is_wanted(split.partner, kind, wanted, &all))
+		return false;
+	divide(call, &split);
+	struct ferry_showing_asked shown = {.request = part_of(call, &split),
+	                                    .landing = split.carrier == FERRY_CARRIER_PEER,
+	                                    .whole = true,
+	                                    .kind = kind.name};
+	return ferry_partner_has_shown(split.partner, &shown, now) && wanted && all;
+}
+
+/* Pins hold from the first call on. */
+static uint32_t propose_whole(const struct asking *asking, uint64_t n)
+{
+	const struct ferry_nccl_call *call = asking->call;
+	struct ferry_split *split = asking->split;
+	struct ferry_meter *meter = &split->partner->meter;
+	uint32_t word = asking->first ? asking->first->word
+	                              : ferry_meter_propose(meter, &split->asked, split->carrier, true, asking->tries,
+	                                                    n, &split->measure);
+	/* it goes by a window, which is made in the first call and takes what pushes gain */
+	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place &&
+	             split->carrier == FERRY_CARRIER_PEER;
+	word = aside ? FERRY_SHARES_NONE : word;
+	/* who learns will soon try Ferry */
+	bool wanted = word != FERRY_SHARES_NONE || (!aside && (asking->tries || asking->first) &&
+	                                            ferry_meter_learns(meter, &split->asked));
+	return can_begin(asking, word, wanted, word != FERRY_SHARES_NONE) ? word : FERRY_SHARES_NONE;
+}
+
+/* Until the routers know the plan of new shares the size has what it had before. */
+static uint32_t propose_divided(const struct asking *asking, uint64_t n)
+{
+	struct ferry_split *split = asking->split;
+	struct ferry_meter *meter = &split->partner->meter;
+	uint32_t word = ferry_meter_propose(meter, &split->asked, split->carrier, false, asking->tries, n,
+	                                    &split->measure);
+	if (meter->rules.pinned || (word != FERRY_SHARES_NONE && can_begin(asking, word, true, true)))
+		return word;
+	uint32_t other = ferry_ledger_other(&meter->ledger, &split->asked, word);
+	if (other == FERRY_SHARES_NONE || other == word)
+		return FERRY_SHARES_NONE;
+	/* what will be tried next is shown; what the size had goes on */
+	bool ready = can_begin(asking, other, true, false);
+	return ready && word != FERRY_SHARES_NONE ? other : FERRY_SHARES_NONE;
+}
+
+/* Ferry is not proposed before its routers know all ranks' buffers, and the plan of its part. */
 static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
-	const struct ferry_nccl_call *call = asking->call;
-	struct ferry_split *split = asking->split;
-	struct ferry_partner *partner = split->partner;
-	uint32_t word = asking->first ? asking->first->word
-	                              : ferry_meter_propose(&partner->meter, &split->asked, split->carrier,
-	                                                    split->whole, asking->tries, n, &split->measure);
-	/* it goes by a window, which is made in the first call and takes what pushes gain */
-	bool aside = call->collective == FERRY_ALLTOALL && split->asked.in_place &&
-	             split->carrier == FERRY_CARRIER_PEER && !partner->meter.rules.pinned;
-	word = aside ? FERRY_SHARES_NONE : word;
-	struct ferry_showing_asked shown = {.request = {.collective = call->collective,
-	                                                .send = call->send,
-	                                                .receive = call->receive,
-	                                                .count = call->count,
-	                                                .type = (ferryDataType_t)call->type,
-	                                                .op = redop_of(call),
-	                                                .root = call->root,
-	                                                .comm = partner->comm,
-	                                                .direction = call->sends ? FERRY_UP : FERRY_DOWN},
-	                                    .landing = split->carrier == FERRY_CARRIER_PEER,
-	                                    .whole = split->whole,
-	                                    .kind = kind_of(call, split)};
-	/* who learns will soon try Ferry */
-	bool wanted = word != FERRY_SHARES_NONE ||
-	              (!aside && (asking->tries || asking->first) && (split->whole || split->measure) &&
-	               ferry_meter_learns(&partner->meter, &split->asked, split->whole));
-	if (partner->meter.rules.pinned || ferry_partner_can_begin(partner, &shown, wanted))
-		return word;
-	return FERRY_SHARES_NONE;
+	return asking->split->whole ? propose_whole(asking, n) : propose_divided(asking, n);
 }
 
 static void agreed(void *argument, uint64_t n, uint32_t word)
@@ -88,6 +153,8 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 	struct ferry_split *split = asking->split;
 	if (split->whole)
 		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, asking->tries, &split->measure);
+	else
+		ferry_ledger_agreed(&split->partner->meter.ledger, &split->asked, word);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -114,14 +181,6 @@ static bool is_in_place(const struct ferry_nccl_call *call)
 	        (uintptr_t)call->receive - (uintptr_t)call->send < all);
 }
 
-/* Whether a buffer has a block for each rank. */
-static bool has_blocks(const struct ferry_nccl_call *call)
-{
-	return call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER ||
-	       call->collective == FERRY_ALLTOALL || call->collective == FERRY_GATHER ||
-	       call->collective == FERRY_SCATTER;
-}
-
 /*
  * Sums, where GPUs reach each other: NCCL has those links, and Ferry's part takes the ones to the host. Elsewhere all
  * goes over the links to the host, and whoever makes the better use of them has all of a call; so with pushes, which
@@ -134,16 +193,6 @@ static bool is_divided(const struct ferry_nccl_call *call, const struct ferry_sp
 		return true;
 	return works && meter->choice.peers && ferry_collective_reduces(call->collective) &&
 	       split->asked.bytes >= meter->divided_from * (has_blocks(call) ? BLOCKS_FROM : 1);
-}
-
-static void divide(const struct ferry_nccl_call *call, struct ferry_split *split)
-{
-	struct ferry_shares shares = ferry_shares_unpack(split->word);
-	uint64_t round = PAGE / ferry_type_size((ferryDataType_t)call->type), at;
-	ferry_shares_range(&shares, FERRY_CARRIER_NCCL, call->count, round, &at, &split->nccls);
-	split->ferrys = call->count - split->nccls;
-	split->mirrored = call->comm->nranks == 2 &&
-	                  (call->collective == FERRY_ALLGATHER || call->collective == FERRY_REDUCESCATTER);
 }
 
 /*
@@ -179,7 +228,8 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);
-	divide(call, split);
+	if (split->word != FERRY_SHARES_NONE)
+		divide(call, split);
 	/* it may have become ready since */
 	split->lost = split->ferrys && !works && !ferry_partner_works(partner);
 }

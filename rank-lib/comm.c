@@ -22,10 +22,15 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_user_programs_free(&comm->programs);
 	ferry_registrations_free(&comm->registrations);
 	ferry_exports_close(comm->mapped.exports);
+	if (ferry_comm_is_mapped(comm)) {
+		ferry_held_exports_end(&comm->mapped.held);
+		ferry_kept_submissions_end(&comm->mapped.submissions.kept);
+	}
 	ferry_rank_end(&comm->rank);
 	ferry_device_close(comm->device);
 	ferry_word_table_end(&comm->words);
 	ferry_redops_end(&comm->redops);
+	pthread_mutex_destroy(&comm->shrinking);
 	pthread_mutex_destroy(&comm->lock);
 	atomic_store_explicit(&comm->magic, 0, memory_order_relaxed);
 	free(comm);
@@ -41,9 +46,14 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_holders_add(&comm->holders);
 	ferry_rank_init(&comm->rank, rank, nranks, key);
 	pthread_mutex_init(&comm->lock, NULL);
+	pthread_mutex_init(&comm->shrinking, NULL);
 	ferry_redops_init(&comm->redops);
 	ferry_word_table_init(&comm->words);
 	ferry_numbering_init(&comm->numbers);
+	ferry_held_plans_init(&comm->plans.held);
+	comm->takeovers.rank = &comm->rank;
+	comm->takeovers.routers = &comm->routers;
+	comm->takeovers.plans = &comm->plans.held;
 	comm->fabrics.rank = &comm->rank;
 	comm->fabrics.costs = &comm->plans.options.costs;
 	comm->plans.fabrics = &comm->fabrics;
@@ -52,6 +62,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
+	comm->mapped.lock = &comm->lock;
 	comm->mapped.words = comm->mapped.captures.words = comm->direct.words = &comm->words;
 	comm->mapped.holders = comm->direct.holders = &comm->holders;
 	*made = comm;
@@ -136,6 +147,16 @@ bool ferry_comm_is_mapped(const struct ferryComm *comm)
 	return comm->mapped.submissions.ring;
 }
 
+void ferry_comm_inherit(const struct ferryComm *comm, ferryConfig_t *config)
+{
+	if (!config->device)
+		config->device = comm->device->ops->kind;
+	if (config->ordinal < 0)
+		config->ordinal = comm->device->ordinal;
+	if (config->domain < 0)
+		config->domain = (int)comm->rank.domain;
+}
+
 void ferry_comm_leave(struct ferryComm *comm, bool abort)
 {
 	bool mapped = ferry_comm_is_mapped(comm);
@@ -143,6 +164,9 @@ void ferry_comm_leave(struct ferryComm *comm, bool abort)
 		ferry_mapped_close(&comm->mapped);
 	else
 		ferry_direct_close(&comm->direct);
+	if (!abort)
+		ferry_rank_say_leaves(&comm->rank);
+	ferry_takeovers_close(&comm->takeovers);
 	ferry_rank_detach(&comm->rank, &comm->routers, abort);
 	if (mapped)
 		ferry_mapped_end(&comm->mapped);

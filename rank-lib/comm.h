@@ -12,6 +12,7 @@
 #include "rank-lib/mapped.h"
 #include "rank-lib/plans.h"
 #include "rank-lib/registrations.h"
+#include "rank-lib/takeover.h"
 #include "rank-lib/user_programs.h"
 
 struct ferryComm {
@@ -26,6 +27,7 @@ struct ferryComm {
 	struct ferry_mapped mapped;
 	struct ferry_direct direct;
 	struct ferry_word_table words; /* of either */
+	struct ferry_takeovers takeovers;
 	struct ferry_redops redops;
 
 	pthread_mutex_t lock; /* of all below, and of what `mapped` and `direct` do for calls */
@@ -35,11 +37,16 @@ struct ferryComm {
 	struct ferry_user_programs programs;
 	struct ferry_registrations registrations;
 	uint64_t splits;
+	pthread_mutex_t shrinking; /* of the next field, and held while it is shrunk */
+	uint64_t shrinks;
 	_Atomic bool finalized; /* calls are refused; read without the lock, relaxed, for a first look */
 	bool closed;            /* somebody ends it, and no thread is inside any more */
 };
 
 #define FERRY_COMM_MAGIC 0x6665727279436f6dull
+
+/** What a communicator that comes out of this one takes from it, where `config` leaves that open. */
+void ferry_comm_inherit(const struct ferryComm *comm, ferryConfig_t *config);
 
 /** ferryInvalidArgument unless comm is a live communicator; ferryInvalidUsage in a child that its process forked. */
 ferryResult_t ferry_comm_check(struct ferryComm *comm);

@@ -9,6 +9,7 @@
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/config.h"
+#include "rank-lib/mapped_handover.h"
 #include "rank-lib/device/open.h"
 
 #include <string.h>
@@ -94,7 +95,7 @@ static ferryResult_t read_log_settings(struct ferryComm *comm)
 static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *config, struct ferry_wishes *wishes)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	long window = 0, stall = 0;
+	long window = 0;
 	uint64_t staging = config->staging, slice = 0;
 	ferryResult_t result = read_log_settings(comm);
 	if (!result)
@@ -111,13 +112,12 @@ static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *
 	if (!result && options->direct)
 		result = ferry_costs_read(&options->costs);
 	if (!result)
-		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
+		result = ferry_timeout_read(&comm->rank.timeout);
 	if (staging)
 		wishes->staging = staging;
 	wishes->insists = staging;
 	options->slice = (uint32_t)slice;
 	options->window = (uint32_t)window;
-	comm->direct.stall_ns = comm->mapped.stall_ns = (uint64_t)stall * 1000000000u;
 	return result;
 }
 
@@ -140,6 +140,10 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 		result = read_settings(comm, config, wishes);
 	if (!result && comm->routers.mode != FERRY_ROUTER_EMBEDDED)
 		wishes->mapped = ferry_mapped_wants(&comm->rank, comm->device, wishes->gpu, &wishes->words);
+	if (!result && wishes->mapped) {
+		memcpy(comm->mapped.gpu, wishes->gpu, sizeof comm->mapped.gpu);
+		comm->mapped.words_descriptor = wishes->words;
+	}
 	return result;
 }
 
@@ -168,12 +172,21 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, &may_map);
 	if (result)
 		return result;
+	ferry_rank_tell_timeout(&comm->rank);
 	comm->topology.nranks = comm->rank.shared.nranks;
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
+	comm->mapped.handed_over = comm->routers.takeover && comm->rank.links[comm->rank.domain].process >= 0 &&
+	                           ferry_mapped_may_be_handed_over(&comm->mapped);
 	if (!result)
 		result = open_data(comm, may_map);
+	if (!result && ferry_comm_is_mapped(comm)) {
+		comm->takeovers.ops = &ferry_mapped_handover;
+		comm->takeovers.context = &comm->mapped;
+	}
+	if (!result && (!ferry_comm_is_mapped(comm) || comm->mapped.handed_over))
+		result = ferry_takeovers_open(&comm->takeovers);
 	if (!result)
 		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));
 	if (result) {
@@ -185,18 +198,18 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 }
 
 ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers, const _Atomic bool *abandoned)
+                              const struct ferry_routers *routers, const struct ferry_maker *maker)
 {
 	struct ferryComm *comm;
 	struct ferry_wishes wishes = {.words = -1};
 	ferryResult_t result = ferry_comm_new(nranks, key, rank, &comm);
 	if (result)
 		return result;
-	comm->rank.abandoned = abandoned;
+	comm->rank.maker = maker;
 	result = choose(comm, config, routers, &wishes);
 	if (!result)
 		result = attach(comm, &wishes, config->programs);
-	comm->rank.abandoned = NULL;
+	comm->rank.maker = NULL;
 	if (result) {
 		ferry_holders_drop(&comm->holders);
 		return result;

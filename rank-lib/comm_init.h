@@ -5,15 +5,13 @@
 
 #include "ferry.h"
 #include "rank-lib/attach/routers.h"
-
-#include <stdatomic.h>
-#include <stdbool.h>
+#include "rank-lib/rank.h"
 
 /**
- * routers: those of the communicator that this one comes out of, or NULL: as `config` says. abandoned: set by another
- * thread, it is waited no longer for ranks that have not come; NULL: nobody does.
+ * routers: those of the communicator that this one comes out of, or NULL: as `config` says. maker: who may want it no
+ * longer, and then ranks that have not come are not waited for; NULL: nobody does.
  */
 ferryResult_t ferry_comm_make(ferryComm_t *comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
-                              const struct ferry_routers *routers, const _Atomic bool *abandoned);
+                              const struct ferry_routers *routers, const struct ferry_maker *maker);
 
 #endif

@@ -35,18 +35,22 @@ static void end_without(struct ferry_rank *rank, uint64_t split)
 	ferry_rank_fail(rank, ferryRemoteError, text);
 }
 
-/* Once. */
-static void report_stall(const struct ferry_rank *rank, uint64_t split, uint64_t since, uint64_t stall_ns,
-                         bool *reported)
+/* Once; and where it is too long to go on, on all ranks. */
+static void report_stall(struct ferry_rank *rank, uint64_t split, uint64_t since, bool *reported)
 {
-	char text[FERRY_RANKSET_TEXT];
+	char ranks[FERRY_RANKSET_TEXT], text[FERRY_MESSAGE_BYTES];
 	uint64_t waited = ferry_now_ns() - since;
-	if (*reported || !stall_ns || waited < stall_ns)
+	bool fails = ferry_timeout_over(rank->timeout.fails, waited);
+	if (!fails && (*reported || !ferry_timeout_over(rank->timeout.reports, waited)))
 		return;
 	*reported = true;
-	ferry_log(FERRY_LOG_WARN, "rank %d has waited %llu s in ferryCommSplit for %s to call it, too (split %llu)",
-	          rank->self, (unsigned long long)(waited / 1000000000),
-	          ferry_rankset_print(missing(rank, split), text), (unsigned long long)split);
+	snprintf(text, sizeof text, "%srank %d has waited %llu s in ferryCommSplit for %s to call it, too (split %llu)",
+	         fails ? "FERRY_TIMEOUT: " : "", rank->self, (unsigned long long)(waited / 1000000000),
+	         ferry_rankset_print(missing(rank, split), ranks), (unsigned long long)split);
+	if (fails)
+		ferry_rank_fail(rank, ferryRemoteError, text);
+	else
+		ferry_log(FERRY_LOG_WARN, "%s", text);
 }
 
 /* Success if all have posted, also where the communicator has failed since: then some may have gone on. */
@@ -67,7 +71,7 @@ static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 		}
 		ferry_doorbell_wait(bell, ticket, 100000);
 		ferry_comm_check_sockets(comm);
-		report_stall(rank, split, since, comm->direct.stall_ns, &reported);
+		report_stall(rank, split, since, &reported);
 	}
 }
 
@@ -107,12 +111,7 @@ static ferryResult_t split_held(struct ferryComm *comm, int color, int key, ferr
 	}
 	uint8_t derived[FERRY_KEY_BYTES];
 	ferry_derive_key(derived, comm->rank.key, split, (uint64_t)color + 1);
-	if (!known->device)
-		known->device = comm->device->ops->kind;
-	if (known->ordinal < 0)
-		known->ordinal = comm->device->ordinal;
-	if (known->domain < 0)
-		known->domain = (int)comm->rank.domain;
+	ferry_comm_inherit(comm, known);
 	return ferry_comm_make(newcomm, nranks, derived, rank, known, &comm->routers, NULL);
 }
 

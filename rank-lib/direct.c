@@ -43,6 +43,20 @@ static void member_check(struct ferry_member *member)
 	ferry_rank_check_sockets(direct_of(member)->rank);
 }
 
+static struct ferry_timeout member_timeout(struct ferry_member *member)
+{
+	return direct_of(member)->rank->timeout;
+}
+
+static bool member_replace(struct ferry_member *member, uint32_t domain, const char *why)
+{
+	struct ferry_rank *rank = direct_of(member)->rank;
+	if (!ferry_link_kill(&rank->links[domain], rank->timeout.replaces * 1000000000ull, false))
+		return false;
+	ferry_log(FERRY_LOG_WARN, "FERRY_TIMEOUT: %s; it is killed, for another to take its place", why);
+	return true;
+}
+
 static uint32_t member_beside(struct ferry_member *member)
 {
 	struct ferry_direct *direct = direct_of(member);
@@ -109,6 +123,8 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .timeout = member_timeout,
+                                                   .replace = member_replace,
                                                    .beside = member_beside,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
@@ -122,7 +138,6 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	long spin_us = 0;
 	int descriptor;
 	atomic_store_explicit(&direct->member.order.fixed, UINT64_MAX, memory_order_relaxed);
-	ferry_door_tell(direct->rank);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
 	                                         &spin_us);
 	if (!result && direct->device->ops->may_copy)
@@ -138,7 +153,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	if (result)
 		return result;
 	struct ferry_lanes_options options = {.copier = copier,
-	                                      .stall_ns = direct->stall_ns,
+	                                      .stall_ns = direct->rank->timeout.reports * 1000000000ull,
 	                                      .spin_ns = (uint64_t)spin_us * 1000,
 	                                      .bells = {&line->d2h, &line->h2d}};
 	if ((result = ferry_lanes_open(&direct->lanes, &options)))
@@ -146,7 +161,7 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	direct->member.ops = &member_ops;
 	direct->member.shared = &direct->rank->shared;
 	direct->member.rank = (uint32_t)direct->rank->self;
-	direct->member.stall_ns = direct->stall_ns;
+	ferry_lanes_seat(&direct->member);
 	ferry_lanes_join(&direct->lanes, &direct->member);
 	return ferrySuccess;
 }

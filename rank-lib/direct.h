@@ -20,7 +20,6 @@ struct ferry_direct {
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
 	struct ferry_holders *holders; /* of what this lies in: each call holds it */
-	uint64_t stall_ns;             /* a lane without progress for so long says so; 0: never */
 
 	struct ferry_lanes lanes;
 	struct ferry_member member;         /* its seats on them */

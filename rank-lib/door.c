@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/door.h"
 
+#include "ipc/process.h"
 #include "ipc/rankset.h"
-
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #define PATIENCE_SECONDS 10
 
@@ -19,36 +12,6 @@ static struct ferry_rank_line *line_of(const struct ferry_rank *rank, uint32_t o
 }
 
 /* ---- processes ---- */
-
-/* When it was started, in the kernel's ticks; 0: there is no such process, or it cannot be seen. */
-static uint64_t start_of(pid_t process)
-{
-	char path[40], text[1024];
-	unsigned long long start = 0;
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)process);
-	FILE *file = fopen(path, "r");
-	if (!file)
-		return 0;
-	size_t length = fread(text, 1, sizeof text - 1, file);
-	fclose(file);
-	text[length] = '\0';
-	const char *next = strrchr(text, ')'); /* its name may hold anything */
-	for (int field = 2; next && field < 22; field++)
-		next = strchr(next + 1, ' ');
-	if (next)
-		sscanf(next, " %llu", &start);
-	return start;
-}
-
-void ferry_door_tell(struct ferry_rank *rank)
-{
-	struct ferry_rank_line *line = line_of(rank, (uint32_t)rank->self);
-	struct stat space;
-	uint64_t names = stat("/proc/self/ns/pid", &space) ? 0 : (uint64_t)space.st_ino;
-	atomic_store_explicit(&line->process, (uint32_t)getpid(), memory_order_relaxed);
-	atomic_store_explicit(&line->process_start, start_of(getpid()), memory_order_relaxed);
-	atomic_store_explicit(&line->process_names, names, memory_order_relaxed); /* `mover` follows, with release */
-}
 
 bool ferry_doors_are_near(const struct ferry_rank *rank)
 {
@@ -62,17 +25,16 @@ bool ferry_doors_are_near(const struct ferry_rank *rank)
 /* It may still put: it has not ended, or that cannot be told. */
 static bool lives(const struct ferry_rank_line *line)
 {
-	pid_t process = (pid_t)atomic_load_explicit(&line->process, memory_order_relaxed);
-	uint64_t start = atomic_load_explicit(&line->process_start, memory_order_relaxed);
-	if (process == getpid())
-		return true;
-	struct pollfd end = {(int)syscall(SYS_pidfd_open, process, 0), POLLIN, 0};
-	if (end.fd < 0)
-		return start_of(process) == start; /* an old kernel; 0 is none */
-	/* Behind the opening: if the number is another's by now, so was it to begin with, and ours has ended. */
-	bool ended = start_of(process) != start || poll(&end, 1, 0) > 0;
-	close(end.fd);
-	return !ended;
+	return ferry_process_lives((pid_t)atomic_load_explicit(&line->process, memory_order_relaxed),
+	                           atomic_load_explicit(&line->process_start, memory_order_relaxed));
+}
+
+bool ferry_door_has_ended(const struct ferry_rank *rank, uint32_t other)
+{
+	const struct ferry_rank_line *line = line_of(rank, other);
+	uint64_t names = ferry_process_names();
+	return names && atomic_load_explicit(&line->process_names, memory_order_relaxed) == names &&
+	       atomic_load_explicit(&line->process, memory_order_relaxed) && !lives(line);
 }
 
 /* ---- who puts ---- */

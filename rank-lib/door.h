@@ -28,11 +28,11 @@ struct ferry_door {
 	bool given_up;    /* somebody has been inside for too long */
 };
 
-/** Says which process the rank is. Before it says who moves its data. */
-void ferry_door_tell(struct ferry_rank *rank);
-
 /** Whether all ranks, who have told, know each other's processes by the same numbers. */
 bool ferry_doors_are_near(const struct ferry_rank *rank);
+
+/** Whether that rank's process has ended; false also where that cannot be told, as it has numbers of its own. */
+bool ferry_door_has_ended(const struct ferry_rank *rank, uint32_t other);
 
 /** False: it is shut, as the job has failed, and nothing is to be put. D2H lane, around each copy. */
 bool ferry_door_enter(struct ferry_rank *rank, uint32_t owner);

@@ -29,7 +29,7 @@ struct entry {
 
 /* A router that is told. */
 struct told {
-	const int *connection;
+	struct ferry_link *link;
 	struct ferry_export_cell *cells;
 };
 
@@ -37,6 +37,7 @@ struct ferry_exports {
 	struct ferry_device *device;
 	const _Atomic uint32_t *failed;
 	struct ferry_holders *holders;
+	struct ferry_held_exports *held; /* NULL: nowhere */
 	struct told routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of landings alone */
 	uint32_t nrouters;
 	uint64_t turns, calls;
@@ -45,7 +46,7 @@ struct ferry_exports {
 	struct ferry_pieces found; /* while one is looked for */
 };
 
-ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
+ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link *link, const _Atomic uint32_t *failed,
                                  struct ferry_export_cell *cells, struct ferry_holders *holders,
                                  struct ferry_exports **opened)
 {
@@ -57,18 +58,25 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connect
 	exports->device = device;
 	exports->failed = failed;
 	exports->holders = holders;
-	ferry_exports_add_host(exports, connection, cells);
+	ferry_exports_add_host(exports, link, cells);
 	*opened = exports;
 	return ferrySuccess;
 }
 
-void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells)
+void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *link, struct ferry_export_cell *cells)
 {
-	exports->routers[exports->nrouters++] = (struct told){connection, cells};
+	exports->routers[exports->nrouters++] = (struct told){link, cells};
+}
+
+void ferry_exports_hold_in(struct ferry_exports *exports, struct ferry_held_exports *held)
+{
+	exports->held = held;
 }
 
 static void clear(struct ferry_exports *exports, struct entry *entry)
 {
+	if (entry->end && exports->held)
+		ferry_held_exports_retire(exports->held, (uint32_t)(entry - exports->entries), entry->last);
 	if (entry->end)
 		ferry_ranges_remove(entry->start, entry->end, exports->holders);
 	free(entry->pieces);
@@ -177,32 +185,49 @@ static ferryResult_t ask(const struct ferry_exports *exports, uint32_t router, s
                          const void *payload, const int *descriptors)
 {
 	struct ferry_attach_reply reply;
-	int connection = *exports->routers[router].connection;
-	if (connection < 0)
-		return ferry_fail(ferryRemoteError, "there is no connection to the router");
-	return ferry_attach_exchange(connection, message, payload, descriptors, &reply, NULL,
-	                             exports->failed);
+	return ferry_link_ask(exports->routers[router].link, message, payload, descriptors, &reply, exports->failed);
+}
+
+/* As a router is told of it. */
+static ferryResult_t describe(struct ferry_exports *exports, uint32_t index, struct ferry_exported *exported,
+                              int *descriptors)
+{
+	const struct entry *entry = &exports->entries[index];
+	*exported = (struct ferry_exported){
+	        .index = index, .generation = entry->generation, .landing = entry->landing};
+	exports->found.kind = entry->kind;
+	exports->found.count = entry->npieces;
+	memcpy(exports->found.all, entry->pieces, entry->npieces * sizeof *entry->pieces);
+	return exports->device->ops->pieces->name(exports->device, &exports->found, exported, descriptors);
+}
+
+/* It is mapped, and named again after a while. */
+static ferryResult_t hold_again(struct ferry_exports *exports, uint32_t index)
+{
+	struct ferry_exported exported;
+	int descriptors[FERRY_MOST_PIECES];
+	ferryResult_t result = describe(exports, index, &exported, descriptors);
+	if (!result)
+		ferry_held_exports_add(exports->held, &exported, descriptors);
+	return result;
 }
 
 static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, uint32_t router)
 {
-	struct entry *entry = &exports->entries[index];
-	struct ferry_exported exported = {
-	        .index = index, .generation = entry->generation, .landing = entry->landing};
+	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES];
-	exports->found.kind = entry->kind;
-	exports->found.count = entry->npieces;
-	memcpy(exports->found.all, entry->pieces, entry->npieces * sizeof *entry->pieces);
-	ferryResult_t result =
-	        exports->device->ops->pieces->name(exports->device, &exports->found, &exported, descriptors);
+	ferryResult_t result = describe(exports, index, &exported, descriptors);
 	if (result)
 		return result;
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT,
 	                                       .descriptors = exported.npieces,
 	                                       .payload = ferry_exported_size(&exported)};
 	result = ask(exports, router, &message, &exported, descriptors);
-	for (uint32_t i = 0; i < exported.npieces; i++)
-		close(descriptors[i]);
+	if (!result && exports->held && router == 0)
+		ferry_held_exports_add(exports->held, &exported, descriptors);
+	else
+		for (uint32_t i = 0; i < exported.npieces; i++)
+			close(descriptors[i]);
 	/* That memory cannot be exported is said where it is found: here the router, or its driver, has refused it. */
 	return result == ferryInvalidUsage ? ferryInternalError : result;
 }
@@ -284,6 +309,8 @@ static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, 
 		                 ? send_export(exports, index, router)
 		                 : ferry_fail(ferryInternalError,
 		                              "the router has not mapped export %u, and says it has", index);
+	if (!result && exports->held && !atomic_load_explicit(&exports->held->has[index], memory_order_acquire))
+		result = hold_again(exports, index);
 	return result;
 }
 

@@ -10,22 +10,26 @@
 #define FERRY_RANK_LIB_EXPORTS_H
 
 #include "rank-lib/device/device.h"
+#include "rank-lib/held_exports.h"
 #include "rank-lib/holders.h"
+#include "rank-lib/link.h"
 
 struct ferry_exports;
 
 /**
- * For a rank that its router has taken as mapped. connection: the router's socket, where it is found each time (a child
- * that the rank forks has none); failed: the rank's, nobody waits for the router once it is not 0; cells: the rank's,
- * in that router's arena; holders: of the communicator (ranges.h). ferryInvalidUsage: this kind of device exports
- * nothing.
+ * For a rank that its router has taken as mapped. link: to the router (a child that the rank forks has none); failed:
+ * the rank's, nobody waits for the router once it is not 0; cells: the rank's, in that router's arena; holders: of the
+ * communicator (ranges.h). ferryInvalidUsage: this kind of device exports nothing.
  */
-ferryResult_t ferry_exports_open(struct ferry_device *device, const int *connection, const _Atomic uint32_t *failed,
+ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link *link, const _Atomic uint32_t *failed,
                                  struct ferry_export_cell *cells, struct ferry_holders *holders,
                                  struct ferry_exports **exports);
 
 /** From now on what others put into is exported to this router of another domain, too. Arguments as above. */
-void ferry_exports_add_host(struct ferry_exports *exports, const int *connection, struct ferry_export_cell *cells);
+void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *link, struct ferry_export_cell *cells);
+
+/** From now on what its router has mapped is held there, for the next one. */
+void ferry_exports_hold_in(struct ferry_exports *exports, struct ferry_held_exports *held);
 
 void ferry_exports_close(struct ferry_exports *exports);
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define LOOK_MS  1
-#define WATCH_MS 1000
+#define WATCH_MS 250
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all below; not held in what the keeper calls */
 static pthread_cond_t called = PTHREAD_COND_INITIALIZER;
@@ -226,6 +226,15 @@ void ferry_keeper_look(struct ferry_kept *kept)
 {
 	pthread_mutex_lock(&lock);
 	kept->looks = true;
+	wake();
+	pthread_mutex_unlock(&lock);
+}
+
+void ferry_keeper_follow(struct ferry_kept *kept, int descriptor)
+{
+	pthread_mutex_lock(&lock);
+	kept->descriptor = descriptor;
+	kept->gone = kept->polled = false;
 	wake();
 	pthread_mutex_unlock(&lock);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The one thread that Ferry has in the process of a rank whose router moves the data. It sleeps until the other end of
- * a socket closes; and where streams have nobody else left who would let them go on, it looks at their words once a
- * millisecond. Once a second it looks whether routers take what they are given. It calls no driver.
+ * The one thread that Ferry has in the process of a rank whose router moves the data; other ranks have lanes beside it.
+ * It sleeps until the other end of a socket closes, and then finds the next router (rank-lib/takeover.h); and where
+ * streams have nobody else left who would let them go on, it looks at their words once a millisecond. Four times a
+ * second it looks whether routers do what they are there for. It calls no driver.
  */
 #ifndef FERRY_RANK_LIB_KEEPER_H
 #define FERRY_RANK_LIB_KEEPER_H
@@ -12,15 +13,15 @@
 #include <stdbool.h>
 
 /*
- * What it looks after; part of something that outlives it. The first four fields are constant while it is kept, the
- * others under the keeper's lock.
+ * What it looks after; part of something that outlives it. The first four fields are constant while it is kept, but for
+ * ferry_keeper_follow, the others under the keeper's lock.
  */
 struct ferry_kept {
 	int descriptor;                          /* a connection; -1: none */
 	void (*closed)(struct ferry_kept *kept); /* once, when its other end has closed; by the keeper's thread */
 	/* once a millisecond from ferry_keeper_look on, until it returns false; the same */
 	bool (*look)(struct ferry_kept *kept);
-	/* about once a second, as long as it is kept; the same. NULL: it sleeps on */
+	/* about four times a second, as long as it is kept; the same. NULL: it sleeps on */
 	void (*watch)(struct ferry_kept *kept);
 	bool looks, gone, polled;                /* polled: its descriptor is among those that are waited for */
 	struct ferry_kept *next;
@@ -34,6 +35,9 @@ void ferry_keeper_remove(struct ferry_kept *kept);
 
 /** Has `look` called from now on. Any thread, also the keeper's. */
 void ferry_keeper_look(struct ferry_kept *kept);
+
+/** From what the keeper has called: the descriptor is another from now on, of which it has not seen the end. */
+void ferry_keeper_follow(struct ferry_kept *kept, int descriptor);
 
 /** Around a fork: nobody else has the lock; a child begins without a keeper. */
 void ferry_keeper_before_fork(void);

@@ -75,8 +75,8 @@ static bool have_let_go(struct ferry_mapped *mapped)
 {
 	uint32_t own = mapped->rank->domain;
 	bool over = is_over(mapped, &mapped->movers[own]);
-	if (over)
-		fail_lost(mapped, own); /* no news for who has just said more */
+	if (over && !ferry_rank_failed(mapped->rank))
+		fail_lost(mapped, own);
 	for (uint32_t domain = 0; over && domain < mapped->rank->ndomains; domain++) {
 		struct ferry_mover *mover = &mapped->movers[domain];
 		if (domain == own || !mover->copies)
@@ -97,39 +97,38 @@ static bool release_streams(struct ferry_kept *kept)
 	return true;
 }
 
-/* It takes submissions whether their streams have come to them or not: if it does not, it is stopped, or hangs. */
-static void watch_taking(struct ferry_kept *kept)
+static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
 {
-	struct ferry_watched *watched = (struct ferry_watched *)kept;
-	struct ferry_mapped *mapped = watched->mapped;
-	const struct ferry_ring *ring = mapped->submissions.ring;
-	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire), now = ferry_now_ns();
-	bool waits = taken != atomic_load_explicit(&ring->written, memory_order_relaxed) &&
-	             !ferry_rank_failed(mapped->rank);
-	if (!waits || taken != watched->taken || !watched->since) {
-		watched->taken = taken;
-		watched->since = now;
-		watched->told = false;
+	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
+}
+
+/* Where it is given up, copies of its may be under way still: the streams go on when that is over. */
+static void watch_own(struct ferry_kept *kept)
+{
+	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
+	ferry_held_exports_sweep(&mapped->held, cells_of(mapped->rank, mapped->rank->domain));
+	if (!ferry_standstill_watch(&mapped->standstill))
 		return;
-	}
-	if (watched->told || !mapped->stall_ns || now - watched->since < mapped->stall_ns)
-		return;
-	watched->told = true;
-	ferry_log(FERRY_LOG_WARN,
-	          "rank %d has waited %llu s for the router of domain %u (process %d) to take its calls",
-	          mapped->rank->self, (unsigned long long)((now - watched->since) / 1000000000), watched->domain,
-	          mapped->movers[watched->domain].pid);
+	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);
+	ferry_keeper_look(kept);
 }
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
+	mapped->standstill = (struct ferry_standstill){.rank = mapped->rank,
+	                                               .ring = mapped->submissions.ring,
+	                                               .words = mapped->words,
+	                                               .plans = mapped->plans,
+	                                               .lock = mapped->lock,
+	                                               .process = mapped->movers[mapped->rank->domain].pid};
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
-		*watched = (struct ferry_watched){.kept = {.descriptor = mapped->rank->sockets[domain],
+		int descriptor = own && mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
+		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,
-		                                           .watch = own ? watch_taking : NULL},
+		                                           .watch = own ? watch_own : NULL},
 		                                  .mapped = mapped,
 		                                  .domain = domain};
 		ferryResult_t result = ferry_keeper_add(&watched->kept);
@@ -152,11 +151,6 @@ static ferryResult_t attempt(struct ferry_mapped *mapped)
 	return result ? result : ferry_exports_forget(mapped->exports, &name);
 }
 
-static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_t domain)
-{
-	return rank->shared.arenas[domain].export_cells + (size_t)rank->self * FERRY_MOST_EXPORTS;
-}
-
 /* Who copies, and whom what others put into is exported to. */
 static void find_movers(struct ferry_mapped *mapped)
 {
@@ -164,14 +158,14 @@ static void find_movers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		ferry_mover_open(&mapped->movers[domain], rank, domain);
 		if (domain != rank->domain && mapped->movers[domain].copies)
-			ferry_exports_add_host(mapped->exports, &rank->sockets[domain], cells_of(rank, domain));
+			ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
 	}
 }
 
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
-	ferryResult_t result = ferry_exports_open(mapped->device, &rank->sockets[rank->domain], &rank->failed,
+	ferryResult_t result = ferry_exports_open(mapped->device, &rank->links[rank->domain], &rank->failed,
 	                                          cells_of(rank, rank->domain), mapped->holders,
 	                                          &mapped->exports);
 	if (!result)
@@ -183,6 +177,9 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	}
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
+	ferry_kept_submissions_init(&mapped->submissions.kept);
+	ferry_held_exports_init(&mapped->held, mapped->submissions.ring);
+	ferry_exports_hold_in(mapped->exports, &mapped->held);
 	find_movers(mapped);
 	return watch_routers(mapped);
 }
@@ -232,6 +229,8 @@ void ferry_mapped_end(struct ferry_mapped *mapped)
 		ferry_mover_lose(&mapped->movers[domain]); /* all are waited for from now on */
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_wait(&mapped->movers[domain]);
+	if (ferry_mover_has_words(&mapped->movers[mapped->rank->domain]))
+		ferry_word_table_lose(mapped->words);
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
 		ferry_mover_close(&mapped->movers[domain]);
 }

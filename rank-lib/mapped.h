@@ -8,8 +8,10 @@
 
 #include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
+#include "rank-lib/held_exports.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
+#include "rank-lib/standstill.h"
 #include "rank-lib/submissions.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
@@ -20,9 +22,6 @@ struct ferry_watched {
 	struct ferry_mapped *mapped;
 	uint32_t domain;
 	bool added;
-	/* keeper, of the rank's own router: the bytes of the ring that it had taken since `since`; told: so was said */
-	uint64_t taken, since;
-	bool told;
 };
 
 struct ferry_mapped {
@@ -33,10 +32,18 @@ struct ferry_mapped {
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
 	struct ferry_holders *holders;
-	uint64_t stall_ns; /* a router that takes no submission for so long is told of; 0: never */
+	pthread_mutex_t *lock; /* the communicator's */
+
+	uint8_t gpu[FERRY_GPU_BYTES]; /* its UUID, and the block of words: what a router is told of the rank */
+	int words_descriptor;
+	bool handed_over;             /* where its router dies, it is to the next; while it is open */
+	/* 1: something that it has submitted cannot be; who makes calls, before it is submitted */
+	_Atomic uint32_t beyond;
+	struct ferry_held_exports held;
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
+	struct ferry_standstill standstill;           /* of the rank's own; keeper */
 	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;
@@ -54,7 +61,7 @@ bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *devi
 /**
  * All have attached, and its router has said that it will: tries it with a buffer. ferryInvalidUsage, with the reason:
  * it does not work here, the rank is to have lanes of its own. Other errors: ferry_mapped_close is to be called all the
- * same.
+ * same. handed_over: who tells of its router's end is not the keeper, but calls its `closed` (rank-lib/takeover.h).
  */
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 

@@ -4,6 +4,7 @@
 #include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/wait.h"
+#include "router/copy/copy.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #define PATIENCE_SECONDS 10
+#define SILENT_NS 300000000ull /* one that is well has let go by then, and gives the rank's words back with that */
 #define LOOK_US 1000 /* how soon it is looked whether the process has ended, for which nobody rings */
 
 /* Whether that rank's GPU reaches this one's memory, as its router has found. */
@@ -37,7 +39,7 @@ static bool any_reaches(const struct ferry_mover *mover, bool lives)
 
 void ferry_mover_open(struct ferry_mover *mover, struct ferry_rank *rank, uint32_t domain)
 {
-	int connection = rank->sockets[domain];
+	int connection = rank->links[domain].socket;
 	struct ucred peer;
 	socklen_t bytes = sizeof peer;
 	*mover = (struct ferry_mover){.rank = rank, .domain = domain, .process = -1};
@@ -67,14 +69,47 @@ void ferry_mover_lose(struct ferry_mover *mover)
 		mover->lost_ns = ferry_now_ns();
 }
 
-bool ferry_mover_may_copy(const struct ferry_mover *mover)
+static bool lane_moves(const struct ferry_rank *rank, uint32_t of, enum ferry_direction direction)
+{
+	return atomic_load_explicit(&ferry_rank_line(&rank->shared, of)->traffic[direction].moves,
+	                            memory_order_acquire);
+}
+
+/* The job has failed: of the rank's own lanes, and of those that put into its memory. */
+static bool any_moves(const struct ferry_mover *mover)
 {
 	const struct ferry_rank *rank = mover->rank;
+	uint32_t self = (uint32_t)rank->self;
+	ferry_full_fence(); /* against that of ferry_traffic_may_move */
+	if (mover->domain == rank->domain && (lane_moves(rank, self, FERRY_UP) || lane_moves(rank, self, FERRY_DOWN)))
+		return true;
+	for (uint32_t other = 0; other < rank->shared.nranks; other++)
+		if (rank->shared.rank_domain[other] == mover->domain && reaches(rank, other) &&
+		    lane_moves(rank, other, FERRY_UP))
+			return true;
+	return false;
+}
+
+bool ferry_mover_has_words(const struct ferry_mover *mover)
+{
+	const struct ferry_rank *rank = mover->rank;
+	const struct ferry_arena_header *header = rank->shared.arenas[mover->domain].header;
+	struct pollfd end = {mover->process, POLLIN, 0};
+	return mover->process >= 0 && mover->domain == rank->domain &&
+	       !(atomic_load_explicit(&header->let_go, memory_order_acquire) >> rank->self & 1) &&
+	       poll(&end, 1, 0) <= 0;
+}
+
+bool ferry_mover_may_copy(const struct ferry_mover *mover)
+{
+	struct ferry_rank *rank = mover->rank;
 	const struct ferry_arena_header *header = rank->shared.arenas[mover->domain].header;
 	struct pollfd end = {mover->process, POLLIN, 0};
 	if (mover->process < 0 || atomic_load_explicit(&header->let_go, memory_order_acquire) >> rank->self & 1)
 		return false;
 	if (mover->domain != rank->domain && !any_reaches(mover, true))
+		return false;
+	if (ferry_now_ns() - mover->lost_ns >= SILENT_NS && ferry_rank_failed(rank) && !any_moves(mover))
 		return false;
 	return poll(&end, 1, 0) <= 0;
 }

@@ -6,13 +6,20 @@
  * by the keeper, and then by who ends the communicator.
  *
  * That the connection has closed says little: of a process that is killed the kernel closes the sockets first and ends
- * the work of its GPUs after that. Two things tell more, and one of them always comes:
+ * the work of its GPUs after that. Three things tell more, and one of the first two always comes:
  * - A router that lives takes all copies of the rank to their end, says so in `let_go` of its arena (ipc/arena.h), and
  *   closes the connection after that; so where the bit is set nobody waits for an end that does not come. One of
  *   another domain does nothing for the rank any more, either, when all ranks of its own that reach the rank's memory
  *   have stopped (router/landings.h): it is so when the job has failed and the rank has not left.
  * - A router that dies before has ended as a process, with all its threads and all that it had open, once its pidfd is
  *   readable.
+ * - One that is stopped, or hangs, says nothing. But a lane notes in `moves` that copies of the rank's may be under
+ *   way, before the first of them, and looks after that whether the job has failed. So who has failed it, and then sees
+ *   that no lane which reaches the rank's memory moves anything, knows that none will, whenever the router goes on.
+ *   With copies under way there is no such end: whatever of them the device does, a thread that was stopped in the
+ *   driver, between its look and its copy, makes that copy when it goes on, into memory that may be something else by
+ *   then. So that is waited for, 10 seconds at most.
+ * Words are another matter: a router that goes on may pass one whose call it had, so those are not used again.
  */
 #ifndef FERRY_RANK_LIB_MOVER_H
 #define FERRY_RANK_LIB_MOVER_H
@@ -39,6 +46,9 @@ void ferry_mover_close(struct ferry_mover *mover);
 
 /** The connection has closed, or the rank waits for it: its patience begins, if it has not. */
 void ferry_mover_lose(struct ferry_mover *mover);
+
+/** The rank has left: whether that router may still write to the rank's words. */
+bool ferry_mover_has_words(const struct ferry_mover *mover);
 
 /** After ferry_mover_lose: whether a copy may still be under way. Never true without a pidfd. */
 bool ferry_mover_may_copy(const struct ferry_mover *mover);

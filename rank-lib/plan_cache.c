@@ -163,12 +163,17 @@ void ferry_plan_cache_remove(struct ferry_plan_cache *cache, struct ferry_plan_e
 	cache->nentries--;
 }
 
-bool ferry_plan_cache_has(const struct ferry_plan_cache *cache, uint64_t hash)
+const struct ferry_plan *ferry_plan_cache_of_hash(const struct ferry_plan_cache *cache, uint64_t hash)
 {
 	const struct ferry_plan_entry *entry = cache->nbuckets ? *bucket_of_hash(cache, hash) : NULL;
 	while (entry && entry->plan->hash != hash)
 		entry = entry->next_of_hash;
-	return entry;
+	return entry ? entry->plan : NULL;
+}
+
+bool ferry_plan_cache_has(const struct ferry_plan_cache *cache, uint64_t hash)
+{
+	return ferry_plan_cache_of_hash(cache, hash);
 }
 
 struct ferry_plan_entry *ferry_plan_cache_empty(struct ferry_plan_cache *cache)

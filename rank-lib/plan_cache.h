@@ -69,6 +69,9 @@ void ferry_plan_cache_remove(struct ferry_plan_cache *cache, struct ferry_plan_e
 /** Whether a plan of that hash is in. Two keys can have one plan: a user's program may say what another one says. */
 bool ferry_plan_cache_has(const struct ferry_plan_cache *cache, uint64_t hash);
 
+/** The plan of that hash, or NULL; for as long as the lock is held. */
+const struct ferry_plan *ferry_plan_cache_of_hash(const struct ferry_plan_cache *cache, uint64_t hash);
+
 /**
  * Takes an entry out, whatever refers to it, or returns NULL: then the cache is empty and owns nothing. For the end.
  */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/plans.h"
 
+#include "rank-lib/question.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -91,7 +93,11 @@ static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_
 	return result ? result : ferry_job_arenas_back(&rank->shared, plan);
 }
 
-/* Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. */
+/*
+ * Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. To one
+ * that takes another's place every rank gives those with work there (held_plans.h), as rank 0 may have left by then:
+ * they are here until their last call is over in all routers.
+ */
 static uint32_t keepers_of(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
 	const struct ferry_rank *rank = plans->rank;
@@ -104,8 +110,8 @@ static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = entry->plan->bytes};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, entry->plan,
-		                                               NULL, &plans->rank->failed);
+		ferryResult_t result =
+		        ferry_question_ask(plans->rank, domain, &message, entry->plan, "to take a plan");
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
@@ -118,8 +124,8 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DROP, .hash = entry->plan->hash};
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
-		ferryResult_t result = ferry_attach_call_while(plans->rank->sockets[domain], &message, NULL, NULL,
-		                                               &plans->rank->failed);
+		ferryResult_t result =
+		        ferry_question_ask(plans->rank, domain, &message, NULL, "to give a plan back");
 		if (result)
 			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}
@@ -191,6 +197,7 @@ static ferryResult_t forget(struct ferry_plans *plans)
 		if (!entry || !routers_finished(plans, entry))
 			return ferrySuccess;
 		ferry_plan_cache_remove(&plans->cache, entry);
+		ferry_held_plans_remove(&plans->held, entry->plan);
 		if (!ferry_plan_cache_has(&plans->cache, entry->plan->hash))
 			result = drop(plans, entry);
 		entry_free(entry);
@@ -227,15 +234,20 @@ static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *en
 {
 	ferryResult_t result = forget(plans);
 	if (!result)
+		result = ferry_held_plans_add(&plans->held, entry->plan,
+		                              entry->steps.domains | keepers_of(plans, entry));
+	if (!result)
 		result = upload(plans, entry);
 	if (result && in_call)
 		ferry_rank_fail(plans->rank, result, ferry_last_message());
 	if (!result)
 		result = ferry_plan_cache_add(&plans->cache, entry);
-	if (result)
-		entry_free(entry);
-	else
+	if (!result) {
 		show(plans, entry);
+		return ferrySuccess;
+	}
+	ferry_held_plans_remove(&plans->held, entry->plan);
+	entry_free(entry);
 	return result;
 }
 
@@ -271,4 +283,5 @@ void ferry_plans_free(struct ferry_plans *plans)
 {
 	for (struct ferry_plan_entry *entry; (entry = ferry_plan_cache_empty(&plans->cache));)
 		entry_free(entry);
+	ferry_held_plans_end(&plans->held);
 }

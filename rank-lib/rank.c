@@ -12,7 +12,7 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 	memcpy(rank->key, key, FERRY_KEY_BYTES);
 	pthread_mutex_init(&rank->error_lock, NULL);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
-		rank->sockets[domain] = -1;
+		ferry_link_init(&rank->links[domain]);
 		rank->shared.arenas[domain].descriptor = -1;
 	}
 }
@@ -22,6 +22,13 @@ void ferry_rank_end(struct ferry_rank *rank)
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		ferry_arena_unmap(&rank->shared.arenas[domain]);
 	pthread_mutex_destroy(&rank->error_lock);
+}
+
+void ferry_rank_tell_timeout(const struct ferry_rank *rank)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	atomic_store_explicit(&line->timeout_reports, rank->timeout.reports, memory_order_relaxed);
+	atomic_store_explicit(&line->timeout_fails, rank->timeout.fails, memory_order_relaxed);
 }
 
 static void keep_error(struct ferry_rank *rank, ferryResult_t code, const char *message)
@@ -51,26 +58,19 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 /* Somebody raised `failed` in an arena: find out who and why. */
 static void adopt_failure(struct ferry_rank *rank)
 {
-	char text[2 * FERRY_MESSAGE_BYTES];
+	char text[2 * FERRY_MESSAGE_BYTES], message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
 	/* Ranks first: what one said before it left explains more than a router's "rank 3 died". */
 	for (int other = 0; other < rank->nranks; other++) {
-		const struct ferry_failure *failure = &ferry_rank_line(&rank->shared, (uint32_t)other)->failure;
-		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		if (!ferry_failure_read(&ferry_rank_line(&rank->shared, (uint32_t)other)->failure, &code, message))
 			continue;
-		snprintf(text, sizeof text, "rank %d: %.*s", other, FERRY_MESSAGE_BYTES - 1, failure->message);
+		snprintf(text, sizeof text, "rank %d: %s", other, message);
 		/* What ranks disagree on is everybody's invalid usage; anything else is a remote error here. */
-		keep_error(rank, failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
+		keep_error(rank, code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError, text);
 	}
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
-		const struct ferry_failure *failure = &rank->shared.arenas[domain].header->failure;
-		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
-			continue;
-		snprintf(text, sizeof text, "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
-		keep_error(rank,
-		           failure->code && failure->code < ferryNumResults ? (ferryResult_t)failure->code
-		                                                            : ferryInternalError,
-		           text);
-	}
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (ferry_failure_read(&rank->shared.arenas[domain].header->failure, &code, message))
+			keep_error(rank, ferry_failure_result(code, ferryInternalError), message);
 	keep_error(rank, ferryRemoteError, "the job was ended by somebody who left no message");
 }
 
@@ -94,8 +94,8 @@ ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
 void ferry_rank_check_sockets(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		if (rank->sockets[domain] >= 0 && !ferry_rank_failed(rank) &&
-		    ferry_endpoint_closed(rank->sockets[domain])) {
+		if (rank->links[domain].state == FERRY_LINK_ALONE && rank->links[domain].socket >= 0 &&
+		    !ferry_rank_failed(rank) && ferry_endpoint_closed(rank->links[domain].socket)) {
 			char text[96];
 			snprintf(text, sizeof text, "the router of domain %u died", domain);
 			ferry_rank_fail(rank, ferryRemoteError, text);

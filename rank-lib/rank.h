@@ -10,18 +10,26 @@
 #include "ipc/attach.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
+#include "ipc/timeout.h"
+#include "rank-lib/link.h"
 
 #include <pthread.h>
+
+/* Who makes a communicator, and may want it no longer before it is made. */
+struct ferry_maker {
+	bool (*gives_up)(const struct ferry_maker *maker); /* asked now and then by the thread that waits */
+};
 
 struct ferry_rank {
 	int self, nranks;
 	uint32_t domain, ndomains;
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_job_arenas shared;
-	/* to each domain's router, -1: none; attach/ writes them, also in a child that the rank forks */
-	int sockets[FERRY_MAX_DOMAINS];
-	/* while it attaches: set by another thread, it gives up; NULL: nobody does */
-	const _Atomic bool *abandoned;
+	struct ferry_timeout timeout; /* for how long calls may wait */
+	/* to each domain's router; attach/ closes them, also in a child that the rank forks */
+	struct ferry_link links[FERRY_MAX_DOMAINS];
+	/* while it attaches; NULL: nobody wants it no longer */
+	const struct ferry_maker *maker;
 	/* this is a child that the rank forked; set there, before fork returns */
 	bool forked;
 	struct ferry_rank *next_attached; /* attach/forks.c's */
@@ -38,6 +46,9 @@ void ferry_rank_init(struct ferry_rank *rank, int self, int nranks, const uint8_
 /** Unmaps the arenas. */
 void ferry_rank_end(struct ferry_rank *rank);
 
+/** The arenas are mapped: tells who moves the rank's data for how long its calls may wait. */
+void ferry_rank_tell_timeout(const struct ferry_rank *rank);
+
 /**
  * Ends the job here and, through shared memory, on every rank. The first error stays. In a forked child it does
  * nothing. Any thread.
@@ -50,7 +61,10 @@ bool ferry_rank_failed(struct ferry_rank *rank);
 /** The error of a rank that has failed, as ferry_fail gives it. */
 ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);
 
-/** Whether a router's socket has closed; fails the rank then. Costs a system call per domain. Any thread. */
+/**
+ * Whether the socket of a router has closed whose place nobody takes; fails the rank then. Costs a system call per such
+ * domain. Any thread.
+ */
 void ferry_rank_check_sockets(struct ferry_rank *rank);
 
 #endif

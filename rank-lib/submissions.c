@@ -21,7 +21,11 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 	head->fixed = numbers->fixed;
 	if (numbers->fixed_alone)
 		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
-	while (!ferry_ring_write(submissions->ring, head, behind, more)) {
+	bool written;
+	ferryResult_t result;
+	while (!(result = ferry_kept_submissions_write(&submissions->kept, submissions->ring, head, behind, more,
+	                                               &written)) &&
+	       !written) {
 		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* who is to make room may be asleep */
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_rank_failed(rank)) {
@@ -33,8 +37,8 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 		else
 			ferry_doorbell_wait(bell, ticket, 100000);
 	}
-	submissions->written++;
-	return ferrySuccess;
+	submissions->written += !result;
+	return result;
 }
 
 void ferry_submissions_wait(const struct ferry_submissions *submissions, struct ferry_rank *rank)

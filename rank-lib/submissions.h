@@ -7,6 +7,7 @@
 #define FERRY_RANK_LIB_SUBMISSIONS_H
 
 #include "ipc/submission.h"
+#include "rank-lib/kept_submissions.h"
 #include "rank-lib/numbering.h"
 #include "rank-lib/rank.h"
 
@@ -14,6 +15,7 @@ struct ferry_submissions {
 	struct ferry_ring *ring; /* NULL: no router moves its data */
 	uint64_t written;        /* records */
 	uint64_t calls;          /* in them, but for captured ones */
+	struct ferry_kept_submissions kept; /* where there is a ring */
 };
 
 /**

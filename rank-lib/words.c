@@ -206,14 +206,26 @@ void ferry_word_forget(uint32_t index)
 	atomic_store_explicit(&words[index].forgotten, 1, memory_order_release);
 }
 
+bool ferry_word_table_waits(struct ferry_word_table *table)
+{
+	bool any = false;
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t i = 0; !any && i < table->count; i++)
+		any = atomic_load_explicit(&words[table->uses[i].index].word, memory_order_acquire) == 1;
+	pthread_mutex_unlock(&table->lock);
+	return any;
+}
+
 /* ---- the end ---- */
 
 static void release(const struct ferry_word_use *use)
 {
 	struct ferry_word *word = &words[use->index];
 	uint32_t forgotten = 1;
-	if (atomic_load_explicit(&word->word, memory_order_acquire) == 1)
-		ferry_word_pass(word, atomic_load_explicit(&word->done, memory_order_relaxed));
+	uint32_t value = atomic_load_explicit(&word->word, memory_order_acquire);
+	uint32_t done = atomic_load_explicit(&word->done, memory_order_relaxed);
+	if (value) /* a mark of the turn before: whoever moved the data has ended before it stored 0 */
+		ferry_word_pass(word, value == ferry_word_mark(done - 1) ? done - 1 : done);
 	if (use->captured)
 		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel,
 		                                        memory_order_relaxed);
@@ -231,6 +243,12 @@ bool ferry_word_table_release(struct ferry_word_table *table)
 	return any;
 }
 
+static void part_with(const struct ferry_word_use *use)
+{
+	if (!use->lost)
+		give_back(use->index);
+}
+
 static bool look_after_orphans(struct ferry_kept *kept)
 {
 	(void)kept;
@@ -238,7 +256,7 @@ static bool look_after_orphans(struct ferry_kept *kept)
 	pthread_mutex_lock(&orphans.lock);
 	for (uint32_t i = orphans.count; i-- > 0;)
 		if (is_over(&orphans.uses[i])) {
-			give_back(orphans.uses[i].index);
+			part_with(&orphans.uses[i]);
 			orphans.uses[i] = orphans.uses[--orphans.count];
 		}
 	pthread_mutex_unlock(&orphans.lock);
@@ -266,12 +284,20 @@ static void adopt(const struct ferry_word_use *use)
 		          ferry_last_message());
 }
 
+void ferry_word_table_lose(struct ferry_word_table *table)
+{
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t i = 0; i < table->count; i++)
+		table->uses[i].lost = true;
+	pthread_mutex_unlock(&table->lock);
+}
+
 void ferry_word_table_abandon(struct ferry_word_table *table)
 {
 	pthread_mutex_lock(&table->lock);
 	for (uint32_t i = 0; i < table->count; i++)
 		if (is_over(&table->uses[i]))
-			give_back(table->uses[i].index);
+			part_with(&table->uses[i]);
 		else
 			adopt(&table->uses[i]);
 	table->count = 0;

@@ -17,6 +17,7 @@ struct ferry_word_use {
 	uint32_t index;
 	uint32_t made;   /* calls on it so far; captured: 0 */
 	bool captured;
+	bool lost;       /* of a communicator that has gone: not to be used again */
 };
 
 struct ferry_word_table {
@@ -47,6 +48,9 @@ ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *i
  */
 void ferry_word_forget(uint32_t index);
 
+/** Whether a stream is at a call. */
+bool ferry_word_table_waits(struct ferry_word_table *table);
+
 /**
  * Nobody moves data for these streams any more: those that are at a call go on. Returns whether there are any that
  * could still come to one. Only once no copy for them is under way.
@@ -58,6 +62,12 @@ bool ferry_word_table_release(struct ferry_word_table *table);
  * once nobody moves data for them.
  */
 void ferry_word_table_abandon(struct ferry_word_table *table);
+
+/**
+ * Before it is abandoned: the router that moved the data may still write to its words. They are looked after as others,
+ * and never used again.
+ */
+void ferry_word_table_lose(struct ferry_word_table *table);
 
 /** The communicator goes, and has abandoned its words with that. */
 void ferry_word_table_end(struct ferry_word_table *table);

@@ -5,10 +5,12 @@
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
+#include "router/brought.h"
 #include "router/guard.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 #include "router/parts.h"
+#include "router/run_audit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,14 +27,40 @@ struct ferry_attendant {
 	bool lock;                      /* the staging */
 	pthread_t thread;
 	int client;                     /* who has asked for the job to be made ready */
+	int arenas[FERRY_MAX_DOMAINS];  /* that he has brought; -1: not */
 	/* 0 to 1 by the connection thread, to 2 by the attendant, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
+	_Atomic bool joined; /* the job's ranks have gone; the reaper */
 };
+
+static void close_arenas(struct ferry_attendant *attendant)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		if (attendant->arenas[domain] >= 0)
+			close(attendant->arenas[domain]);
+}
+
+static ferryResult_t map_brought(struct ferry_job *job)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t domain = 0; domain < job->shared.ndomains && !result; domain++) {
+		int descriptor = job->attendant->arenas[domain];
+		if (domain == job->domain)
+			continue;
+		job->attendant->arenas[domain] = -1;
+		result = ferry_brought_arena_map(descriptor, domain, &job->shared);
+		if (!result)
+			ferry_guard_add(&job->shared.arenas[domain]);
+	}
+	return result;
+}
 
 /* The other domains' routers hand their arenas of this job to whoever knows its key. Attendant thread: it may block. */
 static ferryResult_t map_peers(struct ferry_job *job)
 {
 	const struct ferry_attendant *attendant = job->attendant;
+	if (attendant->arenas[job->domain] >= 0)
+		return map_brought(job);
 	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
 		char path[160];
 		int connection, descriptor;
@@ -74,6 +102,16 @@ static void say_ready(struct ferry_job *job)
 	ferry_futex_wake(&header->ready, -1, true);
 }
 
+/* Nobody waits for an answer: the connection thread looks (router/adoption.c). */
+static void open_brought(struct ferry_job *job)
+{
+	ferryResult_t result = ferry_intakes_open(job);
+	if (!result)
+		atomic_store_explicit(&job->opened, 1, memory_order_release);
+	else if (!atomic_load_explicit(&job->dead, memory_order_acquire))
+		ferry_job_fail(job, result, ferry_last_message());
+}
+
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
@@ -101,11 +139,15 @@ static void allocate(struct ferry_job *job)
 }
 
 /* Also where a call is about to come: it takes about as long to wake up as the call takes to get here. */
-static bool has_work(struct ferry_workers *workers, struct ferry_job *job)
+static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint64_t *audited)
 {
 	ferry_workers_enter(workers, job);
 	bool found = ferry_job_expects(job);
 	found |= ferry_parts_any(job);
+	if (!found && ferry_now_ns() - *audited >= FERRY_RUN_AUDIT_NS) {
+		ferry_run_audit(job);
+		*audited = ferry_now_ns();
+	}
 	ferry_workers_leave(workers, job);
 	return found;
 }
@@ -117,6 +159,21 @@ static bool end_unasked(struct ferry_attendant *attendant)
 	return atomic_compare_exchange_strong(&attendant->asked, &asked, 2) || asked == 2;
 }
 
+/* The job is dead. Ranks that have not heard of it yet may be kept from that by one that writes over it. */
+static void stay_by(struct ferry_job *job)
+{
+	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
+	while (1) {
+		uint32_t seen = ferry_doorbell_prepare(bell);
+		if (atomic_load_explicit(&job->attendant->joined, memory_order_acquire)) {
+			ferry_doorbell_cancel(bell);
+			return;
+		}
+		ferry_doorbell_wait(bell, seen, LOOK_US);
+		ferry_job_repeat(job);
+	}
+}
+
 static void *attendant_main(void *argument)
 {
 	struct ferry_job *job = argument;
@@ -124,6 +181,7 @@ static void *attendant_main(void *argument)
 	struct ferry_doorbell *bell = &job->shared.arenas[job->domain].header->router;
 	struct ferry_idle idle;
 	bool priority_asked = false;
+	uint64_t audited = ferry_now_ns();
 	ferry_idle_open(&idle, &workers->spin);
 	if (workers->pin)
 		ferry_layout_pin(&workers->layout, workers->domain);
@@ -135,13 +193,17 @@ static void *attendant_main(void *argument)
 		if (!asked && atomic_load_explicit(&job->dead, memory_order_acquire) && end_unasked(job->attendant)) {
 			ferry_doorbell_cancel(bell);
 			ferry_idle_close(&idle);
+			stay_by(job);
 			return NULL;
 		}
 		if (asked) {
 			ferry_doorbell_cancel(bell);
-			answer_ready(job);
+			if (job->brought)
+				open_brought(job);
+			else
+				answer_ready(job);
 			atomic_store_explicit(&job->attendant->asked, 2, memory_order_release);
-		} else if (has_work(workers, job)) {
+		} else if (has_work(workers, job, &audited)) {
 			ferry_doorbell_cancel(bell);
 			ferry_workers_attend(workers, job, &idle);
 		} else {
@@ -164,6 +226,7 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 	attendant->directory = directory;
 	attendant->prefix = prefix;
 	attendant->lock = lock;
+	memset(attendant->arenas, -1, sizeof attendant->arenas);
 	job->attendant = attendant;
 	int refused = pthread_create(&attendant->thread, NULL, attendant_main, job);
 	if (!refused)
@@ -175,14 +238,23 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 
 void ferry_attendant_join(struct ferry_job *job)
 {
+	atomic_store_explicit(&job->attendant->joined, true, memory_order_release);
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	ferry_workers_let_go(job->attendant->workers);
 	pthread_join(job->attendant->thread, NULL);
+	close_arenas(job->attendant);
 	free(job->attendant);
 	job->attendant = NULL;
 }
 
-ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
+void ferry_attendant_open(struct ferry_job *job)
+{
+	uint32_t unasked = 0;
+	if (atomic_compare_exchange_strong(&job->attendant->asked, &unasked, 1))
+		ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+}
+
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas)
 {
 	struct ferry_attendant *attendant = job->attendant;
 	uint32_t unasked = 0;
@@ -193,6 +265,10 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 	if (attendant->client < 0)
 		return ferry_fail(ferrySystemError, "the router has no descriptor to answer READY with: %s%s",
 		                  strerror(errno), ferry_descriptors_hint(errno));
+	for (uint32_t domain = 0; arenas && domain < job->shared.ndomains; domain++) {
+		attendant->arenas[domain] = arenas[domain];
+		arenas[domain] = -1;
+	}
 	if (!atomic_compare_exchange_strong(&attendant->asked, &unasked, 1)) { /* it has failed the job, and ended */
 		close(attendant->client);
 		return ferry_job_failure(job);

@@ -20,9 +20,15 @@ void ferry_attendant_join(struct ferry_job *job);
 
 /**
  * All ranks have attached: has the attendant map the other domains' arenas, set job->ready and answer on a copy of
- * `descriptor`. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
+ * `descriptor`. arenas: of all domains, of which those that are taken become -1; NULL: the other routers are asked for
+ * them. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
  * ferrySystemError.
  */
-ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor);
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas);
+
+/**
+ * Of a job that is brought: has the attendant ready what moves the ranks' data, and set job->opened, or fails the job.
+ */
+void ferry_attendant_open(struct ferry_job *job);
 
 #endif

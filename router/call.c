@@ -129,3 +129,23 @@ void ferry_call_arm(struct ferry_call *call, uint32_t bank)
 		}
 	}
 }
+
+static void resume_half(struct ferry_half *half, uint64_t seq)
+{
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		struct ferry_transfer *transfer = &half->transfers[i];
+		uint8_t opcode = (uint8_t)transfer->step->instr->opcode;
+		if (opcode == FERRY_COPY || opcode == FERRY_PUT || !transfer->nslices)
+			continue;
+		uint64_t value = atomic_load_explicit(&transfer->step->counter->value, memory_order_acquire);
+		uint32_t slices = ferry_counter_slices(value, seq);
+		transfer->issued = transfer->finished = slices < transfer->nslices ? slices : transfer->nslices;
+		half->left -= transfer->finished == transfer->nslices;
+	}
+}
+
+void ferry_call_resume(struct ferry_call *call)
+{
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		resume_half(&call->halves[direction], ferry_call_number(call));
+}

@@ -57,6 +57,8 @@ enum ferry_call_stage {
 struct ferry_call_ops {
 	/** Whether its stream is at it. */
 	bool (*started)(const struct ferry_call *call);
+	/** It has all its data, and nobody has been told so. NULL: nothing is to be done. */
+	void (*ending)(struct ferry_call *call);
 	/**
 	 * It is over: the stream goes on. result: why it failed, with the member's message; a stream that is not at it
 	 * yet goes on then, too, where it can.
@@ -179,5 +181,12 @@ bool ferry_call_stream_copies(const struct ferry_call_buffers *buffers, const st
  * Readies the call for its run in this bank: by who makes it, or the D2H lane while the H2D lane is in no run of it.
  */
 void ferry_call_arm(struct ferry_call *call, uint32_t bank);
+
+/**
+ * Armed for its number: the halves go on behind what their counters say, as a router that has ended may have begun
+ * them. What had been copied and not published is copied again: nobody has read it, and what was to be written over its
+ * source waits for the counter.
+ */
+void ferry_call_resume(struct ferry_call *call);
 
 #endif

@@ -4,8 +4,10 @@
 #include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
+#include "ipc/leavers.h"
 #include "ipc/patience.h"
 #include "ipc/wait.h"
+#include "router/adoption.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 
@@ -18,6 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MOST_REFUSED 16 /* requests of a client that is no rank: each RANK may have made an arena, and taken it away */
 #define RETRY_MS 1000 /* how long the listener rests before it is seen whether there is a descriptor again */
 
 /* A descriptor to let go of when there are no others: without it nobody could be told, and the listener would not come
@@ -49,13 +52,23 @@ static void client_free(struct ferry_client *client)
 	free(client);
 }
 
+/* It has said so to another router: where the one before this died, it may go without a word to this one. */
+static bool has_left(const struct ferry_job *job, uint32_t rank)
+{
+	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
+	return mapped && ferry_leavers(&job->shared) >> rank & 1;
+}
+
 static void client_close(struct ferry_clients *clients, size_t index)
 {
 	struct ferry_client *client = clients->all[index];
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	if (job) {
-		if (!client->detached && !atomic_load(&job->dead)) {
+		bool lost = !client->detached && !has_left(job, client->rank);
+		if (lost)
+			ferry_job_say_gone(job, client->rank);
+		if (lost && !atomic_load(&job->dead)) {
 			char text[96];
 			snprintf(text, sizeof text,
 			         "rank %u of %u died, gave up, or closed its connection without leaving", client->rank,
@@ -164,7 +177,10 @@ static bool client_read(struct ferry_clients *clients, struct ferry_client *clie
 		return true;
 	ferry_request_serve(clients->jobs, client);
 	forget_message(client);
-	return true;
+	if (client->job || client->refused < MOST_REFUSED)
+		return true;
+	ferry_log(FERRY_LOG_WARN, "a client has been refused %u times, and is sent away", client->refused);
+	return false;
 }
 
 /* ---- accepting ---- */
@@ -236,14 +252,14 @@ static void client_accept(struct ferry_clients *clients)
 
 /*
  * Milliseconds until the first of those who are in the middle of a message has had long enough, by `now`; -1: nobody
- * is. Tenants' clients alone: they are counted, and one that says no more would keep its place for ever.
+ * is. One that says no more would keep its place for ever.
  */
 static int patience_left_ms(const struct ferry_clients *clients, uint64_t now)
 {
 	int64_t left = -1;
 	for (size_t i = 0; i < clients->count; i++) {
 		const struct ferry_client *client = clients->all[i];
-		if (!client->received || !client->standing.tenant)
+		if (!client->received)
 			continue;
 		uint64_t until = client->begun_ns + clients->patience_ns;
 		int64_t own = until > now ? (int64_t)(until - now) : 0;
@@ -257,7 +273,7 @@ static void close_slow(struct ferry_clients *clients)
 	uint64_t now = ferry_now_ns();
 	for (size_t i = clients->count; i-- > 0;) {
 		const struct ferry_client *client = clients->all[i];
-		if (!client->received || !client->standing.tenant || now - client->begun_ns < clients->patience_ns)
+		if (!client->received || now - client->begun_ns < clients->patience_ns)
 			continue;
 		ferry_fail(ferryRefused,
 		           "%zu bytes of a message have come in %.0f s, and not the rest "
@@ -348,7 +364,8 @@ static void serve_events(struct ferry_clients *clients)
 
 int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
 {
-	int patience = patience_left_ms(clients, ferry_now_ns());
+	int patience = patience_left_ms(clients, ferry_now_ns()), again = ferry_adoptions_watch(clients->jobs);
+	patience = again >= 0 && (patience < 0 || again < patience) ? again : patience;
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;
@@ -367,7 +384,7 @@ ferryResult_t ferry_clients_open(struct ferry_clients *clients, struct ferry_job
 {
 	*clients = (struct ferry_clients){.jobs = jobs, .listener = listener, .spare = -1};
 	long seconds = 0;
-	ferryResult_t result = jobs->config ? ferry_patience_seconds(&seconds) : ferrySuccess;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
 	if (result) {
 		close(listener);
 		return result;

@@ -17,7 +17,7 @@ struct ferry_clients {
 	struct ferry_client **all;
 	size_t count, capacity;
 	struct pollfd *set; /* event, listener, clients */
-	uint64_t patience_ns; /* with a tenant's client in the middle of a message */
+	uint64_t patience_ns; /* with a client in the middle of a message */
 	size_t polled;      /* how many clients are in it; those that there is no memory for wait */
 };
 

@@ -42,6 +42,8 @@ bool ferry_copies_push(struct ferry_copies *copies, struct ferry_seat *seat, str
                        uint64_t bytes, uint32_t slices)
 {
 	const struct ferry_member_ops *ops = seat->member->ops;
+	if (!ferry_traffic_may_move(seat))
+		return false;
 	if (ops->enter && !ops->enter(seat->member, to->to))
 		return false;
 	drive(copies);
@@ -59,6 +61,8 @@ bool ferry_copies_start(struct ferry_copies *copies, struct ferry_seat *seat, st
                         struct ferry_transfer *transfer, void *destination, const void *source, uint64_t bytes,
                         bool crosses)
 {
+	if (!ferry_traffic_may_move(seat))
+		return false;
 	if (bytes) {
 		drive(copies);
 		ferryResult_t result = copies->queue.copier->ops->copy(&copies->queue, destination, source, bytes,

@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/timeout.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +19,16 @@ struct ferry_gpu_lane_pair {
 
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority)
 {
-	long spin_us, stall;
+	struct ferry_timeout timeout;
+	long spin_us;
 	memset(table, 0, sizeof *table);
 	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, SPIN_US, &spin_us);
 	if (!result)
-		result = ferry_env_integer("FERRY_STALL_SECONDS", 0, 86400, 10, &stall);
+		result = ferry_timeout_read(&timeout);
 	if (result)
 		return result;
 	table->spin_ns = (uint64_t)spin_us * 1000;
-	table->stall_ns = (uint64_t)stall * 1000000000;
+	table->stall_ns = timeout.reports * 1000000000ull;
 	table->priority = priority;
 	pthread_mutex_init(&table->lock, NULL);
 	return ferrySuccess;

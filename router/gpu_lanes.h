@@ -19,7 +19,7 @@ struct ferry_gpu_lanes {
 	struct ferry_lookout lookout; /* open while there are pairs */
 };
 
-/** FERRY_SPIN_US and FERRY_STALL_SECONDS. ferryInvalidArgument where they make no sense. */
+/** FERRY_SPIN_US and FERRY_TIMEOUT. ferryInvalidArgument where they make no sense. */
 ferryResult_t ferry_gpu_lanes_init(struct ferry_gpu_lanes *table, struct ferry_priority *priority);
 
 /**

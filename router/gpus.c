@@ -12,6 +12,7 @@ _Static_assert(sizeof(CUuuid) == FERRY_GPU_BYTES, "UUIDs travel as bytes");
 _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->handle, "IPC handles travel as bytes");
 
 #define MOST_DEVICES FERRY_MAX_RANKS /* that are told of */
+#define ASK_NS 1000000000ull         /* how often the driver is asked for memory that is left, at most */
 
 /* To the device of that number; it stays as it is. */
 struct link {
@@ -28,6 +29,8 @@ struct ferry_gpu {
 	struct link links[MOST_DEVICES]; /* constant */
 	_Atomic uint32_t holders;    /* who holds adds, who drops takes away */
 	_Atomic uint64_t idle_since; /* whoever drops the last, before it does; ferry_now_ns */
+	uint64_t asked_ns;           /* mapper: when the driver was asked how much memory is left; */
+	bool is_short;               /* and that it was little */
 	struct ferry_gpus *gpus;
 	struct ferry_gpu *next;
 };
@@ -331,7 +334,7 @@ ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *
 	return result;
 }
 
-bool ferry_gpu_is_short(const struct ferry_gpu *gpu)
+static bool ask_is_short(const struct ferry_gpu *gpu)
 {
 	struct ferry_cuda_visit visit;
 	size_t left, total;
@@ -340,6 +343,16 @@ bool ferry_gpu_is_short(const struct ferry_gpu *gpu)
 	bool is_short = gpu->driver->MemGetInfo(&left, &total) || left < total / 32;
 	ferry_cuda_visit_end(&visit);
 	return is_short;
+}
+
+bool ferry_gpu_is_short(struct ferry_gpu *gpu)
+{
+	uint64_t now = ferry_now_ns();
+	if (now - gpu->asked_ns < ASK_NS && gpu->asked_ns)
+		return gpu->is_short;
+	gpu->is_short = ask_is_short(gpu);
+	gpu->asked_ns = now;
+	return gpu->is_short;
 }
 
 void ferry_gpu_unmap(struct ferry_gpu *gpu, struct ferry_mapping *mapping)

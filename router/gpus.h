@@ -61,7 +61,7 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
 /** Whether less than a 32nd of its memory is left, to whomever. Mapper's thread. */
-bool ferry_gpu_is_short(const struct ferry_gpu *gpu);
+bool ferry_gpu_is_short(struct ferry_gpu *gpu);
 
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);

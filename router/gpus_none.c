@@ -26,7 +26,7 @@ bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid)
 	return false;
 }
 
-bool ferry_gpu_is_short(const struct ferry_gpu *gpu)
+bool ferry_gpu_is_short(struct ferry_gpu *gpu)
 {
 	(void)gpu;
 	return false;

@@ -234,7 +234,8 @@ static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
 		if (!imports->guest)
 			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		pthread_mutex_lock(&imports->lock);
-		if (imports->cells && is_leaving(imports, import->index))
+		/* and not for an older one of that index, which was replaced and goes in front of it */
+		if (import->leaves && imports->cells && is_leaving(imports, import->index))
 			say_mapped(imports, import->index, 0);
 		pthread_mutex_unlock(&imports->lock);
 		free(import);
@@ -496,6 +497,7 @@ static bool take_out(struct ferry_imports *imports, enum idleness least, struct 
 			continue;
 		}
 		imports->table[index] = NULL;
+		import->leaves = true;
 		imports->past[index] =
 		        (struct ferry_import_past){import->generation, import->busy_ns, import->idle_ns};
 		import->next = *gone;

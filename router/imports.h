@@ -63,6 +63,7 @@ struct ferry_import {
 	uint64_t busy_ns;          /* when it was last seen to be used, */
 	uint64_t idle_ns;          /* and for how long nobody may use it */
 	uint64_t last;             /* retired: the last submission that may name it */
+	bool leaves;               /* it has been taken out of the table, and its cell says so until it is unmapped */
 	struct ferry_import *next; /* retired, or about to be unmapped */
 };
 

@@ -16,6 +16,12 @@ static bool started(const struct ferry_call *call)
 	                      : ferry_word_reached(mapped->word, mapped->turn);
 }
 
+static void ending(struct ferry_call *call)
+{
+	const struct ferry_mapped_call *mapped = mapped_of(call);
+	ferry_word_end(mapped->word, mapped->turn);
+}
+
 static void finish(struct ferry_call *call, ferryResult_t result, const char *message)
 {
 	const struct ferry_mapped_call *mapped = mapped_of(call);
@@ -94,6 +100,7 @@ static void release(struct ferry_call *call)
 }
 
 static const struct ferry_call_ops call_ops = {.started = started,
+                                               .ending = ending,
                                                .finish = finish,
                                                .forgotten = forgotten,
                                                .release = release};

@@ -11,6 +11,7 @@
 #include "router/imports.h"
 #include "router/job.h"
 #include "router/member.h"
+#include "router/resumed.h"
 
 struct ferry_intake {
 	struct ferry_member member;
@@ -33,6 +34,12 @@ struct ferry_intake {
 	uint32_t nmessages;
 	bool refused;                  /* something that it has submitted: the rest is taken in vain */
 	bool broken;                   /* what the rank submits is not to be believed any more */
+	struct ferry_resumed *resumed; /* taken again, before what is in the ring; NULL: nothing (any more) */
+	bool resumes;                  /* the record that is taken is of a call that may be under way */
+	/* by direction and peer, as its intake was opened: which message it was the turn of, and its slices there */
+	struct {
+		uint64_t message, slices;
+	} turns[2][FERRY_MAX_RANKS];
 };
 
 struct ferry_mapped_call {

@@ -2,6 +2,7 @@
 #include "router/intakes.h"
 
 #include "ipc/error.h"
+#include "router/pair.h"
 #include "router/submitted.h"
 
 #include <errno.h>
@@ -47,6 +48,15 @@ static ferryResult_t member_error(struct ferry_member *member, const char **mess
 static void member_check(struct ferry_member *member)
 {
 	(void)member; /* the connection thread sees who dies */
+}
+
+/* As the rank says, by now: whatever it says is its own job's business. */
+static struct ferry_timeout member_timeout(struct ferry_member *member)
+{
+	const struct ferry_rank_line *line = ferry_member_line(member);
+	return (struct ferry_timeout){
+	        .reports = atomic_load_explicit(&line->timeout_reports, memory_order_relaxed),
+	        .fails = atomic_load_explicit(&line->timeout_fails, memory_order_relaxed)};
 }
 
 /* Captured ones too: which of those are replayed nobody knows. By the lane's thread. */
@@ -111,6 +121,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .failed = member_failed,
                                                    .error = member_error,
                                                    .check = member_check,
+                                                   .timeout = member_timeout,
                                                    .beside = member_beside,
                                                    .take = member_take,
                                                    .begun = member_begun,
@@ -137,6 +148,91 @@ static ferryResult_t map_words(int descriptor, struct ferry_word **words, uint64
 	return ferrySuccess;
 }
 
+/* ---- of a job that another router has served ---- */
+
+/* What of the calls before is still asked for: which routers had work in the last one of each bank. */
+static void restore_order(struct ferry_member *member)
+{
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		const struct ferry_descriptor *last = &ferry_member_line(member)->ring[bank];
+		uint64_t seq = atomic_load_explicit(&last->seq, memory_order_acquire);
+		uint32_t domains = atomic_load_explicit(&last->domains, memory_order_relaxed);
+		/* 0: it was being replaced, so all calls of the bank were over. And so are those before it. */
+		for (uint32_t domain = 0; seq && domain < member->shared->ndomains; domain++)
+			if (domains >> domain & 1)
+				member->order.router_seq[bank][domain] = seq;
+		member->order.last_seq[bank] = seq;
+	}
+}
+
+/* How many slices the message has that is handed over; 0: it is not, so it is over. */
+static uint32_t slices_of(const struct ferry_intake *intake, enum ferry_direction direction, uint32_t peer,
+                          uint64_t number)
+{
+	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
+	const struct ferry_submission *head = (const struct ferry_submission *)record;
+	const struct ferry_submitted_message *messages = (const struct ferry_submitted_message *)(head + 1);
+	const struct ferry_job_arenas *shared = intake->member.shared;
+	uint32_t source = direction == FERRY_UP ? intake->member.rank : peer;
+	struct ferry_resumed all = *intake->resumed;
+	while (ferry_resumed_take(&all, record)) {
+		bool any = head->kind == FERRY_SUBMIT_MESSAGES &&
+		           head->nparts <= (head->bytes - sizeof *head) / sizeof *messages;
+		for (uint32_t i = 0; any && i < head->nparts; i++) {
+			struct ferry_transfer transfer = {.length = messages[i].bytes};
+			if (messages[i].peer != peer || messages[i].direction != direction ||
+			    messages[i].message != number)
+				continue;
+			ferry_pair_cut(&transfer, messages[i].puts,
+			               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
+			return transfer.nslices;
+		}
+	}
+	return 0;
+}
+
+/* Whose turn it is between this rank and that one. */
+static void restore_turn(struct ferry_intake *intake, enum ferry_direction direction, uint32_t peer)
+{
+	struct ferry_member *member = &intake->member;
+	const struct ferry_job_arenas *shared = member->shared;
+	uint32_t source = direction == FERRY_UP ? member->rank : peer;
+	uint32_t destination = direction == FERRY_UP ? peer : member->rank;
+	const struct ferry_arena *arena = &shared->arenas[shared->rank_domain[source]];
+	const struct ferry_pair_line *line = &arena->pair_lines[source * arena->nranks + destination];
+	const struct ferry_pair_turn *turns = line->ends[direction].turns;
+	uint64_t slices = atomic_load_explicit(direction == FERRY_UP ? &line->up.value : &line->down.value,
+	                                       memory_order_acquire);
+	uint64_t numbers[2] = {atomic_load_explicit(&turns[0].message, memory_order_acquire),
+	                       atomic_load_explicit(&turns[1].message, memory_order_acquire)};
+	const struct ferry_pair_turn *turn = &turns[numbers[1] > numbers[0]];
+	uint64_t number = numbers[numbers[1] > numbers[0]];
+	uint64_t base = atomic_load_explicit(&turn->base, memory_order_relaxed);
+	uint32_t all = number ? slices_of(intake, direction, peer, number) : 0;
+	bool over = !all || slices - base >= all;
+	member->seats[direction].message[peer] = number + over;
+	member->seats[direction].slices[peer] = over ? slices : base;
+	intake->turns[direction][peer].message = number + over;
+	intake->turns[direction][peer].slices = over ? 0 : slices - base;
+}
+
+/* Seated, and on no lane yet. */
+static void restore(struct ferry_intake *intake)
+{
+	uint64_t records, calls;
+	if (!intake->resumed)
+		return;
+	ferry_resumed_count(intake->resumed, &records, &calls);
+	intake->taken = atomic_load_explicit(&intake->ring->taken, memory_order_acquire);
+	intake->number = intake->resumed->number - records;
+	/* Its one writer has ended. Less than it was for a moment: calls that are over are counted again. */
+	atomic_store_explicit(&intake->ring->ended, intake->resumed->calls - calls, memory_order_release);
+	restore_order(&intake->member);
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		for (uint32_t peer = 0; peer < intake->member.shared->nranks; peer++)
+			restore_turn(intake, direction, peer);
+}
+
 static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct ferry_lanes *lanes)
 {
 	struct ferry_intake *intake = aligned_alloc(_Alignof(struct ferry_intake), sizeof *intake);
@@ -154,10 +250,21 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	intake->member.ops = &member_ops;
 	intake->member.shared = &job->shared;
 	intake->member.rank = rank;
-	intake->member.stall_ns = lanes->stall_ns;
 	intake->member.awaits_quiet = true;
+	intake->member.weight = &job->weight;
 	pthread_mutex_init(&intake->over_lock, NULL);
 	atomic_store_explicit(&intake->member.order.fixed, UINT64_MAX, memory_order_relaxed);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) { /* of a job that has had another router before */
+		uint64_t over = atomic_load_explicit(&ferry_member_line(&intake->member)->finished[bank],
+		                                     memory_order_acquire);
+		atomic_store_explicit(&intake->member.order.ending[bank], over, memory_order_relaxed);
+		atomic_store_explicit(&intake->member.order.ended[bank], over, memory_order_relaxed);
+		intake->member.order.last_seq[bank] = over;
+	}
+	ferry_lanes_seat(&intake->member);
+	intake->resumed = job->resumed[rank];
+	job->resumed[rank] = NULL;
+	restore(intake);
 	ferry_lanes_join(lanes, &intake->member);
 	job->intakes[rank] = intake;
 	return ferrySuccess;
@@ -242,6 +349,7 @@ static void intake_close(struct ferry_job *job, struct ferry_intake *intake)
 	ferry_gpu_lanes_leave(job->gpu_lanes, lanes);
 	munmap(intake->words, WORDS_BYTES);
 	free(intake->messages);
+	ferry_resumed_free(intake->resumed);
 	pthread_mutex_destroy(&intake->over_lock);
 	free(intake);
 }

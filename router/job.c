@@ -4,37 +4,71 @@
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "router/guard.h"
+#include "router/imports.h"
+#include "router/resumed.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+static struct ferry_job *job_blank(const uint8_t *key, uint32_t domain)
+{
+	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	if (!job) {
+		ferry_fail(ferrySystemError, "no memory for a job");
+		return NULL;
+	}
+	memset(job, 0, sizeof *job);
+	memcpy(job->key, key, sizeof job->key);
+	job->domain = domain;
+	job->weight = 1;
+	job->process = -1;
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+		job->words_descriptor[rank] = -1;
+	return job;
+}
+
+/* Its arenas are there. */
+static void job_open(struct ferry_job *job, uint32_t workers)
+{
+	pthread_mutex_init(&job->admit, NULL);
+	pthread_mutex_init(&job->failing, NULL);
+	ferry_job_plans_open(&job->plans, &job->shared, job->domain, workers);
+}
+
 ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
                             struct ferry_job **made)
 {
-	struct ferry_job *job = aligned_alloc(FERRY_APART, sizeof *job);
+	struct ferry_job *job = job_blank(key, shape->domain);
 	if (!job)
-		return ferry_fail(ferrySystemError, "no memory for a job");
-	memset(job, 0, sizeof *job);
-	job->domain = shape->domain;
+		return ferrySystemError;
 	job->shared.nranks = shape->nranks;
-	job->weight = 1;
 	job->shared.ndomains = shape->ndomains;
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		job->shared.arenas[domain].descriptor = -1;
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
-		job->words_descriptor[rank] = -1;
 	ferryResult_t result = ferry_arena_create(shape, &job->shared.arenas[job->domain]);
 	if (result) {
 		free(job);
 		return result;
 	}
 	ferry_guard_add(&job->shared.arenas[job->domain]);
-	memcpy(job->key, key, sizeof job->key);
-	pthread_mutex_init(&job->admit, NULL);
-	pthread_mutex_init(&job->failing, NULL);
-	ferry_job_plans_open(&job->plans, &job->shared, job->domain, workers);
+	job_open(job, workers);
+	*made = job;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
+                               uint32_t workers, struct ferry_job **made)
+{
+	struct ferry_job *job = job_blank(key, domain);
+	if (!job)
+		return ferrySystemError;
+	job->shared = *shared;
+	job->brought = true;
+	for (uint32_t each = 0; each < shared->ndomains; each++)
+		ferry_guard_add(&job->shared.arenas[each]);
+	job_open(job, workers);
 	*made = job;
 	return ferrySuccess;
 }
@@ -46,9 +80,12 @@ void ferry_job_free(struct ferry_job *job)
 		ferry_guard_remove(&job->shared.arenas[domain]);
 		ferry_arena_unmap(&job->shared.arenas[domain]);
 	}
-	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++)
+	for (uint32_t rank = 0; rank < FERRY_MAX_RANKS; rank++) {
 		if (job->words_descriptor[rank] >= 0)
 			close(job->words_descriptor[rank]);
+		ferry_resumed_free(job->resumed[rank]);
+	}
+	free(job->adoption);
 	pthread_mutex_destroy(&job->admit);
 	pthread_mutex_destroy(&job->failing);
 	free(job);
@@ -57,11 +94,18 @@ void ferry_job_free(struct ferry_job *job)
 void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_t flags, const char *why)
 {
 	struct ferry_arena *arena = &job->shared.arenas[job->domain];
+	const int handed[FERRY_ATTACH_ANSWERED] = {arena->descriptor, job->process}, own[] = {job->process, -1};
+	if (job->brought) { /* it has attached, and has the arenas */
+		if (ferry_attach_answer(client, ferrySuccess, flags, why, own))
+			ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message());
+		return;
+	}
+	/* Answered first: who is counted has the arena, so that the next router may get it from him. */
+	if (ferry_attach_answer(client, ferrySuccess, flags, why, handed))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	atomic_fetch_or_explicit(&arena->header->present, 1ull << rank, memory_order_relaxed);
 	atomic_fetch_add_explicit(&arena->header->attached, 1, memory_order_release);
 	ferry_futex_wake(&arena->header->attached, -1, true);
-	if (ferry_attach_answer(client, ferrySuccess, flags, why, arena->descriptor))
-		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 }
 
 /*
@@ -92,12 +136,19 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank)
 	ring_ranks(job);
 }
 
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank)
+{
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->gone, 1ull << rank, memory_order_release);
+	ring_ranks(job);
+}
+
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	ferry_log(FERRY_LOG_WARN, "job of %u rank%s failed: %s", job->shared.nranks,
 	          job->shared.nranks == 1 ? "" : "s", message);
 	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&job->failure, code, message);
 	ferry_failure_set(&header->failure, code, message);
 	pthread_mutex_unlock(&job->failing);
 	atomic_store_explicit(&header->failed, 1, memory_order_release);
@@ -107,20 +158,36 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	ring_ranks(job);
 }
 
+void ferry_job_repeat(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (!atomic_load_explicit(&job->failure.state, memory_order_acquire) ||
+	    (atomic_load_explicit(&header->failed, memory_order_relaxed) &&
+	     atomic_load_explicit(&header->failure.state, memory_order_relaxed)))
+		return;
+	pthread_mutex_lock(&job->failing);
+	ferry_failure_set(&header->failure, (ferryResult_t)job->failure.code, job->failure.message);
+	pthread_mutex_unlock(&job->failing);
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	ring_ranks(job);
+}
+
 /*
  * What a rank has said before it closed its connection, or let others see: they may close theirs before it does. Before
  * the job is ready ranks say it in every arena, so that this one will do.
  */
 static bool told_by_a_rank(const struct ferry_job *job, char *text, size_t bytes, ferryResult_t *code)
 {
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	/* a job that ranks bring was ready before, and its arenas are known */
+	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire) || job->adoption;
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t theirs;
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		uint32_t domain = ready ? job->shared.rank_domain[rank] : job->domain;
-		const struct ferry_failure *failure = &job->shared.arenas[domain].rank_lines[rank].failure;
-		if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+		if (!ferry_failure_read(&job->shared.arenas[domain].rank_lines[rank].failure, &theirs, message))
 			continue;
-		snprintf(text, bytes, "rank %u: %.*s", rank, FERRY_MESSAGE_BYTES - 1, failure->message);
-		*code = failure->code == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
+		snprintf(text, bytes, "rank %u: %s", rank, message);
+		*code = theirs == ferryInvalidUsage ? ferryInvalidUsage : ferryRemoteError;
 		return true;
 	}
 	return false;
@@ -133,7 +200,7 @@ void ferry_job_lose(struct ferry_job *job, const char *message)
 	uint64_t absent = ferry_rankset_all(job->shared.nranks) & ~job->attached;
 	if (!told_by_a_rank(job, text, sizeof text, &code)) {
 		snprintf(text, sizeof text, "%s", message);
-		if (absent)
+		if (absent && !job->adoption)
 			snprintf(text, sizeof text, "%s; %s had not attached to domain %u", message,
 			         ferry_rankset_print(absent, missing), job->domain);
 	}
@@ -142,20 +209,30 @@ void ferry_job_lose(struct ferry_job *job, const char *message)
 
 ferryResult_t ferry_job_failure(struct ferry_job *job)
 {
-	const struct ferry_failure *failure = &job->shared.arenas[job->domain].header->failure;
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(&job->failure, &code, message))
 		return ferry_fail(ferryRemoteError, "the job has failed");
-	uint32_t code = failure->code; /* any rank may have written there since */
-	return ferry_fail(code && code < ferryNumResults ? (ferryResult_t)code : ferryRemoteError,
-	                  "the job has failed: %.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	return ferry_fail((ferryResult_t)code, "the job has failed: %s", message);
+}
+
+/* By this router, when the job is ready. Its intake is opened then. */
+static bool is_to_be_moved(const struct ferry_job *job, uint32_t rank)
+{
+	return job->imports[rank] && ferry_imports_gpu(job->imports[rank]);
 }
 
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes)
 {
 	uint64_t hash = bytes < sizeof(struct ferry_plan) ? 0 : ((const struct ferry_plan *)blob)->hash;
-	if (!atomic_load_explicit(&job->ready, memory_order_acquire))
+	if (!job->adoption && !atomic_load_explicit(&job->ready, memory_order_acquire))
 		return ferry_fail(ferryInvalidUsage, "plan %016" PRIx64 " before the job was ready", hash);
-	return ferry_job_plans_add(&job->plans, rank, job->intakes[rank], blob, bytes);
+	/*
+	 * While the job is adopted all ranks give what they have; of those with lanes of their own rank 0 alone takes
+	 * plans back.
+	 */
+	bool moved = job->intakes[rank] || (job->adoption && is_to_be_moved(job, rank));
+	return ferry_job_plans_add(&job->plans, job->adoption && !moved ? 0 : rank, moved, blob, bytes);
 }
 
 /* ---- calls ---- */
@@ -184,13 +261,15 @@ void ferry_job_end_call(struct ferry_job *job, uint32_t bank, uint64_t seq, stru
 	atomic_store_explicit(&job->runs[bank].seq, 0, memory_order_release);
 	ferry_job_release_plan(plan);
 	atomic_store_explicit(&job->shared.arenas[job->domain].header->finished[bank], seq, memory_order_release);
+	atomic_store_explicit(&job->runs[bank].ended, seq, memory_order_release);
 	ferry_wake(&job->shared, ferry_rankset_all(job->shared.nranks), 0, 0);
 }
 
 static void start(struct ferry_job *job, uint32_t bank, uint64_t seq, struct ferry_job_plan *plan)
 {
 	struct ferry_run *run = &job->runs[bank];
-	uint64_t left = ferry_works_arm(&plan->works, plan->plan, bank, seq);
+	uint64_t left = ferry_works_arm(&plan->works, plan->plan, bank, seq, run->resumes);
+	run->resumes = false;
 	if (!left) {
 		atomic_store_explicit(&run->last, seq, memory_order_relaxed);
 		ferry_job_end_call(job, bank, seq, plan);

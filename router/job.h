@@ -16,25 +16,36 @@
 #include "router/reaper.h"
 #include "router/reduce/store.h"
 
+/* The last time that a router took the place of another for a job; 0: it has not. */
+struct ferry_takeover_told {
+	uint64_t at_ns;   /* when it served the job, all ranks having come */
+	uint64_t took_ns; /* since the first of them had no router any more */
+};
+
 /* The call that a bank runs. seq is released last when a call is admitted and zeroed first when it ends. */
 struct ferry_run {
 	_Alignas(FERRY_APART) _Atomic uint64_t seq; /* 0: idle */
 	_Atomic(struct ferry_job_plan *) plan;  /* written under admit before seq */
 	_Atomic uint64_t last;                  /* last call seen in this bank; written under admit */
+	_Atomic uint64_t ended;                 /* last call that the arena says is over; who ends it, behind that */
 	uint64_t scalars[FERRY_MAX_RANKS];      /* premulsum factors of the call; written under admit before seq */
 	uint64_t began_ns;                      /* when it was admitted; the same */
+	/* a router before this one may have begun the next call of the bank (router/adoption.h); under admit */
+	bool resumes;
 	/* slice parts whose worker has not come out of publishing (docs/models/publish.pml) */
 	_Alignas(FERRY_APART) _Atomic uint64_t left;
 	/* that workers have spent on those that have; each adds before it lowers `left` */
 	_Atomic uint64_t working_ns;
 };
 
+struct ferry_adoption;
 struct ferry_attendant;
 struct ferry_gpu;
 struct ferry_gpu_lanes;
 struct ferry_guest;
 struct ferry_imports;
 struct ferry_intake;
+struct ferry_resumed;
 struct ferry_tenant;
 
 struct ferry_job {
@@ -43,9 +54,14 @@ struct ferry_job {
 	/* as in struct ferry_standing; connection thread, before it is listed */
 	uint32_t owner;
 	const struct ferry_tenant *tenant;      /* connection thread; NULL: none */
+	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
+	uint32_t plans_had;
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
+	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
+	struct ferry_adoption *adoption;        /* it comes from another router, and not all ranks have; or NULL */
+	struct ferry_takeover_told takeover;    /* connection thread, for ferry-stat */
 	uint64_t attached, detached;            /* bit masks of ranks; connection thread */
 	/* of those that are mapped; attendant thread, once the job is ready */
 	struct ferry_intake *intakes[FERRY_MAX_RANKS];
@@ -59,10 +75,15 @@ struct ferry_job {
 	 */
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
+	bool brought;                           /* it comes from another router; constant */
+	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its intake's */
+	struct ferry_resumed *resumed[FERRY_MAX_RANKS];
 	/* 1 once the other domains' arenas are mapped; attendant thread, release */
 	_Atomic uint32_t ready;
+	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; attendant thread, release */
 	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	_Atomic uint32_t dead;
+	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
 	struct ferry_job_plans plans;
@@ -89,12 +110,19 @@ struct ferry_job {
 ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *shape, uint32_t workers,
                             struct ferry_job **made);
 
+/**
+ * The same with arenas that there are, all domains' of them, which become the job's; shared->rank_domain is known. No
+ * call begins before the job is ready. Error: ferrySystemError, and the arenas stay the caller's.
+ */
+ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
+                               uint32_t workers, struct ferry_job **made);
+
 /** Nobody is inside any more: frees the job with its plans and unmaps its arenas. */
 void ferry_job_free(struct ferry_job *job);
 
 /**
- * A rank hands the job a plan: ferry_job_plans_add. Connection thread. Errors: ferryInvalidUsage before the job is
- * ready, and that function's.
+ * A rank hands the job a plan: ferry_job_plans_add. Connection thread. Errors: ferryInvalidUsage before the job's
+ * arenas are known, and that function's.
  */
 ferryResult_t ferry_job_add_plan(struct ferry_job *job, uint32_t rank, const void *blob, uint64_t bytes);
 
@@ -128,10 +156,19 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *message);
 
 /**
+ * It has failed, and somebody may have wiped out in the arena that it has: says it again, and wakes the ranks, if it is
+ * not there. Attendant thread.
+ */
+void ferry_job_repeat(struct ferry_job *job);
+
+/**
  * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/leavers.h),
  * once. Connection thread, or the reaper.
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
+
+/** A rank's connection has closed and it has not left: who would go on without it may (rank-lib/shrinking.h). */
+void ferry_job_say_gone(struct ferry_job *job, uint32_t rank);
 
 /**
  * As ferry_job_fail, where what has happened may follow from something else, which is then told: if a rank has said why
@@ -140,8 +177,7 @@ void ferry_job_say_left(struct ferry_job *job, uint32_t rank);
 void ferry_job_lose(struct ferry_job *job, const char *message);
 
 /**
- * The job is dead: the code and the reason that its arena tells, or ferryRemoteError, for a rank that cannot hear it
- * from there yet.
+ * The job is dead: the code and the reason, or ferryRemoteError, for a rank that cannot hear it from the arena yet.
  */
 ferryResult_t ferry_job_failure(struct ferry_job *job);
 

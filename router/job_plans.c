@@ -85,12 +85,13 @@ static bool grow(struct ferry_job_plans *plans)
 	return true;
 }
 
-ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank, uint64_t hash)
+ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank, uint64_t hash, bool unheld_too)
 {
 	struct ferry_job_plan **link = plans->nbuckets ? place_of(plans, hash) : NULL, *entry = link ? *link : NULL;
 	if (!entry || !(entry->holders >> rank & 1))
-		return ferry_fail(ferryInvalidUsage, "rank %u drops plan %016" PRIx64 ", which it does not hold", rank,
-		                  hash);
+		return unheld_too ? ferrySuccess
+		                  : ferry_fail(ferryInvalidUsage,
+		                               "rank %u drops plan %016" PRIx64 ", which it does not hold", rank, hash);
 	entry->holders &= ~(1ull << rank);
 	if (entry->holders)
 		return ferrySuccess;

@@ -56,9 +56,10 @@ ferryResult_t ferry_job_plans_add(struct ferry_job_plans *plans, uint32_t rank, 
 
 /**
  * The rank holds the plan no longer: it names it in no call that is not over here. Without holders a plan retires;
- * ferry_workers_free_retired comes next. Connection thread. Error: ferryInvalidUsage if the rank does not hold it.
+ * ferry_workers_free_retired comes next. Connection thread. Error: ferryInvalidUsage if the rank does not hold it,
+ * unless unheld_too.
  */
-ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank, uint64_t hash);
+ferryResult_t ferry_job_plans_drop(struct ferry_job_plans *plans, uint32_t rank, uint64_t hash, bool unheld_too);
 
 /** The plan of that hash for a call, until that releases it; NULL: there is none. Any thread. */
 struct ferry_job_plan *ferry_job_plans_find(struct ferry_job_plans *plans, uint64_t hash);

@@ -44,6 +44,8 @@ struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const 
 void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	job->plans.most = FERRY_MAX_PLANS;
+	if (!job->tenant && job->had_tenant && job->plans_had < FERRY_MAX_PLANS)
+		job->plans.most = job->plans_had;
 	if (!job->tenant || job->tenant->plans == UINT32_MAX)
 		return;
 	uint32_t others = ferry_jobs_used_by(jobs, job->tenant).plans - job->plans.count;
@@ -53,13 +55,14 @@ void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job
 
 void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant)
 {
+	job->had_tenant |= job->tenant != NULL;
+	job->plans_had = job->tenant ? job->tenant->plans : job->plans_had;
 	job->tenant = tenant;
 	atomic_store_explicit(&job->weight, tenant ? tenant->weight : 1, memory_order_relaxed);
 }
 
-/* Of a rank that would make a job. *allowance: what the job may have of staging. */
-static ferryResult_t check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing, uint32_t nranks,
-                                  struct ferry_allowance *allowance)
+ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
+                                      uint32_t nranks, struct ferry_allowance *allowance)
 {
 	const struct ferry_tenant *tenant = standing->tenant;
 	*allowance = (struct ferry_allowance){.job = UINT64_MAX, .whole = UINT64_MAX};
@@ -94,24 +97,33 @@ void ferry_jobs_count_memory(const struct ferry_jobs *jobs, uint64_t *held, uint
 	}
 }
 
-static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena_shape *shape, const uint8_t *key,
-                               const struct ferry_standing *standing, struct ferry_job **created)
+ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, const struct ferry_standing *standing)
 {
-	struct ferry_job *job;
 	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
-	if (!result)
-		result = ferry_job_new(key, shape, jobs->workers.limit, &job);
 	if (result)
 		return result;
 	job->number = ++jobs->numbered;
 	job->owner = standing->owner;
 	ferry_jobs_assign(job, standing->tenant);
-	ferry_kept_shares_give(&jobs->kept_shares, job->owner, &job->shared.arenas[job->domain]);
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
+	job->process = jobs->process;
 	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix, jobs->lock_staging);
-	if (result) {
+	if (!result)
+		ferry_workers_add_job(&jobs->workers, job);
+	return result;
+}
+
+static ferryResult_t job_start(struct ferry_jobs *jobs, const struct ferry_arena_shape *shape, const uint8_t *key,
+                               const struct ferry_standing *standing, struct ferry_job **created)
+{
+	struct ferry_job *job;
+	ferryResult_t result = ferry_job_new(key, shape, jobs->workers.limit, &job);
+	if (result)
+		return result;
+	ferry_kept_shares_give(&jobs->kept_shares, standing->owner, &job->shared.arenas[job->domain]);
+	if ((result = ferry_jobs_add(jobs, job, standing))) {
 		ferry_job_free(job);
 		return result;
 	}
@@ -129,7 +141,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	                                  .node = jobs->layout.domains[jobs->domain].node};
 	uint64_t held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
-	ferryResult_t result = check_tenant(jobs, standing, message->nranks, &allowance);
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
 	if (!result)
 		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
 		                          promised, &allowance, &shape);
@@ -139,7 +151,6 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 		ferry_quota_give_back(&jobs->quota, shape.staging);
 		return result;
 	}
-	ferry_workers_add_job(&jobs->workers, *created);
 	ferry_log(FERRY_LOG_INFO, "domain %u: new job of %u ranks in %u domains, staging %llu bytes", jobs->domain,
 	          shape.nranks, shape.ndomains, (unsigned long long)shape.staging);
 	return ferrySuccess;

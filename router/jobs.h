@@ -41,6 +41,8 @@ struct ferry_jobs {
 	_Atomic uint32_t config_bad; /* 1: what it says since then cannot be; whoever has read it */
 	struct ferry_kept_shares kept_shares;
 	uint64_t numbered;         /* jobs that there have been */
+	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
+	uint64_t takeovers;        /* jobs for which this router has taken another's place */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
 
@@ -72,6 +74,18 @@ void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant)
  */
 ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                               const struct ferry_standing *standing, struct ferry_job **job);
+
+/**
+ * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. Error: ferryRefused.
+ */
+ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
+                                      uint32_t nranks, struct ferry_allowance *allowance);
+
+/**
+ * Takes a job in, whose staging is counted already: it is found from now on and has its attendant. On an error it stays
+ * the caller's. Error: ferrySystemError.
+ */
+ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, const struct ferry_standing *standing);
 
 /** No client is the job's any more: nobody finds it from here on. The reaper ends its threads and frees it. */
 void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job);

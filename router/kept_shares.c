@@ -33,19 +33,43 @@ void ferry_kept_shares_give(const struct ferry_kept_shares *kept, uint32_t owner
 	}
 }
 
-/* The one of that name, else the one that was used least lately. */
+static uint32_t settings_of(const struct ferry_kept_shares *kept, uint32_t owner)
+{
+	uint32_t count = 0;
+	for (int i = 0; i < FERRY_KEPT_SHARES; i++)
+		count += kept->settings[i].signature && kept->settings[i].owner == owner;
+	return count;
+}
+
+/* One that is free; else of the owner that has most of them the one that was used least lately. */
+static struct ferry_kept_setting *room(struct ferry_kept_shares *kept)
+{
+	struct ferry_kept_setting *found = NULL;
+	uint32_t most = 0;
+	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
+		struct ferry_kept_setting *setting = &kept->settings[i];
+		if (!setting->signature)
+			return setting;
+		uint32_t count = settings_of(kept, setting->owner);
+		if (count < most || (count == most && setting->used > found->used))
+			continue;
+		most = count;
+		found = setting;
+	}
+	return found;
+}
+
 static struct ferry_kept_setting *place_for(struct ferry_kept_shares *kept, uint32_t owner, uint64_t signature,
                                             uint32_t nranks)
 {
-	struct ferry_kept_setting *oldest = &kept->settings[0];
 	for (int i = 0; i < FERRY_KEPT_SHARES; i++) {
 		struct ferry_kept_setting *setting = &kept->settings[i];
 		if (setting->signature == signature && setting->owner == owner && setting->nranks == nranks)
 			return setting;
-		oldest = setting->used < oldest->used ? setting : oldest;
 	}
-	*oldest = (struct ferry_kept_setting){.signature = signature, .owner = owner, .nranks = nranks};
-	return oldest;
+	struct ferry_kept_setting *place = room(kept);
+	*place = (struct ferry_kept_setting){.signature = signature, .owner = owner, .nranks = nranks};
+	return place;
 }
 
 static struct ferry_share_course *course_in(struct ferry_kept_setting *setting, const struct ferry_share_course *like)

@@ -9,7 +9,7 @@
 
 #include "ipc/arena.h"
 
-#define FERRY_KEPT_SHARES 16 /* settings; the one that was used least lately goes */
+#define FERRY_KEPT_SHARES 16 /* settings; of the owner that has most the one that was used least lately goes */
 
 struct ferry_kept_shares {
 	struct ferry_kept_setting {

@@ -16,7 +16,8 @@
 
 #define POLL_LEAST_US 5 /* below this, sleeping takes longer than looking again */
 #define POLL_MOST_US FERRY_LOOKOUT_US
-#define SHARED_MOST 8   /* copies under way for one seat, where a lane has several */
+#define SLEEP_MOST_US 1000000
+#define SHARED_MOST 8   /* copies under way for one seat, where a lane has several, of equal weights */
 
 /* ---- calls ---- */
 
@@ -75,6 +76,27 @@ static bool advance(struct ferry_lane *lane, struct ferry_call *call, bool *prog
 	return false;
 }
 
+/*
+ * Copies that the seat may have under way. Engines take them in order, so who has three times as many has three times
+ * the turns. Never none; and one that is alone at work has as many as where all are, so that who comes next finds no
+ * long queue.
+ */
+static uint32_t most_copies(const struct ferry_lane *lane, const struct ferry_seat *seat)
+{
+	uint64_t weight = ferry_member_weight(seat->member), all = weight, at_work = 1;
+	if (lane->nseats <= 1)
+		return FERRY_MOST_COPIES;
+	for (uint32_t i = 0; i < lane->nseats; i++) {
+		const struct ferry_seat *other = lane->seats[i];
+		if (other == seat || (other->idle_since && !other->under_way))
+			continue;
+		at_work++;
+		all += ferry_member_weight(other->member);
+	}
+	uint64_t room = at_work * SHARED_MOST < FERRY_MOST_COPIES ? at_work * SHARED_MOST : FERRY_MOST_COPIES;
+	return room * weight < all ? 1 : (uint32_t)(room * weight / all);
+}
+
 /* *ended: this lane's half of the call is over. */
 static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct ferry_call *call, bool *ended)
 {
@@ -84,8 +106,7 @@ static bool call_round(struct ferry_lane *lane, struct ferry_seat *seat, struct 
 		return progress;
 	if (up && call->steps && call->steps->nputs)
 		progress |= ferry_landings_find(seat->member, call);
-	progress |= ferry_slices_move(&lane->copies, &lane->pushes, seat, call,
-	                              lane->nseats > 1 ? SHARED_MOST : FERRY_MOST_COPIES);
+	progress |= ferry_slices_move(&lane->copies, &lane->pushes, seat, call, most_copies(lane, seat));
 	if (!call->halves[seat->direction].left)
 		*ended = !up || !call->steps || ferry_order_agreed(seat->member, call);
 	return progress || *ended;
@@ -392,7 +413,8 @@ static bool awaits_start(const struct ferry_lane *lane)
 }
 
 /*
- * How long to sleep at most; 0: not at all. A GPU rings no bell. While it copies for this lane, the lane looks again at
+ * How long to sleep at most; 0: not at all. Never for ever: the bell is in the arena, where another rank of the job may
+ * have written that nobody sleeps at it. A GPU rings no bell. While it copies for this lane, the lane looks again at
  * once. A call that it has not reached is looked for after a 64th of the time already spent waiting, which finds it
  * late by less than 2%, and after POLL_MOST_US at most: a router has a lookout for that, and the lane sleeps on.
  */
@@ -401,10 +423,10 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_copy_ops *ops = lane->lanes->copier->ops;
 	/* The other lane may still have calls where this one has none, and hang in the driver. */
 	bool busy = is_busy(lane) || (ops->polled && is_busy(&lane->lanes->lane[!lane->direction]));
-	int64_t most = busy ? FERRY_WATCH_US : -1;
+	int64_t most = busy ? FERRY_WATCH_US : SLEEP_MOST_US;
 	if (ferry_copies_any(&lane->copies)) {
 		int64_t copy = ops->wait_us(&lane->copies.queue);
-		most = most < 0 || copy < most ? copy : most;
+		most = copy < most ? copy : most;
 	}
 	most = ferry_pushes_wait_us(&lane->pushes, most);
 	if (!ops->polled || most == 0 || !awaits_start(lane))
@@ -453,7 +475,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
 	ferry_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		if (lane->seats[i]->calls)
+		if (lane->seats[i]->calls && lane->seats[i]->idle_since)
 			ferry_watch_seat(lane->seats[i], now);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
 	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
@@ -465,6 +487,8 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 
 static void prepare_sleep(struct ferry_lane *lane)
 {
+	for (uint32_t i = 0; i < lane->nseats; i++)
+		ferry_traffic_rests(lane->seats[i]);
 	lane->bells[lane->nbells++] = ferry_bell_prepare(lane->bell);
 	for (uint32_t i = 0; i < lane->nseats; i++)
 		if (lane->seats[i]->bell != lane->bell)
@@ -509,6 +533,8 @@ static void *lane_main(void *argument)
 		ferry_idle_looked(&lane->idle, now);
 		if (found) {
 			ferry_idle_found(&lane->idle);
+			if (now && lane->nseats > 1) /* one's work is no reason to leave another alone */
+				watch(lane, now);
 			continue;
 		}
 		if (ferry_idle_looks_on(&lane->idle, now) && may_look(lane)) {

@@ -44,7 +44,7 @@ void ferry_lanes_close(struct ferry_lanes *lanes)
 
 /* ---- members ---- */
 
-void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member)
+void ferry_lanes_seat(struct ferry_member *member)
 {
 	struct ferry_rank_line *line = ferry_member_line(member);
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
@@ -58,6 +58,10 @@ void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member)
 		for (uint32_t peer = 0; peer < member->shared->nranks; peer++)
 			seat->message[peer] = 1;
 	}
+}
+
+void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member)
+{
 	pthread_mutex_lock(&lanes->lock);
 	member->lanes = lanes;
 	member->next = lanes->members;

@@ -23,9 +23,12 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 /** All members have left. */
 void ferry_lanes_close(struct ferry_lanes *lanes);
 
+/** The member's seats, as they begin; who knows better changes them before it joins. As ferry_lanes_join. */
+void ferry_lanes_seat(struct ferry_member *member);
+
 /**
- * From now on the lanes run the member's calls. The caller has filled in ops, shared, rank, stall_ns, and zeroed the
- * rest.
+ * From now on the lanes run the member's calls. It has been seated. The caller has filled in ops, shared and rank, and
+ * zeroed the rest.
  */
 void ferry_lanes_join(struct ferry_lanes *lanes, struct ferry_member *member);
 

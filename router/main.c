@@ -40,14 +40,15 @@ enum option_key {
 	KEY_NO_PIN,
 	KEY_DAEMON,
 	KEY_PRIVATE,
-	KEY_CONFIG
+	KEY_CONFIG,
+	KEY_SPARE
 };
 
 struct arguments {
 	struct ferry_router_options router;
 	const char *layout;
 	int ready_fd;
-	bool daemon, private_directory;
+	bool daemon, private_directory, spare;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -75,6 +76,8 @@ static const struct argp_option options[] = {
 	{"config", KEY_CONFIG, "FILE", 0,
 	 "For a router that several users share: which, and how much each may have (ferry-router(1)); read again on "
 	 "SIGHUP. Others than those, this user and root are refused", 0},
+	{"spare", KEY_SPARE, NULL, 0,
+	 "Where another router has this domain's socket, stand by until it ends, and take its place", 0},
 	{"log", KEY_LOG, "LEVEL", 0, "error, warn, info or debug (default: warn)", 0},
 	{"ready-fd", KEY_READY_FD, "FD", 0, "Write one byte to FD and close it once ranks can attach", 0},
 	{0}};
@@ -170,6 +173,9 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_PRIVATE:
 		arguments->private_directory = true;
+		return 0;
+	case KEY_SPARE:
+		arguments->spare = true;
 		return 0;
 	case KEY_CONFIG:
 		router->config = text_of(value, "--config", "file", state);
@@ -347,7 +353,7 @@ static int start(const struct arguments *arguments)
 		sigprocmask(SIG_BLOCK, &hangup, NULL);
 	}
 	ferryResult_t result = ferry_router_start(&arguments->router, &running);
-	if (result == ferryInvalidUsage && arguments->daemon)
+	if (result == ferryInvalidUsage && (arguments->daemon || arguments->spare))
 		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
 		return EXIT_TAKEN;
 	if (result) {
@@ -389,8 +395,13 @@ static void tell_systemd(void)
 		close(descriptor);
 }
 
-static void say_ready(const struct arguments *arguments)
+/* Once: a spare is ready when it stands by. */
+static void say_ready(struct arguments *arguments)
 {
+	static bool said;
+	if (said)
+		return;
+	said = true;
 	tell_systemd();
 	if (arguments->daemon)
 		fall_silent();
@@ -399,6 +410,26 @@ static void say_ready(const struct arguments *arguments)
 	if (write(arguments->ready_fd, "", 1) != 1)
 		ferry_log(FERRY_LOG_WARN, "--ready-fd %d: %s", arguments->ready_fd, strerror(errno));
 	close(arguments->ready_fd);
+	arguments->ready_fd = -1;
+}
+
+/* As start; where another router has the socket, and this is a spare, when that one has ended. */
+static int start_when_free(struct arguments *arguments)
+{
+	int failed;
+	while ((failed = start(arguments)) == EXIT_TAKEN && arguments->spare) {
+		sigset_t signals; /* `start` leaves them blocked: nothing is to be saved yet */
+		sigemptyset(&signals);
+		sigaddset(&signals, SIGTERM);
+		sigaddset(&signals, SIGINT);
+		sigprocmask(SIG_UNBLOCK, &signals, NULL);
+		say_ready(arguments);
+		if (ferry_router_stand_by(&arguments->router)) {
+			ferry_log(FERRY_LOG_WARN, "standing by: %s", ferry_last_message());
+			sleep(1);
+		}
+	}
+	return failed;
 }
 
 int main(int argc, char **argv)
@@ -426,7 +457,7 @@ int main(int argc, char **argv)
 	raise_descriptors();
 	if (ferry_guard_install())
 		return fail("guarding against arenas cut short");
-	failed = start(&arguments);
+	failed = start_when_free(&arguments);
 	if (failed)
 		return failed;
 	say_ready(&arguments);

@@ -282,6 +282,12 @@ static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct fe
 		free(rank);
 		return NULL;
 	}
+	/*
+	 * What the router before this one had mapped. Before the rank is answered, which exports again what it needs.
+	 */
+	for (uint32_t i = 0; job->brought && i < FERRY_MOST_EXPORTS; i++)
+		atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
+	ferry_full_fence(); /* before who is answered looks at what is used */
 	rank->kind = kind;
 	rank->client = client;
 	rank->job = job;

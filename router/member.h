@@ -9,6 +9,7 @@
 #ifndef FERRY_ROUTER_MEMBER_H
 #define FERRY_ROUTER_MEMBER_H
 
+#include "ipc/timeout.h"
 #include "router/call.h"
 
 #include <pthread.h>
@@ -43,6 +44,13 @@ struct ferry_member_ops {
 	ferryResult_t (*error)(struct ferry_member *member, const char **message);
 	/** Now and then, while calls are under way: whether all routers live; fails the job if not. */
 	void (*check)(struct ferry_member *member);
+	/** For how long its calls may wait. NULL: for ever. */
+	struct ferry_timeout (*timeout)(struct ferry_member *member);
+	/**
+	 * The router of that domain has been waited for for that long, as `why` says: ends it, so that another takes
+	 * its place; false where nobody would. NULL: nobody would.
+	 */
+	bool (*replace)(struct ferry_member *member, uint32_t domain, const char *why);
 	/** Calls of other communicators of the rank's process, on its device, that were made and are not over. */
 	uint32_t (*beside)(struct ferry_member *member);
 	/**
@@ -72,6 +80,7 @@ struct ferry_seat {
 	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
 	uint32_t under_way;                    /* copies of its calls */
+	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
@@ -84,7 +93,7 @@ struct ferry_seat {
 	bool leaves, left;                     /* left: the lane's thread will not touch it again */
 };
 
-/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`. */
+/* Which call has which number, and which message. The D2H lane's alone, but for `fixed`, `ending` and `ended`. */
 struct ferry_order {
 	/* numbers up to this one are in the order of making; UINT64_MAX: all. Who makes calls, release */
 	_Atomic uint64_t fixed;
@@ -92,6 +101,8 @@ struct ferry_order {
 	bool named_alone;        /* the last call begun under a number of rank 0's must be alone */
 	uint64_t last_seq[FERRY_BANKS]; /* number of the last call begun in each bank */
 	uint64_t router_seq[FERRY_BANKS][FERRY_MAX_DOMAINS]; /* last call with work for that router */
+	/* last call finished in each bank, before the rank's line says so and after that; who ends it, release */
+	_Atomic uint64_t ending[FERRY_BANKS], ended[FERRY_BANKS];
 	uint64_t messages[2][FERRY_MAX_RANKS]; /* the last number given here, by direction and peer */
 	uint64_t runs;                         /* of named groups of messages */
 };
@@ -100,8 +111,8 @@ struct ferry_member {
 	const struct ferry_member_ops *ops;
 	const struct ferry_job_arenas *shared; /* constant once the member has joined its lanes */
 	uint32_t rank;
-	uint64_t stall_ns;                     /* a lane without progress for so long says so; 0: never */
 	bool awaits_quiet;                     /* constant: router/landings.h */
+	const _Atomic uint32_t *weight;        /* of its job's turns on lanes that several share; NULL: 1 */
 	bool stopped;                          /* the rank's line says so; D2H lane, and who takes it off the lanes */
 	/* H2D lane: since when it waits for that, or UINT64_MAX: it has waited long enough */
 	uint64_t unquiet_since;
@@ -110,6 +121,11 @@ struct ferry_member {
 	struct ferry_order order;
 	struct ferry_seat seats[2];
 };
+
+static inline uint32_t ferry_member_weight(const struct ferry_member *member)
+{
+	return member->weight ? atomic_load_explicit(member->weight, memory_order_relaxed) : 1;
+}
 
 static inline struct ferry_rank_line *ferry_member_line(const struct ferry_member *member)
 {

@@ -20,20 +20,24 @@ static uint64_t every_rank(const struct ferry_member *member)
 	return ferry_rankset_all(member->shared->nranks);
 }
 
+uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before)
+{
+	uint32_t bank = before % FERRY_BANKS;
+	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
+		/* if later than `before`: it began because that was over */
+		uint64_t last = member->order.router_seq[bank][domain];
+		if (last <= before && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
+		                                           memory_order_acquire) < last)
+			return domain;
+	}
+	return FERRY_MAX_DOMAINS;
+}
+
 /* Whether call `seq`, and with it all before it in its bank, is over on all ranks and in all routers that had work. */
 static bool is_over(const struct ferry_member *member, uint64_t seq)
 {
-	uint32_t bank = seq % FERRY_BANKS;
-	if (!all_finished(member, bank, seq))
-		return false;
-	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
-		/* if later than `seq`: it began because `seq` was over */
-		uint64_t last = member->order.router_seq[bank][domain];
-		if (last <= seq && atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
-		                                        memory_order_acquire) < last)
-			return false;
-	}
-	return true;
+	return all_finished(member, seq % FERRY_BANKS, seq) &&
+	       ferry_order_blocking_router(member, seq) == FERRY_MAX_DOMAINS;
 }
 
 /* Whether the bank of call `seq` is free, and so is the staging where it, or the call before it, must be alone. */
@@ -60,7 +64,7 @@ static uint64_t number_of(const struct ferry_member *member, struct ferry_call *
 		const struct ferry_descriptor *first = &ferry_rank_line(member->shared, 0)->ring[bank];
 		uint64_t seq = atomic_load_explicit(&first->seq, memory_order_acquire);
 		/* It stays until this rank, too, has finished that call. */
-		if (seq > member->order.last_seq[bank] &&
+		if (seq > member->order.last_seq[bank] && seq % FERRY_BANKS == bank &&
 		    atomic_load_explicit(&first->name, memory_order_relaxed) == call->name)
 			return seq;
 	}
@@ -153,8 +157,12 @@ void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 	if (call->steps->plan->flags & FERRY_PLAN_VARIABLE)
 		for (uint32_t i = 0; i < call->halves[FERRY_UP].ntransfers; i++) {
 			const struct ferry_transfer *transfer = &call->halves[FERRY_UP].transfers[i];
-			atomic_store_explicit(&transfer->step->counter->length, transfer->length, memory_order_relaxed);
-			ferry_publish(member->shared, transfer->step->instr, transfer->step->counter, seq, 0);
+			struct ferry_counter *counter = transfer->step->counter;
+			uint64_t value = atomic_load_explicit(&counter->value, memory_order_relaxed);
+			if ((uint32_t)(value >> 32) == (uint32_t)seq) /* by the router before this one, and more */
+				continue;
+			atomic_store_explicit(&counter->length, transfer->length, memory_order_relaxed);
+			ferry_publish(member->shared, transfer->step->instr, counter, seq, 0);
 		}
 	/* of two ranks that submit together, at least one sees that both have: it wakes those who wait */
 	ferry_full_fence();
@@ -193,8 +201,13 @@ static void end_call(struct ferry_member *member, struct ferry_call *call)
 	uint64_t seq = ferry_call_number(call);
 	if (member->ops->failed(member)) {
 		result = member->ops->error(member, &message);
-	} else if (call->steps) {
+	} else if (call->ops->ending) {
+		call->ops->ending(call);
+	}
+	if (!result && call->steps) {
+		atomic_store_explicit(&member->order.ending[call->bank], seq, memory_order_release);
 		atomic_store_explicit(&ferry_member_line(member)->finished[call->bank], seq, memory_order_release);
+		atomic_store_explicit(&member->order.ended[call->bank], seq, memory_order_release);
 		ferry_full_fence(); /* of two ranks that finish together, at least one sees that both have */
 		if (all_finished(member, call->bank, seq))
 			ferry_wake(member->shared, every_rank(member), 0, 0);

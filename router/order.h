@@ -30,6 +30,9 @@ bool ferry_order_may_begin(const struct ferry_member *member, uint64_t seq, uint
  */
 uint64_t ferry_order_blocked_by(const struct ferry_member *member, const struct ferry_call *call, uint64_t *ranks);
 
+/** The domain of a router that has not finished call `before`, in which it had work; FERRY_MAX_DOMAINS: none. */
+uint32_t ferry_order_blocking_router(const struct ferry_member *member, uint64_t before);
+
 /** Tells the other ranks and the routers. */
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call);
 

@@ -189,6 +189,37 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
+static void take_turn(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+{
+	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	struct ferry_pair_turn *turn = &line->ends[seat->direction].turns[transfer->message % 2];
+	atomic_store_explicit(&turn->message, 0, memory_order_relaxed);
+	atomic_store_explicit(&turn->base, transfer->base, memory_order_release);
+	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
+}
+
+bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
+{
+	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	bool up = seat->direction == FERRY_UP;
+	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&line->down.value, memory_order_acquire);
+	uint64_t there = atomic_load_explicit(&line->post.message, memory_order_acquire);
+	uint64_t own = transfer->base + transfer->finished, issued = transfer->base + transfer->issued;
+	/* where it is to be pushed to has been posted; the next message's place is not yet */
+	bool posted = !transfer->puts || (up ? there <= transfer->message : there == transfer->message);
+	if (posted && (up ? sent == own && taken <= own
+	                  : taken == own && sent >= issued && sent - own <= FERRY_PAIR_SLOTS))
+		return true;
+	snprintf(text, bytes,
+	         "message %llu from rank %u to rank %u: the arena says that %llu slices were sent and %llu taken, and "
+	         "where message %llu goes; rank %u has %s %llu",
+	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
+	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent, (unsigned long long)taken,
+	         (unsigned long long)there, seat->member->rank, up ? "sent" : "taken", (unsigned long long)own);
+	return false;
+}
+
 bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, struct ferry_seat *seat,
                       struct ferry_call *call, struct ferry_transfer *transfer)
 {
@@ -203,6 +234,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];
+		take_turn(seat, transfer);
 		if (transfer->puts && seat->direction == FERRY_DOWN)
 			post(seat, transfer);
 	}

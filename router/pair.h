@@ -34,4 +34,10 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 /** The whole message has: the next one between these ranks may go. */
 void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
+/**
+ * Of a message whose turn it is and that is not over: false if its line says what nobody who keeps to the rules can
+ * have written there; text: what.
+ */
+bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes);
+
 #endif

@@ -10,11 +10,8 @@
 static uint32_t runnable(struct ferry_work *work, struct ferry_queue *queue, uint64_t seq, uint32_t wanted,
                          uint32_t window)
 {
-	if (wanted > window) {
-		uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
-		if (ferry_counter_slices(value, seq) < wanted - window)
-			return 0;
-	}
+	if (wanted > window && atomic_load_explicit(&work->published, memory_order_acquire) < wanted - window)
+		return 0;
 	uint32_t ready = ferry_counter_slices(atomic_load_explicit(&queue->ready, memory_order_acquire), seq);
 	if (ready >= wanted)
 		return ready;
@@ -94,7 +91,8 @@ static bool claim_any(struct ferry_work *work, uint32_t worker, bool steal, uint
 	return false;
 }
 
-static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
+/* How many bytes it has read and written. */
+static int64_t run_part(struct ferry_job *job, const struct ferry_job_plan *entry, const struct ferry_run *run,
                      uint64_t seq, struct ferry_work *work, uint32_t slice, uint32_t part)
 {
 	const struct ferry_plan *plan = entry->plan;
@@ -103,13 +101,13 @@ static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, 
 	uint64_t length = instr->length - start < plan->slice ? instr->length - start : plan->slice;
 	uint64_t piece = (length / ferry_parts_of(work) + 63) / 64 * 64, from = piece * part;
 	if (from >= length)
-		return;
+		return 0;
 	uint64_t bytes = part + 1 == ferry_parts_of(work) || length - from < piece ? length - from : piece;
 	char *destination = work->window + slot + from;
 	enum ferry_store store = plan->flags & FERRY_PLAN_DMA ? job->store : job->cached_store;
 	if (instr->opcode == FERRY_H2H) {
 		ferry_copy(destination, work->sources[0] + slot + from, bytes, store);
-		return;
+		return 2 * (int64_t)bytes;
 	}
 	const struct ferry_source *sources = ferry_plan_sources(plan) + instr->first_source;
 	const void *inputs[FERRY_MAX_RANKS + FERRY_MAX_DOMAINS];
@@ -127,6 +125,7 @@ static void run_part(struct ferry_job *job, const struct ferry_job_plan *entry, 
 	}
 	reduction.scalars = premultiplied ? scalars : NULL;
 	ferry_reduce(destination, inputs, instr->nsources, bytes / ferry_type_size(plan->type), &reduction);
+	return (int64_t)(bytes * (instr->nsources + 1));
 }
 
 /* For ferry-stat: bytes read and written. */
@@ -155,15 +154,16 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 	do {
 		if (atomic_exchange(&work->publishing, 1))
 			return; /* the holder looks at `done` once more after it lets go */
-		uint32_t before = work->published, published = before;
+		uint32_t before = atomic_load_explicit(&work->published, memory_order_relaxed), published = before;
 		while (published < nslices &&
 		       atomic_load(&work->slots[published % window].done) == ferry_parts_of(work)) {
 			atomic_store(&work->slots[published % window].done, 0);
 			published++;
 		}
-		work->published = published;
 		if (published != before) {
+			atomic_store_explicit(&work->published, published, memory_order_release);
 			ferry_publish(&job->shared, work->instr, work->counter, seq, published);
+			atomic_store_explicit(&work->told, published, memory_order_release);
 			count_slices(job, entry->plan, work->instr, before, published);
 		}
 		atomic_store(&work->publishing, 0);
@@ -173,16 +173,17 @@ static void publish(struct ferry_job *job, uint64_t seq, const struct ferry_job_
 }
 
 static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uint32_t worker, uint32_t most, bool steal,
-                         uint32_t *wanted)
+                         uint32_t *wanted, int64_t *credit)
 {
 	struct ferry_run *run = &job->runs[bank];
 	struct ferry_job_plan *entry = atomic_load_explicit(&run->plan, memory_order_relaxed);
 	uint32_t count = 0;
 	uint64_t began = 0;
+	int64_t spent = 0, may = credit ? *credit : INT64_MAX;
 	bool progress = true;
-	while (progress && count < most) {
+	while (progress && count < most && spent < may) {
 		progress = false;
-		for (uint32_t i = 0; i < entry->works.nworks && count < most; i++) {
+		for (uint32_t i = 0; i < entry->works.nworks && count < most && spent < may; i++) {
 			struct ferry_work *work = &entry->works.works[bank][i];
 			uint32_t slice, part;
 			bool others = false;
@@ -192,7 +193,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 				*wanted = UINT32_MAX;
 			if (!began)
 				began = ferry_now_ns();
-			run_part(job, entry, run, seq, work, slice, part);
+			spent += run_part(job, entry, run, seq, work, slice, part);
 			if (atomic_fetch_add(&work->slots[slice % entry->plan->window].done, 1) + 1 ==
 			    ferry_parts_of(work))
 				publish(job, seq, entry, work);
@@ -202,6 +203,8 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 	}
 	if (!count)
 		return 0;
+	if (credit)
+		*credit -= spent;
 	atomic_fetch_add_explicit(&run->working_ns, ferry_now_ns() - began, memory_order_relaxed);
 	/* Not before this worker has come out of publish: it would meet the bank's next call there. */
 	if (atomic_fetch_sub(&run->left, count) == count) {
@@ -212,7 +215,7 @@ static uint32_t work_run(struct ferry_job *job, uint32_t bank, uint64_t seq, uin
 }
 
 static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker, uint32_t most, bool steal,
-                          uint32_t *wanted)
+                          uint32_t *wanted, int64_t *credit)
 {
 	struct ferry_run *run = &job->runs[bank];
 	uint64_t seq = atomic_load_explicit(&run->seq, memory_order_acquire);
@@ -222,7 +225,7 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	uint32_t share = plan->workers ? plan->workers : UINT32_MAX, more = 0;
 	if (plan->flags & FERRY_PLAN_DMA && plan->workers > *wanted)
 		*wanted = plan->workers;
-	uint32_t count = worker < share ? work_run(job, bank, seq, worker, most, steal, &more) : 0;
+	uint32_t count = worker < share ? work_run(job, bank, seq, worker, most, steal, &more, credit) : 0;
 	if (more > share) /* the others would look for what they must not do */
 		more = share;
 	if (more > *wanted)
@@ -230,14 +233,15 @@ static uint32_t work_bank(struct ferry_job *job, uint32_t bank, uint32_t worker,
 	return count;
 }
 
-uint32_t ferry_parts_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted)
+uint32_t ferry_parts_work(struct ferry_job *job, uint32_t worker, uint32_t most, bool steal, uint32_t *wanted,
+                          int64_t *credit)
 {
 	uint32_t count = 0;
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return 0;
 	ferry_job_admit(job);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		count += work_bank(job, bank, worker, most, steal, wanted);
+		count += work_bank(job, bank, worker, most, steal, wanted, credit);
 	return count;
 }
 

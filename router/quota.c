@@ -115,6 +115,15 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 	return ferrySuccess;
 }
 
+ferryResult_t ferry_quota_adopt(struct ferry_quota *quota, const struct ferry_allowance *allowance,
+                                const struct ferry_arena_shape *shape)
+{
+	ferryResult_t result = check_allowance(allowance, shape);
+	if (!result)
+		quota->used += shape->staging;
+	return result;
+}
+
 void ferry_quota_give_back(struct ferry_quota *quota, uint64_t staging)
 {
 	quota->used -= staging;

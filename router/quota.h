@@ -42,6 +42,14 @@ ferryResult_t ferry_quota_open(struct ferry_quota *quota, const struct ferry_lay
 ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool wished, uint64_t promised,
                                const struct ferry_allowance *allowance, struct ferry_arena_shape *shape);
 
+/**
+ * Counts the staging of a job that comes with its arena from a router before this one, whose memory is there already:
+ * the router's own limit and the memory that is left do not matter, its tenant's allowance does. Error: ferryRefused
+ * with the numbers.
+ */
+ferryResult_t ferry_quota_adopt(struct ferry_quota *quota, const struct ferry_allowance *allowance,
+                                const struct ferry_arena_shape *shape);
+
 /** The job has gone, or was not made after all. */
 void ferry_quota_give_back(struct ferry_quota *quota, uint64_t staging);
 

@@ -2,9 +2,11 @@
 #include "router/requests.h"
 
 #include "ipc/error.h"
+#include "router/adoption.h"
 #include "router/attendant.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/resumed.h"
 #include "router/status.h"
 
 #include <errno.h>
@@ -60,6 +62,37 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	return ferrySuccess;
 }
 
+/* Of a rank that comes from a router that has ended. */
+static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	const int handed[FERRY_ATTACH_ANSWERED] = {jobs->process, -1};
+	struct ferry_job *job;
+	if (client->job)
+		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
+	ferryResult_t result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors,
+	                                           &job);
+	if (result)
+		return result;
+	client->job = job;
+	client->rank = client->message.rank;
+	if (client->message.flags & FERRY_ATTACH_MAPPED) {
+		job->words_descriptor[client->rank] = client->descriptors[client->message.ndomains];
+		client->descriptors[client->message.ndomains] = -1;
+		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
+	}
+	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
+		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
+	return ferrySuccess;
+}
+
+static ferryResult_t resubmit(struct ferry_client *client)
+{
+	struct ferry_job *job = client->job;
+	if (!job || !job->adoption || !job->imports[client->rank])
+		return ferry_fail(ferryInvalidUsage, "RESUBMIT of a rank that no other router has moved the data of");
+	return ferry_resumed_add(&job->resumed[client->rank], client->payload, client->message.payload);
+}
+
 static ferryResult_t map_export(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	struct ferry_exported exported;
@@ -81,17 +114,24 @@ static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client 
 	                           client->message.flags & FERRY_ATTACH_UNMAPPED, client->descriptor);
 }
 
-static ferryResult_t make_ready(struct ferry_client *client)
+/* *handed: the attendant answers. */
+static ferryResult_t make_ready(struct ferry_client *client, bool *handed)
 {
 	struct ferry_job *job = client->job;
 	if (!job)
 		return ferry_fail(ferryInvalidUsage, "READY before ATTACH");
 	if (atomic_load(&job->dead))
 		return ferry_job_failure(job);
+	if (job->adoption || job->takeover.at_ns)
+		return ferrySuccess; /* it becomes ready by itself */
 	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
 		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached",
 		                  __builtin_popcountll(job->attached), job->shared.nranks);
-	return ferry_attendant_ask(job, client->descriptor);
+	if (client->ndescriptors && client->ndescriptors != job->shared.ndomains)
+		return ferry_fail(ferryInvalidArgument, "READY with arenas of %u domains, the job has %u",
+		                  client->ndescriptors, job->shared.ndomains);
+	*handed = true;
+	return ferry_attendant_ask(job, client->descriptor, client->ndescriptors ? client->descriptors : NULL);
 }
 
 static ferryResult_t keep_plan(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -106,7 +146,9 @@ static ferryResult_t drop_plan(struct ferry_jobs *jobs, struct ferry_client *cli
 {
 	if (!client->job)
 		return ferry_fail(ferryInvalidUsage, "DROP before ATTACH");
-	ferryResult_t result = ferry_job_plans_drop(&client->job->plans, client->rank, client->message.hash);
+	bool unheld_too = client->job->takeover.at_ns || client->job->adoption; /* the router before may have done it */
+	ferryResult_t result = ferry_job_plans_drop(&client->job->plans, client->rank, client->message.hash,
+	                                            unheld_too);
 	ferry_workers_free_retired(&jobs->workers, client->job);
 	return result;
 }
@@ -140,7 +182,7 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 {
 	if (message->payload && !client->job)
 		return ferry_fail(ferryInvalidUsage, "%s before ATTACH",
-		                  message->kind == FERRY_ATTACH_PLAN ? "PLAN" : "EXPORT");
+		                  message->kind == FERRY_ATTACH_PLAN ? "PLAN" : "EXPORT or RESUBMIT");
 	return ferrySuccess;
 }
 
@@ -171,7 +213,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return; /* it is welcomed, or the mapper does that */
 		break;
 	case FERRY_ATTACH_READY:
-		if (!(result = make_ready(client)))
+		if (!(result = make_ready(client, &handed)) && handed)
 			return; /* the attendant answers */
 		break;
 	case FERRY_ATTACH_PLAN:
@@ -196,9 +238,21 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	case FERRY_ATTACH_PEER:
 		result = hand_out_arena(jobs, client, &descriptor);
 		break;
+	case FERRY_ATTACH_ADOPT:
+		if (!(result = adopt(jobs, client)))
+			return;
+		break;
+	case FERRY_ATTACH_RESUBMIT:
+		result = resubmit(client);
+		break;
+	case FERRY_ATTACH_ADOPTED:
+		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank, &client->message)
+		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
+		break;
 	default:
 		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);
 	}
+	client->refused += result && !client->job;
 	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 }

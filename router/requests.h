@@ -15,6 +15,7 @@ struct ferry_client {
 	struct ferry_job *job; /* joined as rank, or NULL */
 	uint32_t rank;
 	bool detached;
+	uint32_t refused; /* requests, while it was no rank */
 	size_t received; /* of the message and then of the payload */
 	uint64_t begun_ns; /* when the first of that came (ferry_now_ns) */
 	struct ferry_attach_message message;

@@ -4,6 +4,7 @@
 #include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/process.h"
 #include "ipc/ulimit.h"
 #include "router/clients.h"
 #include "router/reduce/reduce.h"
@@ -140,9 +141,10 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 	return ferrySuccess;
 }
 
-static ferryResult_t open_socket(struct ferry_router *router, const struct ferry_router_options *options, int *listener)
+/* Where the socket is, or is to be. */
+static ferryResult_t name_socket(const struct ferry_router_options *options, struct ferry_jobs *jobs, char *path,
+                                 size_t bytes)
 {
-	struct ferry_jobs *jobs = &router->jobs;
 	ferryResult_t result = ferrySuccess;
 	if (!options->directory)
 		result = ferry_endpoint_directory(jobs->directory, sizeof jobs->directory, true);
@@ -153,8 +155,22 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 	if (result)
 		return result;
 	snprintf(jobs->prefix, sizeof jobs->prefix, "%s", options->prefix ? options->prefix : "router");
-	snprintf(router->path, sizeof router->path, "%s/%s-%u.sock", jobs->directory, jobs->prefix, jobs->domain);
-	return ferry_endpoint_listen(router->path, options->config, listener);
+	snprintf(path, bytes, "%s/%s-%u.sock", jobs->directory, jobs->prefix, options->domain);
+	return ferrySuccess;
+}
+
+static ferryResult_t open_socket(struct ferry_router *router, const struct ferry_router_options *options, int *listener)
+{
+	ferryResult_t result = name_socket(options, &router->jobs, router->path, sizeof router->path);
+	return result ? result : ferry_endpoint_listen(router->path, options->config, listener);
+}
+
+ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
+{
+	struct ferry_jobs jobs = {0};
+	char path[sizeof ((struct ferry_router *)0)->path];
+	ferryResult_t result = name_socket(options, &jobs, path, sizeof path);
+	return result ? result : ferry_endpoint_await_end(path);
 }
 
 static struct ferry_router *router_new(const struct ferry_router_options *options)
@@ -165,6 +181,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.layout = *options->layout;
 	router->jobs.domain = options->domain;
 	router->jobs.config = options->config;
+	router->jobs.process = ferry_process_open(getpid()); /* an old kernel has none: nobody takes its place then */
 	router->idle_exit_ms = options->idle_exit_ms;
 	ferry_mapper_init(&router->jobs.mapper);
 	ferry_reaper_init(&router->jobs.reaper);
@@ -177,6 +194,8 @@ static void router_free(struct ferry_router *router)
 {
 	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
 	ferry_mapper_stop(&router->jobs.mapper);
+	if (router->jobs.process >= 0)
+		close(router->jobs.process);
 	ferry_tenants_free(router->jobs.tenants);
 	ferry_tenants_free(atomic_load(&router->jobs.changed_tenants));
 	pthread_cond_destroy(&router->over);

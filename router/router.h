@@ -30,6 +30,12 @@ struct ferry_router_options {
 /** Binds the socket and starts the threads. ferryInvalidUsage if another router answers on that socket. */
 ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **router);
 
+/**
+ * For one that is to take the place of the router that has the socket now: returns when that one has ended, or there is
+ * none. Others may do the same; who starts first is the router. Errors: those of ferry_endpoint_await_end.
+ */
+ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
+
 /** From now on new attaches are refused; existing jobs go on. Async-signal-safe (SIGTERM handlers call it). */
 void ferry_router_drain(struct ferry_router *router);
 

@@ -87,7 +87,20 @@ static const char *state_of(const struct ferry_job *job)
 {
 	if (atomic_load_explicit(&job->dead, memory_order_relaxed))
 		return "failed";
+	if (job->adoption)
+		return "adopting";
 	return atomic_load_explicit(&job->ready, memory_order_acquire) ? "ready" : "attaching";
+}
+
+/* How often routers have died here, and when and how long this one took the place of the last; "": none has. */
+static void print_takeovers(const struct ferry_job *job, uint64_t now, char *text, size_t bytes)
+{
+	const struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed);
+	text[0] = '\0';
+	if (job->takeover.at_ns)
+		snprintf(text, bytes, " takeovers=%" PRIu64 " takeover_ms=%.1f takeover_ago_s=%.1f", epoch,
+		         (double)job->takeover.took_ns / 1e6, (double)(now - job->takeover.at_ns) / 1e9);
 }
 
 static void print_job(const struct ferry_job *job, char *text, size_t bytes)
@@ -95,17 +108,19 @@ static void print_job(const struct ferry_job *job, char *text, size_t bytes)
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
 	struct traffic sum = {0};
 	uint64_t now = ferry_now_ns();
+	char takeovers[96];
+	print_takeovers(job, now, takeovers, sizeof takeovers);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
 		if (job->attached >> rank & 1 && job->shared.rank_domain[rank] == job->domain)
 			add_rank(&sum, &arena->rank_lines[rank], rank);
 	snprintf(text, bytes,
 	         "number=%" PRIu64 " job=%06x state=%s nranks=%u attached=%" PRIx64 " left=%" PRIx64
 	         " staging=%" PRIu64 " calls=%" PRIu64 " up=%" PRIu64 " down=%" PRIu64
-	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f%s%s",
+	         " working_ms=%.3f waiting=%" PRIx64 " awaited=%" PRIx64 " waited_ms=%.3f%s%s%s",
 	         job->number, name_of(job), state_of(job), job->shared.nranks, job->attached, job->detached,
 	         FERRY_BANKS * arena->staging_bytes, sum.calls, sum.up, sum.down, (double)working_ns(job) / 1e6,
 	         sum.waiting, sum.awaited, sum.since && now > sum.since ? (double)(now - sum.since) / 1e6 : 0.0,
-	         job->tenant ? " tenant=" : "", job->tenant ? job->tenant->name : "");
+	         takeovers, job->tenant ? " tenant=" : "", job->tenant ? job->tenant->name : "");
 }
 
 static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint32_t owner, uint64_t from)

@@ -3,6 +3,7 @@
 
 #include "ipc/collective.h"
 #include "ipc/error.h"
+#include "ipc/rankset.h"
 #include "router/lanes.h"
 #include "router/pair.h"
 
@@ -134,6 +135,8 @@ static void place(struct ferry_intake *intake, const struct ferry_submission *he
 		return;
 	ferry_call_arm(call, head->seq % FERRY_BANKS);
 	atomic_store_explicit(&call->seq, head->seq, memory_order_relaxed);
+	if (intake->resumes)
+		ferry_call_resume(call);
 	atomic_store_explicit(&call->steps->last_seq, head->seq, memory_order_relaxed);
 }
 
@@ -196,6 +199,24 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct ferry_mapp
 	return ferrySuccess;
 }
 
+/* Of a job that another router has served: what was done in messages before the one whose turn it was, and in that. */
+static void resume_messages(const struct ferry_intake *intake, struct ferry_call *call)
+{
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN && intake->resumed; direction++) {
+		struct ferry_half *half = &call->halves[direction];
+		for (uint32_t i = 0; i < half->ntransfers; i++) {
+			struct ferry_transfer *transfer = &half->transfers[i];
+			uint64_t turn = intake->turns[direction][transfer->peer].message;
+			uint64_t slices = transfer->message < turn ? transfer->nslices
+			                  : transfer->message > turn ? 0
+			                                             : intake->turns[direction][transfer->peer].slices;
+			transfer->issued = transfer->finished =
+			        slices < transfer->nslices ? (uint32_t)slices : transfer->nslices;
+			half->left -= transfer->finished == transfer->nslices;
+		}
+	}
+}
+
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
 {
 	uint32_t n = intake->nmessages;
@@ -210,6 +231,7 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 		}
 	}
 	ferry_call_arm(&mapped->call, 0);
+	resume_messages(intake, &mapped->call);
 	mapped->call.name = head->name;
 	atomic_store_explicit(&mapped->call.lanes, 1 + ferry_call_descends(&mapped->call), memory_order_relaxed);
 	ferry_lanes_submit(&intake->member, &mapped->call);
@@ -296,21 +318,75 @@ static void take_in_vain(struct ferry_intake *intake, const struct ferry_submiss
 	ferry_lanes_submit(&intake->member, &mapped->call);
 }
 
+/* Nothing of the call is under way, and its stream has gone on, or goes on now. */
+static void end_again(struct ferry_intake *intake, const struct ferry_submission *head, bool complete)
+{
+	struct ferry_rank_line *line = ferry_member_line(&intake->member);
+	_Atomic uint64_t *finished = &line->finished[head->seq % FERRY_BANKS];
+	intake->number = head->number;
+	intake->nmessages = 0;
+	if (complete && head->kind == FERRY_SUBMIT_COLLECTIVE && atomic_load(finished) < head->seq) {
+		struct ferry_order *order = &intake->member.order;
+		atomic_store_explicit(&order->ending[head->seq % FERRY_BANKS], head->seq, memory_order_release);
+		atomic_store_explicit(finished, head->seq, memory_order_release);
+		atomic_store_explicit(&order->ended[head->seq % FERRY_BANKS], head->seq, memory_order_release);
+	}
+	if (complete)
+		ferry_word_pass(&intake->words[head->word], head->turn);
+	ferry_wake(intake->member.shared, ferry_rankset_all(intake->member.shared->nranks), 0, 0);
+	if (!(head->flags & FERRY_SUBMIT_CAPTURED))
+		atomic_fetch_add_explicit(&intake->ring->ended, 1, memory_order_release);
+	ferry_doorbell_ring(&line->app);
+}
+
+/* A record that the router before this one had taken. */
+static ferryResult_t take_again(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	enum ferry_resumed_state state = FERRY_RESUMED_ANEW;
+	if (head->word < FERRY_WORDS && !(head->flags & FERRY_SUBMIT_MORE))
+		state = ferry_resumed_judge(&intake->words[head->word], head->turn);
+	if (state == FERRY_RESUMED_COMPLETE || state == FERRY_RESUMED_OVER) {
+		end_again(intake, head, state == FERRY_RESUMED_COMPLETE);
+		return ferrySuccess;
+	}
+	intake->resumes = state == FERRY_RESUMED_REACHED;
+	ferryResult_t result = take_record(intake, head);
+	intake->resumes = false;
+	return result;
+}
+
+/* The next record, and takes it. *any: there was one. Errors: where the next one is, nobody knows. */
+static ferryResult_t take_next(struct ferry_intake *intake, bool *any)
+{
+	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
+	const struct ferry_submission *head = (const struct ferry_submission *)record;
+	ferryResult_t result = ferrySuccess, taken;
+	if (intake->resumed && ferry_resumed_take(intake->resumed, record)) {
+		*any = true;
+		taken = take_again(intake, head);
+	} else {
+		ferry_resumed_free(intake->resumed);
+		intake->resumed = NULL;
+		result = ferry_ring_take(intake->ring, &intake->taken, record, any);
+		taken = !result && *any ? take_record(intake, head) : ferrySuccess;
+	}
+	if (taken) {
+		refuse(intake);
+		take_in_vain(intake, head);
+	}
+	return result;
+}
+
 /* What the calls name is held from here on: the mapper need not look after these submissions any more. */
 bool ferry_submitted_take(struct ferry_intake *intake)
 {
-	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
 	bool found = false, any = true;
 	ferryResult_t result = ferrySuccess;
-	if (intake->broken || !ferry_ring_any(intake->ring) || !has_room(intake))
+	if (intake->broken || (!intake->resumed && !ferry_ring_any(intake->ring, intake->taken)) || !has_room(intake))
 		return false;
 	for (uint32_t i = 0; i < RECORDS_AT_ONCE && !result && any && has_room(intake); i++) {
-		result = ferry_ring_take(intake->ring, &intake->taken, record, &any);
+		result = take_next(intake, &any);
 		found |= any;
-		if (!result && any && take_record(intake, (const struct ferry_submission *)record)) {
-			refuse(intake);
-			take_in_vain(intake, (const struct ferry_submission *)record);
-		}
 	}
 	ferry_imports_ended(intake->imports, intake->number);
 	if (found)

@@ -40,4 +40,32 @@ static inline void ferry_traffic_awaits(struct ferry_seat *seat, uint64_t ranks,
 	seat->awaiting = ranks;
 }
 
+/**
+ * Before each copy: false: none may begin, as the job has failed. Who is about to leave, with the job failed, looks at
+ * `moves` (rank-lib/mover.h): each side stores, then looks, with a full fence between, so that one sees the other's.
+ */
+static inline bool ferry_traffic_may_move(struct ferry_seat *seat)
+{
+	_Atomic uint32_t *moves = &ferry_traffic_of(seat)->moves;
+	if (seat->moves)
+		return true;
+	atomic_store_explicit(moves, 1, memory_order_relaxed);
+	ferry_full_fence();
+	if (seat->member->ops->failed(seat->member)) {
+		atomic_store_explicit(moves, 0, memory_order_relaxed);
+		return false;
+	}
+	seat->moves = true;
+	return true;
+}
+
+/** The lane is about to sleep: release, behind the last bytes of its copies. */
+static inline void ferry_traffic_rests(struct ferry_seat *seat)
+{
+	if (!seat->moves || seat->under_way)
+		return;
+	seat->moves = false;
+	atomic_store_explicit(&ferry_traffic_of(seat)->moves, 0, memory_order_release);
+}
+
 #endif

@@ -3,6 +3,8 @@
 
 #include "ipc/error.h"
 #include "ipc/rankset.h"
+#include "router/audit.h"
+#include "router/awaited.h"
 #include "router/order.h"
 #include "router/traffic.h"
 
@@ -67,26 +69,41 @@ static const char *describe_beside(struct ferry_member *member, char *text, size
 	return text;
 }
 
-/*
- * One line about ranks that have not reached the call: they compute for long, or are about to make another one, or
- * none. Where this rank is one of them, about those that have not finished a call before, without which it may not
- * begin.
- */
-static void report_missing(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t missing,
-                           uint64_t waited)
+/* The router that has not finished call `before`, where all ranks have. */
+static const char *name_router(const struct ferry_member *member, uint64_t before, char text[FERRY_RANKSET_TEXT])
 {
-	const struct ferry_member *member = seat->member;
+	uint32_t domain = ferry_order_blocking_router(member, before);
+	if (domain == FERRY_MAX_DOMAINS)
+		return "the routers";
+	snprintf(text, FERRY_RANKSET_TEXT, "the router of domain %u", domain);
+	return text;
+}
+
+/*
+ * Ranks that have not reached the call: they compute for long, or are about to make another one, or none. Where this
+ * rank is one of them, those that have not finished a call before, without which it may not begin. False: neither.
+ */
+static bool say_missing(const struct ferry_seat *seat, const struct ferry_call *call, uint64_t missing,
+                        unsigned long long seconds, char *line, size_t bytes, uint32_t *router)
+{
+	struct ferry_member *member = seat->member;
 	char text[FERRY_RANKSET_TEXT], beside[160];
-	unsigned long long seconds = waited / 1000000000, seq = ferry_call_number(call), before;
+	unsigned long long seq = ferry_call_number(call), before;
 	const char *name = ferry_collective_name(call->shape & 0xff);
-	if (!(missing >> member->rank & 1))
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to reach call %llu (%s)%s", member->rank,
-		          seconds, ferry_rankset_print(missing, text), seq, name,
-		          describe_beside(seat->member, beside, sizeof beside));
-	else if ((before = ferry_order_blocked_by(member, call, &missing)) != 0)
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)",
-		          member->rank, seconds, missing ? ferry_rankset_print(missing, text) : "the routers", before,
-		          seq, name);
+	if (!(missing >> member->rank & 1)) {
+		snprintf(line, bytes, "rank %u has waited %llu s for %s to reach call %llu (%s)%s", member->rank,
+		         seconds, ferry_rankset_print(missing, text), seq, name,
+		         describe_beside(member, beside, sizeof beside));
+		return true;
+	}
+	if (!(before = ferry_order_blocked_by(member, call, &missing)))
+		return false;
+	if (!missing)
+		*router = ferry_order_blocking_router(member, before);
+	snprintf(line, bytes, "rank %u has waited %llu s for %s to finish call %llu, before call %llu (%s)",
+	         member->rank, seconds,
+	         missing ? ferry_rankset_print(missing, text) : name_router(member, before, text), before, seq, name);
+	return true;
 }
 
 /* Of messages: whom they are to or from that are not over. */
@@ -119,12 +136,79 @@ static uint64_t awaited(const struct ferry_seat *seat)
 	return missing & ~(1ull << member->rank);
 }
 
-/* One line about a lane that has waited long with a started call, once per wait: what it waits for. */
+/* What the lane has copied of the call. */
+struct copied {
+	uint32_t issued, finished, slices;
+};
+
+static struct copied count_copied(const struct ferry_half *half)
+{
+	struct copied copied = {0};
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		copied.issued += half->transfers[i].issued;
+		copied.finished += half->transfers[i].finished;
+		copied.slices += half->transfers[i].nslices;
+	}
+	return copied;
+}
+
+/* All ranks are in the call: whoever could go on and does not, which this lane is where it has copies under way. */
+static void say_stall(const struct ferry_seat *seat, const struct ferry_call *call, unsigned long long seconds,
+                      char *line, size_t bytes, uint32_t *router)
+{
+	char from[FERRY_RANKSET_TEXT], what[FERRY_RANKSET_TEXT + 32], who[FERRY_AWAITED_TEXT];
+	const struct ferry_member *member = seat->member;
+	const struct ferry_half *half = &call->halves[seat->direction];
+	struct copied copied = count_copied(half);
+	struct ferry_awaited awaited;
+	uint64_t seq = ferry_call_number(call);
+	if (!call->steps)
+		snprintf(what, sizeof what, "%s %s", seat->direction == FERRY_UP ? "sends to" : "receives from",
+		         ferry_rankset_print(unfinished_peers(half), from));
+	else
+		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)seq,
+		         ferry_collective_name(call->shape & 0xff));
+	if (call->steps && copied.issued == copied.finished &&
+	    ferry_awaited_find(member->shared, call->steps->plan, seq, &awaited)) {
+		snprintf(line, bytes, "rank %u has waited %llu s in %s for %s", member->rank, seconds, what,
+		         ferry_awaited_print(member->shared, &awaited, who));
+		if (awaited.router)
+			*router = awaited.who;
+	} else {
+		snprintf(line, bytes,
+		         "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
+		         member->rank, name_of(seat->direction), seconds, what, copied.finished, copied.slices,
+		         copied.issued - copied.finished);
+	}
+}
+
+/* Once per wait; and where it is too long to go on, on all ranks. router: who it is; FERRY_MAX_DOMAINS: none. */
+static void tell(struct ferry_seat *seat, const struct ferry_timeout *timeout, uint64_t waited, const char *line,
+                 uint32_t router)
+{
+	const struct ferry_member_ops *ops = seat->member->ops;
+	char text[FERRY_MESSAGE_BYTES];
+	if (ferry_timeout_over(timeout->fails, waited)) {
+		snprintf(text, sizeof text, "FERRY_TIMEOUT: %s", line);
+		ops->fail(seat->member, ferryRemoteError, text);
+	} else if (ferry_timeout_over(timeout->replaces, waited) && router < FERRY_MAX_DOMAINS && ops->replace &&
+	           ops->replace(seat->member, router, line)) {
+		seat->awaited_until = ferry_now_ns(); /* the next one has as long */
+		return;
+	} else if (!seat->reported) {
+		ferry_log(FERRY_LOG_WARN, "%s", line);
+	}
+	seat->reported = true;
+}
+
+/* A lane that has waited long with a started call: what it waits for. */
 static void report_stall(struct ferry_seat *seat, uint64_t now)
 {
-	const struct ferry_member *member = seat->member;
+	struct ferry_member *member = seat->member;
+	struct ferry_timeout timeout = member->ops->timeout ? member->ops->timeout(member) : (struct ferry_timeout){0};
 	const struct ferry_call *call = first_begun(seat);
-	if (!member->stall_ns || seat->reported)
+	char line[FERRY_MESSAGE_BYTES - 16];
+	if (member->ops->failed(member))
 		return;
 	const struct ferry_call *unnumbered = call ? NULL : first_unnumbered(seat);
 	/* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
@@ -132,43 +216,31 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 	if ((!call && !unnumbered) || ((missing || unnumbered) && seat->direction == FERRY_DOWN))
 		seat->awaited_until = now;
 	uint64_t since = seat->idle_since > seat->awaited_until ? seat->idle_since : seat->awaited_until;
-	if (now - since < member->stall_ns)
+	uint64_t waited = now > since && seat->idle_since ? now - since : 0;
+	unsigned long long seconds = waited / 1000000000;
+	if (!(ferry_timeout_over(timeout.reports, waited) && !seat->reported) &&
+	    !ferry_timeout_over(timeout.fails, waited) && !ferry_timeout_over(timeout.replaces, waited))
 		return;
-	seat->reported = true;
-	if (unnumbered) {
-		ferry_log(FERRY_LOG_WARN, "rank %u has waited %llu s for rank 0 to reach a %scall (%s)",
-		          seat->member->rank, (unsigned long long)(now - since) / 1000000000,
-		          unnumbered->captured ? "captured " : "", ferry_collective_name(unnumbered->shape & 0xff));
+	uint32_t router = FERRY_MAX_DOMAINS;
+	if (unnumbered)
+		snprintf(line, sizeof line, "rank %u has waited %llu s for rank 0 to reach a %scall (%s)",
+		         member->rank, seconds, unnumbered->captured ? "captured " : "",
+		         ferry_collective_name(unnumbered->shape & 0xff));
+	else if (!missing)
+		say_stall(seat, call, seconds, line, sizeof line, &router);
+	else if (!say_missing(seat, call, missing, seconds, line, sizeof line, &router)) {
+		seat->reported = true;
 		return;
 	}
-	if (missing) {
-		report_missing(seat, call, missing, now - since);
-		return;
-	}
-	char from[FERRY_RANKSET_TEXT], what[FERRY_RANKSET_TEXT + 16];
-	uint32_t issued = 0, finished = 0, slices = 0;
-	const struct ferry_half *half = &call->halves[seat->direction];
-	for (uint32_t i = 0; i < half->ntransfers; i++) {
-		issued += half->transfers[i].issued;
-		finished += half->transfers[i].finished;
-		slices += half->transfers[i].nslices;
-	}
-	if (!call->steps)
-		snprintf(what, sizeof what, "%s %s", seat->direction == FERRY_UP ? "sends to" : "receives from",
-		         ferry_rankset_print(unfinished_peers(half), from));
-	else
-		snprintf(what, sizeof what, "call %llu (%s)", (unsigned long long)ferry_call_number(call),
-		         ferry_collective_name(call->shape & 0xff));
-	ferry_log(FERRY_LOG_WARN,
-	          "rank %u, %s lane: no progress for %llu s in %s: %u of %u slices copied, %u copies under way",
-	          seat->member->rank, name_of(seat->direction), (unsigned long long)(now - since) / 1000000000, what,
-	          finished, slices, issued - finished);
+	tell(seat, &timeout, waited, line, router);
 }
 
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 {
 	if (seat->idle_since && now - seat->idle_since >= FERRY_WATCH_US * 1000ull)
 		ferry_traffic_awaits(seat, awaited(seat), seat->idle_since);
+	atomic_store_explicit(&ferry_traffic_of(seat)->looked, now, memory_order_relaxed);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
+	ferry_audit_seat(seat);
 }

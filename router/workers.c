@@ -4,13 +4,17 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/parts.h"
+#include "router/run_audit.h"
 
 #include <string.h>
 
 /* to wake one takes a few microseconds, to wake up tens to hundreds: so not one by way of another */
 #define WAKES_AT_ONCE 16
 #define JOBS_AT_ONCE 32
-#define QUANTUM 8 /* slice parts that a job of weight 1 gets before the next job's turn */
+#define QUANTUM 8 /* slice parts that a job which is alone gets before others are looked for */
+/* that a job of weight 1 may have read and written, where there are others, before the next one's turn */
+#define QUANTUM_BYTES (128 << 10)
+#define CREDIT_MOST 8 /* turns */
 /* looks in vain before a look into the queues of others, whose cache lines it takes; on, once it finds something */
 #define PATIENCE 32
 
@@ -18,6 +22,8 @@
 struct round {
 	struct ferry_job *jobs[JOBS_AT_ONCE];
 	uint32_t njobs;
+	/* bytes that each may still have before the next one's turn; below 0: its last part was longer than that */
+	int64_t credit[JOBS_AT_ONCE];
 	/* places in the list: of the first of them, and of the job after the last; next 0: there is none */
 	uint32_t first, next;
 	uint64_t generation;
@@ -45,6 +51,7 @@ static void enter_jobs(struct ferry_workers *workers, struct round *round)
 		if (job->closed)
 			continue;
 		job->users++;
+		round->credit[round->njobs] = 0;
 		round->jobs[round->njobs++] = job;
 	}
 	round->next = job ? place : 0;
@@ -98,24 +105,68 @@ static void wake_helpers(struct ferry_workers *workers, uint32_t wanted)
 	}
 }
 
-static uint32_t quantum_of(const struct ferry_job *job)
+static int64_t quantum_of(const struct ferry_job *job)
 {
-	return QUANTUM * atomic_load_explicit(&job->weight, memory_order_relaxed);
+	return (int64_t)QUANTUM_BYTES * atomic_load_explicit(&job->weight, memory_order_relaxed);
 }
 
-static uint32_t work_round(struct ferry_workers *workers, const struct round *round, uint32_t worker, bool steal)
+/*
+ * Deficit round robin (Shreedhar and Varghese, 1995): each turn brings credit by the job's weight, parts use it up, and
+ * who has overdrawn it passes until it has some again. So turns are fair by bytes, whatever the jobs' parts are like,
+ * and who comes with little waits for no more than a part or so of each of the others.
+ */
+static uint32_t take_turn(struct round *round, uint32_t place, uint32_t worker, bool steal, uint32_t *wanted,
+                          bool *owes)
+{
+	struct ferry_job *job = round->jobs[place];
+	int64_t *credit = &round->credit[place];
+	if (round->njobs == 1)
+		return ferry_parts_work(job, worker, QUANTUM, steal, wanted, NULL);
+	*credit += quantum_of(job);
+	if (*credit <= 0) {
+		*owes = true;
+		return 0;
+	}
+	uint32_t count = ferry_parts_work(job, worker, UINT32_MAX, steal, wanted, credit);
+	/* Nothing more of it is ready: what its ranks are late with it may have later, but no more than so much. */
+	if (*credit > CREDIT_MOST * quantum_of(job))
+		*credit = CREDIT_MOST * quantum_of(job);
+	return count;
+}
+
+/* Who has had credit had nothing to do: as many turns at once as bring some to the first one that has overdrawn it. */
+static void skip_turns(struct round *round)
+{
+	int64_t turns = INT64_MAX;
+	for (uint32_t i = 0; i < round->njobs; i++) {
+		int64_t owed = -round->credit[i] / quantum_of(round->jobs[i]);
+		if (round->credit[i] < 0 && owed < turns)
+			turns = owed;
+	}
+	for (uint32_t i = 0; i < round->njobs; i++)
+		if (round->credit[i] < 0)
+			round->credit[i] += turns * quantum_of(round->jobs[i]);
+}
+
+static uint32_t work_round(struct ferry_workers *workers, struct round *round, uint32_t worker, bool steal)
 {
 	uint32_t count = 0, wanted = 0;
+	bool owes = false;
 	if (atomic_load_explicit(&workers->asleep, memory_order_relaxed)) {
 		/* before any part: they take longer to wake up than it does */
 		for (uint32_t i = 0; i < round->njobs; i++)
-			ferry_parts_work(round->jobs[i], worker, 0, false, &wanted);
+			ferry_parts_work(round->jobs[i], worker, 0, false, &wanted, NULL);
 		if (wanted)
 			wake_helpers(workers, wanted);
 		wanted = 0;
 	}
-	for (uint32_t i = 0; i < round->njobs; i++)
-		count += ferry_parts_work(round->jobs[i], worker, quantum_of(round->jobs[i]), steal, &wanted);
+	do {
+		if (owes)
+			skip_turns(round);
+		owes = false;
+		for (uint32_t i = 0; i < round->njobs; i++)
+			count += take_turn(round, i, worker, steal, &wanted, &owes);
+	} while (!count && owes);
 	if (wanted)
 		wake_helpers(workers, wanted);
 	return count;
@@ -138,12 +189,24 @@ static bool is_over(const struct ferry_job *attended)
 	return attended && atomic_load_explicit(&attended->dead, memory_order_relaxed);
 }
 
+/*
+ * A job that stands still has its attendant for that, which may be at work for others for as long as those have some.
+ */
+static void audit(const struct round *round, uint64_t *audited, uint64_t now)
+{
+	if (now - *audited < FERRY_RUN_AUDIT_NS)
+		return;
+	*audited = now;
+	for (uint32_t i = 0; i < round->njobs; i++)
+		ferry_run_audit(round->jobs[i]);
+}
+
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */
 static void work_until_idle(struct ferry_workers *workers, uint32_t worker, const struct ferry_job *attended,
                             struct ferry_idle *idle)
 {
 	struct round round = {.next = 0};
-	uint64_t spin_ns = ferry_spin_ns(&workers->spin, ferry_now_ns());
+	uint64_t audited = ferry_now_ns(), spin_ns = ferry_spin_ns(&workers->spin, audited);
 	uint32_t vain = 0;
 	bool found = false, steal = !spin_ns;
 	ferry_idle_found(idle);
@@ -157,6 +220,7 @@ static void work_until_idle(struct ferry_workers *workers, uint32_t worker, cons
 			enter_jobs(workers, &round);
 		}
 		uint64_t now = ferry_now_ns();
+		audit(&round, &audited, now);
 		ferry_idle_looked(idle, now);
 		if (found)
 			ferry_idle_found(idle);

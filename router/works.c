@@ -8,6 +8,7 @@
 
 #define PART_LEAST (32u << 10)         /* where workers must be woken */
 #define PART_LEAST_LOOKING (16u << 10) /* where they look all the time */
+#define PART_MOST (64u << 10)         /* other jobs' parts wait for the end of one */
 #define PART_MOST_LOOKING (64u << 10)  /* smaller is more to claim, larger takes longer from one who is late */
 /* takes some ten microseconds: to look at all queues before it costs little of that */
 #define PART_LONG (32u << 10)
@@ -33,6 +34,8 @@ static void divide(const struct ferry_plan *plan, uint32_t workers, uint32_t *nq
 	*nqueues = 1;
 	uint32_t least = plan->flags & FERRY_PLAN_DMA ? PART_LEAST_LOOKING : PART_LEAST;
 	*share = between(1, plan->slice / least, workers);
+	if (*share < plan->slice / PART_MOST)
+		*share = plan->slice / PART_MOST;
 }
 
 static size_t up_to_apart(size_t bytes)
@@ -116,19 +119,34 @@ void ferry_works_free(struct ferry_works *works)
 	works->memory = NULL;
 }
 
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq)
+/* Slices of the call that are there already. Whoever shares the arena may have written any number there. */
+static uint32_t published_before(const struct ferry_work *work, uint64_t seq)
+{
+	uint64_t value = atomic_load_explicit(&work->counter->value, memory_order_acquire);
+	uint32_t slices = ferry_counter_slices(value, seq);
+	return slices < work->instr->nslices ? slices : work->instr->nslices;
+}
+
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+                         bool resumes)
 {
 	uint64_t parts = 0;
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[bank][i];
-		work->published = 0;
+		uint32_t published = resumes ? published_before(work, seq) : 0;
+		/* release: who sees these sees that the call before has ended (router/run_audit.c) */
+		atomic_store_explicit(&work->published, published, memory_order_release);
+		atomic_store_explicit(&work->told, published, memory_order_release);
 		for (uint32_t slot = 0; slot < plan->window; slot++)
 			atomic_store_explicit(&work->slots[slot].done, 0, memory_order_relaxed);
 		for (uint32_t q = 0; q < work->nqueues; q++) {
-			atomic_store_explicit(&work->queues[q].ready, seq << 32, memory_order_relaxed);
-			atomic_store_explicit(&work->queues[q].next, seq << 32, memory_order_release);
+			uint32_t claimed = published * work->share;
+			atomic_store_explicit(&work->queues[q].ready, ferry_counter_value(seq, published),
+			                      memory_order_relaxed);
+			atomic_store_explicit(&work->queues[q].next, ferry_counter_value(seq, claimed),
+			                      memory_order_release);
 		}
-		parts += (uint64_t)work->instr->nslices * ferry_parts_of(work);
+		parts += (uint64_t)(work->instr->nslices - published) * ferry_parts_of(work);
 	}
 	return parts;
 }

@@ -44,9 +44,10 @@ struct ferry_work {
 	uint32_t nqueues;
 	uint32_t share;              /* parts of a slice in each queue: queue q has those from q * share on */
 	bool oldest_first;           /* parts are long enough to look at all queues before each */
-	/* lock of `published` and of the counter: whoever holds it is the one writer */
+	/* lock of the next two and of the counter: whoever holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
-	uint32_t published;          /* slices */
+	/* slices: before the counter says so, and after it; nobody believes the counter, which others can write to */
+	_Atomic uint32_t published, told;
 };
 
 static inline uint32_t ferry_parts_of(const struct ferry_work *work)
@@ -68,7 +69,13 @@ ferryResult_t ferry_works_find(struct ferry_works *works, const struct ferry_pla
                                const struct ferry_job_arenas *shared, uint32_t domain, uint32_t workers);
 void ferry_works_free(struct ferry_works *works);
 
-/** Readies those of this bank for call `seq`, as long as no worker is in them: how many parts there are to do. */
-uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq);
+/**
+ * Readies those of this bank for call `seq`, as long as no worker is in them: how many parts there are to do. resumes:
+ * behind what the counters say, as a router that has ended may have begun the call. What that one had not published is
+ * done again, with the same bits: its sources lie where they lay, as their slots wait for this counter, and the slot
+ * that it goes to is in no other window, so no reader has looked at what is half done there (ipc/plan.c checks both).
+ */
+uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *plan, uint32_t bank, uint64_t seq,
+                         bool resumes);
 
 #endif

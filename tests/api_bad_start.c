@@ -98,6 +98,10 @@ static void settings_with_senseless_values_are_refused_by_name_and_value(void **
 	        {"FERRY_LOCK", "perhaps"},
 	        {"FERRY_SPIN_US", "-3"},
 	        {"FERRY_LOG", "loud"},
+	        {"FERRY_TIMEOUT", "soon"},
+	        {"FERRY_TIMEOUT", "-1"},
+	        {"FERRY_TIMEOUT", "86401"},
+	        {"FERRY_ON_TIMEOUT", "never"},
 	        {"FERRY_DEBUG", "plans"},
 	        {"FERRY_REDUCE", "upside-down"},
 #ifdef __x86_64__

@@ -247,6 +247,30 @@ static void calls_that_cannot_be_measured_are_not_counted(void **state)
 	assert_true(ferry_choice_ours(&fast.choice, &call, 60, false));
 }
 
+/* Its sample was too old, or there was none: the next try does not wait for it. */
+static void a_try_that_tells_nothing_is_not_waited_for(void **state)
+{
+	struct ferry_balancer_call call = {FERRY_ALLGATHER, ferryFloat32, 256 * MIB, false};
+	uint64_t n = 0;
+	(void)state;
+	choice_start(&fast, 700e3);
+	for (; n < 2; n++) {
+		ferry_choice_agreed(&fast.choice, &call, n, false, true);
+		ferry_choice_feed(&fast.choice, &call, false, 600);
+	}
+	for (int tries = 0; tries < 3; tries++) {
+		bool measured = false;
+		for (uint64_t until = n + 2; n < until; n++) {
+			assert_true(ferry_choice_ours(&fast.choice, &call, n, true));
+			measured = ferry_choice_agreed(&fast.choice, &call, n, true, true);
+		}
+		assert_true(measured);
+		assert_false(ferry_choice_ours(&fast.choice, &call, n, true)); /* is waited for */
+		ferry_choice_unmeasured(&fast.choice, &call, true);
+		ferry_choice_agreed(&fast.choice, &call, n++, false, true);
+	}
+}
+
 /* Pushes alone promise 4%, too little to be sure of; with the host beside them it is 13. */
 static void what_the_host_adds_to_pushes_is_promised_too(void **state)
 {
@@ -339,6 +363,7 @@ int main(void)
 	        cmocka_unit_test(in_place_is_chosen_for_itself),
 	        cmocka_unit_test(what_is_known_is_seldom_measured),
 	        cmocka_unit_test(calls_that_cannot_be_measured_are_not_counted),
+	        cmocka_unit_test(a_try_that_tells_nothing_is_not_waited_for),
 	        cmocka_unit_test(what_the_host_adds_to_pushes_is_promised_too),
 	        cmocka_unit_test(a_try_is_two_calls_and_the_first_is_not_measured),
 	        cmocka_unit_test(a_try_ends_though_every_other_call_cannot_be_measured),

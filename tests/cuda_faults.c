@@ -83,7 +83,7 @@ static void free_beside_a_call(int say)
 	struct place places[MOST_PLACES];
 	CUdeviceptr memory;
 	dup2(say, STDERR_FILENO);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_TIMEOUT", "1", 1);
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
 	places_round(places, &gang);

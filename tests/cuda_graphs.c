@@ -419,7 +419,7 @@ static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 	int file = mkstemp(path), before = dup(STDERR_FILENO);
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_TIMEOUT", "1", 1);
 	dup2(file, STDERR_FILENO); /* also of routers that start now */
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
@@ -442,7 +442,7 @@ static void a_replay_that_rank_0_does_not_make_is_told_of(void **state)
 		fail_msg("not once, but \"%s\"", said);
 	close(before);
 	close(file);
-	unsetenv("FERRY_STALL_SECONDS");
+	unsetenv("FERRY_TIMEOUT");
 	forget(&gang, graphs);
 	gang_close(&gang);
 	places_close(places, &gang);

@@ -446,7 +446,7 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 	(void)state;
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_TIMEOUT", "1", 1);
 	dup2(file, STDERR_FILENO);
 	for (int i = 0; i < 2; i++)
 		gang_open(&gangs[i], 2, devices, 1);
@@ -470,7 +470,7 @@ static void communicators_in_the_default_stream_in_another_order_are_told_of(voi
 	dup2(before, STDERR_FILENO);
 	close(before);
 	close(file);
-	unsetenv("FERRY_STALL_SECONDS");
+	unsetenv("FERRY_TIMEOUT");
 	for (int rank = 0; rank < 2; rank++) {
 		place_enter(&places[rank]);
 		CU(cuStreamSynchronize(NULL));

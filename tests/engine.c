@@ -232,6 +232,27 @@ static void two_jobs_run_at_once_and_one_failing_leaves_the_other_alone(void **s
 	close_job(&second);
 }
 
+/* As a rank that would keep the others from hearing of it. */
+static void a_failure_that_is_wiped_out_is_said_again(void **state)
+{
+	(void)state;
+	struct job job;
+	open_job(&job, 2, 1);
+	struct ferry_arena_header *header = job.shared.arenas[0].header;
+	shutdown(job.sockets[1], SHUT_RDWR); /* dies without leaving */
+	while (!atomic_load(&header->failed))
+		ferry_futex_wait(&header->failed, 0, 1000, true);
+	atomic_store(&header->failure.state, 0);
+	memset(header->failure.message, 0, sizeof header->failure.message);
+	atomic_store(&header->failed, 0);
+	for (int waited = 0; !atomic_load(&header->failed) && waited < 5000; waited++)
+		ferry_futex_wait(&header->failed, 0, 1000, true);
+	assert_int_equal(atomic_load(&header->failed), 1);
+	assert_int_equal(atomic_load(&header->failure.state), 1);
+	assert_non_null(strstr(header->failure.message, "rank 1 of 2"));
+	close_job(&job);
+}
+
 /* A plan that the router's last workers must leave to its first. */
 static void leave_to_the_first_worker(struct ferry_plan *plan)
 {
@@ -595,6 +616,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(the_router_sums_every_slice_of_call_after_call),
 		TEST(two_jobs_run_at_once_and_one_failing_leaves_the_other_alone),
+		TEST(a_failure_that_is_wiped_out_is_said_again),
 		TEST(each_of_many_jobs_is_served_while_the_others_rest),
 		cmocka_unit_test_setup_teardown(a_rank_that_cuts_its_arena_short_harms_its_own_job_alone,
 		                                start_posix_router, stop_router),

@@ -89,7 +89,7 @@ static int stop_router(struct router_process *process)
 
 static struct ferry_device *device;
 static CUcontext context;
-static int connection = -1;
+static struct ferry_link to_router;
 static struct ferry_arena arena;
 static struct ferry_exports *exports;
 static struct ferry_holders holders = {.count = 1};
@@ -106,15 +106,16 @@ static void attach(const struct router_process *to)
 	struct ferry_attach_reply reply;
 	int descriptor, words = memfd_create("words", MFD_CLOEXEC);
 	memset(message.key, 7, sizeof message.key);
+	ferry_link_init(&to_router);
 	assert_int_equal(device->ops->pieces->identify(device, message.gpu), ferrySuccess);
-	assert_int_equal(ferry_endpoint_connect(to->path, &connection), ferrySuccess);
-	if (ferry_attach_exchange(connection, &message, NULL, &words, &reply, &descriptor, NULL))
+	assert_int_equal(ferry_endpoint_connect(to->path, &to_router.socket), ferrySuccess);
+	if (ferry_attach_exchange(to_router.socket, &message, NULL, &words, &reply, &descriptor, 1, NULL))
 		fail_msg("%s", ferry_last_message());
 	close(words);
 	if (!(reply.flags & FERRY_ATTACH_MAPPED))
 		fail_msg("not mapped: %s", reply.message);
 	assert_int_equal(ferry_arena_map(descriptor, &arena), ferrySuccess);
-	assert_int_equal(ferry_exports_open(device, &connection, &failed, arena.export_cells, &holders, &exports),
+	assert_int_equal(ferry_exports_open(device, &to_router, &failed, arena.export_cells, &holders, &exports),
 	                 ferrySuccess);
 }
 
@@ -149,7 +150,7 @@ static void detach(void)
 {
 	ferry_exports_close(exports);
 	ferry_arena_unmap(&arena);
-	close(connection);
+	close(to_router.socket);
 }
 
 static uint64_t at_start; /* memory left, with the router's context */
@@ -494,8 +495,8 @@ static void a_rank_that_dies_leaves_no_memory_mapped(void **state)
 	assert_int_equal(device->ops->pieces->identify(device, exported.gpu), ferrySuccess);
 	struct ferry_attach_message message = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_EXPORT,
 	                                       .payload = ferry_exported_size(&exported)};
-	assert_int_equal(send(connection, &message, sizeof message, 0), sizeof message);
-	assert_int_equal(send(connection, &exported, message.payload, 0), message.payload);
+	assert_int_equal(send(to_router.socket, &message, sizeof message, 0), sizeof message);
+	assert_int_equal(send(to_router.socket, &exported, message.payload, 0), message.payload);
 	detach();
 	CU(cuMemFree(at));
 	assert_true(is_left_within(before, 3));
@@ -527,9 +528,9 @@ static void a_second_request_before_the_first_is_answered_harms_nobody(void **st
 	                                       .index = 3};
 	struct ferry_attach_reply reply;
 	for (int i = 0; i < 100; i++)
-		assert_int_equal(send(connection, &message, sizeof message, 0), sizeof message);
+		assert_int_equal(send(to_router.socket, &message, sizeof message, 0), sizeof message);
 	for (int i = 0; i < 100; i++) {
-		assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+		assert_int_equal(recv(to_router.socket, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
 		assert_true(reply.result == ferrySuccess || reply.result == ferryInvalidUsage);
 	}
 	CUdeviceptr at = allocate(PIECE);

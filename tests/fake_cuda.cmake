@@ -56,7 +56,7 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures hostile hostile_puts puts puts_failures cuda_fabrics landings)
+  foreach(suite mapped mapped_failures timeouts_mapped hostile hostile_puts puts puts_failures cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -70,6 +70,17 @@ if(CUDA_INCLUDE_DIR)
     "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
   set(suppressed "second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/puts_failures.supp")
   set_tests_properties(puts_failures PROPERTIES ENVIRONMENT "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=${suppressed}")
+
+  # The short forms; the long ones: docs/security.md.
+  add_executable(hostility hostility/main.c hostility/others.c hostility/scribble.c hostility/letters.c
+    ${PROJECT_SOURCE_DIR}/bench/command/option.c ${PROJECT_SOURCE_DIR}/bench/command/record.c)
+  target_compile_definitions(hostility PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
+  target_link_libraries(hostility PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON Threads::Threads)
+  add_dependencies(hostility ferry-router hostile hostile_puts)
+  foreach(domains 1 2)
+    add_test(NAME hostility_${domains} COMMAND hostility --writes 2000 --parts al --domains ${domains})
+    set_tests_properties(hostility_${domains} PROPERTIES TIMEOUT 300 LABELS api)
+  endforeach()
 
   target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
   add_dependencies(mapped ferry-stat)
@@ -95,7 +106,8 @@ if(CUDA_INCLUDE_DIR)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c ../rank-lib/ranges.c
+  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c
+    ../rank-lib/held_exports.c ../rank-lib/link.c ../rank-lib/ranges.c
     ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c
     LIBRARIES ferry_device ferry_engine cuda-fake LABELS lanes)

@@ -310,7 +310,8 @@ static void change_field(struct record *record, uint64_t *random)
 	memcpy((char *)record + at, &value, size);
 }
 
-static void submit_anything(struct liar *liar, uint64_t *random)
+/* Returns how many records. */
+static uint64_t submit_anything(struct liar *liar, uint64_t *random)
 {
 	struct record record;
 	uint64_t seqs[RANKS] = {0};
@@ -337,19 +338,24 @@ static void submit_anything(struct liar *liar, uint64_t *random)
 			record.head.number = liar->written[rank];
 		submit(liar, rank, &record);
 	}
+	return 12;
 }
 
+/* FERRY_HOSTILE_WRITES: records and words, at least; FERRY_HOSTILE_SEED (tests/hostility) */
 static void anything_at_all_harms_nobody_else(void **state)
 {
-	uint64_t random = 88172645463325252ull;
-	int failed = 0;
+	const char *asked = getenv("FERRY_HOSTILE_WRITES"), *seed = getenv("FERRY_HOSTILE_SEED");
+	uint64_t random = 88172645463325252ull + (seed ? strtoull(seed, NULL, 10) : 0) * 2654435761u, writes = 0;
+	uint64_t wanted = asked ? strtoull(asked, NULL, 10) : 0;
+	int failed = 0, round = 0;
 	(void)state;
-	for (int round = 0; round < 150; round++) {
+	for (; round < 150 || writes < wanted; round++) {
 		struct liar liar;
 		liar_open(&liar, round % 2 ? FERRY_ALLTOALLV : FERRY_ALLREDUCE, false);
 		for (int step = 0; step < 6 && !has_failed(&liar); step++) {
-			submit_anything(&liar, &random);
+			writes += submit_anything(&liar, &random);
 			for (uint32_t word = 0; word < 3; word++) {
+				writes++;
 				atomic_store(&liar.words[word].word, next_random(&random) % 2);
 				atomic_store(&liar.words[word].forgotten, next_random(&random) % 8 == 0);
 			}
@@ -361,13 +367,16 @@ static void anything_at_all_harms_nobody_else(void **state)
 		if (round % 10 == 9)
 			others_run_on();
 	}
-	assert_true(failed > 75); /* else it lies too little */
+	assert_true(failed > round / 2); /* else it lies too little */
 	others_run_on();
+	print_message("%llu submissions and words in %d jobs, of which %d ended with a message\n",
+	              (unsigned long long)writes, round, failed);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, others_start, others_stop)
 
-int main(void)
+/* argv[1]: one test alone. */
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(a_rank_that_does_not_lie_is_served),
@@ -380,6 +389,8 @@ int main(void)
 	        TEST(words_that_are_short_or_may_shrink_are_refused),
 	        TEST(anything_at_all_harms_nobody_else),
 	};
+	if (argc > 1)
+		cmocka_set_test_filter(argv[1]);
 	setenv("FERRY_LOG", "error", 1); /* a line for each job that fails otherwise */
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);

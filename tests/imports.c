@@ -11,6 +11,7 @@
 
 #include "ipc/error.h"
 #include "ipc/wait.h"
+#include "router/copy/cuda_driver.h"
 #include "router/imports.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/owner.h"
@@ -288,6 +289,80 @@ static void what_is_named_once_in_a_while_stays_mapped_until_the_next_time(void 
 	owner_tell((struct order){.kind = FREE, .at = other.at});
 }
 
+/* The driver's functions that are watched, in the table of them that the router calls. */
+static struct ferry_cuda_driver *driver, real;
+static unsigned asked;
+static uint32_t watched;
+static uint64_t said[2]; /* what its cell says when a mapping of it has been closed, and the next one */
+static unsigned closed;
+
+static CUresult CUDAAPI ask_memory(size_t *left, size_t *total)
+{
+	asked++;
+	return real.MemGetInfo(left, total);
+}
+
+static CUresult CUDAAPI close_mapping(CUdeviceptr address)
+{
+	if (closed < 2)
+		said[closed++] = atomic_load(&cells[watched].mapped);
+	return real.IpcCloseMemHandle(address);
+}
+
+static void watch_driver(void)
+{
+	const struct ferry_cuda_driver *found;
+	assert_int_equal(ferry_cuda_driver_open(&found), ferrySuccess);
+	driver = (struct ferry_cuda_driver *)(uintptr_t)found;
+	real = *driver;
+	driver->MemGetInfo = ask_memory;
+	driver->IpcCloseMemHandle = close_mapping;
+	asked = closed = 0;
+}
+
+static void what_memory_is_left_is_asked_once_a_second(void **state)
+{
+	(void)state;
+	struct answer answer = owner_allocate(4, 1);
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_true(is_forgotten_within(4, 2));
+	doze_ms(2000);
+	assert_int_equal(map(&answer), ferrySuccess);
+	doze_ms(1100); /* so it is idle, and stays as it comes in longer intervals */
+	watch_driver();
+	for (int i = 0; i < 20; i++) {
+		ferry_imports_sweep(imports);
+		doze_ms(20);
+	}
+	*driver = real;
+	assert_int_equal(atomic_load(&cells[4].mapped), 1);
+	assert_in_range(asked, 1, 2);
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+}
+
+/* Who waits until its memory is given back frees it then. */
+static void a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one_was(void **state)
+{
+	(void)state;
+	struct ferry_import *held;
+	char *address;
+	struct answer first = owner_allocate(6, 1);
+	assert_int_equal(map(&first), ferrySuccess);
+	assert_int_equal(take(6, 1, 0, ROOM, &address, &held), ferrySuccess);
+	struct answer second = owner_allocate(6, 2);
+	assert_int_equal(map(&second), ferrySuccess);
+	watched = 6;
+	watch_driver();
+	ferry_imports_release(held);
+	assert_true(ferry_imports_clear(imports)); /* both */
+	*driver = real;
+	assert_int_equal(closed, 2);
+	assert_int_equal(said[1], FERRY_EXPORT_LEAVING); /* while the second one is mapped */
+	assert_int_equal(atomic_load(&cells[6].mapped), 0);
+	owner_tell((struct order){.kind = FREE, .at = first.at});
+	owner_tell((struct order){.kind = FREE, .at = second.at});
+}
+
 static void where_memory_is_short_nothing_stays_that_is_idle(void **state)
 {
 	(void)state;
@@ -302,7 +377,7 @@ static void where_memory_is_short_nothing_stays_that_is_idle(void **state)
 	assert_true(stays_for(4, 1.5));
 	while (owner_memory_left() >= MACHINE / 32 && count < MOST)
 		taken[count++] = owner_tell((struct order){.kind = ALLOCATE}).at;
-	assert_true(is_forgotten_within(4, 1));
+	assert_true(is_forgotten_within(4, 2));
 	while (count)
 		owner_tell((struct order){.kind = FREE, .at = taken[--count]});
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
@@ -564,6 +639,8 @@ int main(void)
 	        TEST(memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second),
 	        TEST(what_is_named_once_in_a_while_stays_mapped_until_the_next_time),
 	        TEST(where_memory_is_short_nothing_stays_that_is_idle),
+	        TEST(what_memory_is_left_is_asked_once_a_second),
+	        TEST(a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one_was),
 	        TEST(what_is_exported_again_under_its_generation_is_the_same_mapping),
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),
 	        TEST(a_table_that_a_lane_still_uses_is_freed_when_it_is_released),

@@ -38,7 +38,8 @@ foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDI
         ${LIBDIR}/cmake/Ferry/FerryConfig.cmake ${LIBDIR}/cmake/Ferry/FerryConfigVersion.cmake
         ${LIBDIR}/libferry-nccl.so ${LIBDIR}/ferry/nccl/libnccl.so.2
         ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7 share/bash-completion/completions/ferryrun
-        lib/systemd/system/ferry-router@.service lib/tmpfiles.d/ferry.conf lib/sysusers.d/ferry.conf
+        lib/systemd/system/ferry-router@.service lib/systemd/system/ferry-router-spare@.service
+        lib/tmpfiles.d/ferry.conf lib/sysusers.d/ferry.conf
         share/doc/ferry/tenants.example)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "${file} is not installed")

@@ -277,6 +277,41 @@ static void the_settings_used_last_are_kept(void **state)
 	free(kept);
 }
 
+static void keep_one(struct ferry_kept_shares *kept, uint32_t owner, uint64_t signature)
+{
+	struct ferry_arena arena;
+	struct ferry_share_course course = {.paces = {{{1, (double)signature}}}};
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	arena.shares->signature = signature;
+	ferry_share_course_write(&arena.shares->courses[3], &course);
+	ferry_kept_shares_take(kept, owner, &arena);
+	ferry_arena_unmap(&arena);
+}
+
+/* Whoever has many settings takes nobody's. */
+static void owners_keep_theirs_whatever_others_have(void **state)
+{
+	(void)state;
+	struct ferry_arena arena;
+	struct ferry_kept_shares *kept = calloc(1, sizeof *kept);
+	keep_one(kept, 1, 71);
+	keep_one(kept, 1, 72);
+	for (uint64_t signature = 1; signature <= 3 * FERRY_KEPT_SHARES; signature++)
+		keep_one(kept, 2, signature);
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	ferry_kept_shares_give(kept, 1, &arena);
+	assert_int_equal(arena.shares->kept_signatures[0], 72);
+	assert_int_equal(arena.shares->kept_signatures[1], 71);
+	ferry_arena_unmap(&arena);
+	for (uint32_t owner = 3; owner < 3 + FERRY_KEPT_SHARES - 2; owner++) /* and new ones get a place */
+		keep_one(kept, owner, 80);
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	ferry_kept_shares_give(kept, 2, &arena);
+	assert_int_equal(arena.shares->kept_signatures[0], 3 * FERRY_KEPT_SHARES);
+	ferry_arena_unmap(&arena);
+	free(kept);
+}
+
 /* Whatever lies in the table, what comes out of it is in its bounds, and nobody falls over it. */
 static void nothing_that_a_rank_has_written_is_trusted(void **state)
 {
@@ -406,6 +441,7 @@ int main(void)
 	        cmocka_unit_test(threads_agree_and_learn),
 	        cmocka_unit_test(what_was_learned_is_there_for_the_next_job),
 	        cmocka_unit_test(the_settings_used_last_are_kept),
+	        cmocka_unit_test(owners_keep_theirs_whatever_others_have),
 	        cmocka_unit_test(nothing_that_a_rank_has_written_is_trusted),
 	        cmocka_unit_test(a_settled_call_costs_next_to_nothing),
 	};

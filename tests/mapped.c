@@ -214,9 +214,9 @@ static void a_router_that_stands_still_is_told_of_once(void **state)
 	int file = mkstemp(path), before = dup(STDERR_FILENO);
 	assert_true(file >= 0 && before >= 0);
 	unlink(path);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_TIMEOUT", "1", 1);
 	gang_open(&gang, 2, devices, 1);
-	unsetenv("FERRY_STALL_SECONDS");
+	unsetenv("FERRY_TIMEOUT");
 	places_open(places, &gang, 1000);
 	places_round(places, &gang);
 	places_settle(places, &gang, 1);

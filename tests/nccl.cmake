@@ -36,6 +36,15 @@ foreach(suite groups communicators random)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
+# Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
+set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
+add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
+  ${orchestrator}/partner.c ${orchestrator}/meter.c ${orchestrator}/key.c)
+target_include_directories(nccl_virtual PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include
+  ${PROJECT_SOURCE_DIR}/ipc)
+target_link_libraries(nccl_virtual PUBLIC ferry_balancer ferry_ipc PRIVATE ferry_flags)
+ferry_test(nccl_paces FOLDER nccl LIBRARIES nccl_virtual LABELS program)
+
 ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
 
 # The double by itself, in streams of that of the driver.

@@ -50,13 +50,13 @@ static void a_push_that_hangs_in_the_driver_is_told_of_by_the_other_lane(void **
 	(void)state;
 	assert_true(file >= 0 && before >= 0);
 	snprintf(stuck, sizeof stuck, "%s-stuck", path);
-	setenv("FERRY_STALL_SECONDS", "1", 1);
+	setenv("FERRY_TIMEOUT", "1", 1);
 	setenv("FAKE_CUDA_STUCK", stuck, 1);
 	dup2(file, STDERR_FILENO); /* the router's, too */
 	gang_open(&gang, 2, devices, 1);
 	dup2(before, STDERR_FILENO);
 	unsetenv("FAKE_CUDA_STUCK");
-	unsetenv("FERRY_STALL_SECONDS");
+	unsetenv("FERRY_TIMEOUT");
 	places_open(places, &gang, COUNT);
 	places_round(places, &gang);
 	places_settle(places, &gang, 1);

@@ -76,6 +76,44 @@ static void another_user_is_refused(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* A router that is somebody's own, with nobody counted. */
+static void who_sends_half_a_message_is_not_waited_for(void **state)
+{
+	struct ferry_attach_message message = {.magic = FERRY_ATTACH_MAGIC, .abi = FERRY_ATTACH_ABI};
+	struct ferry_attach_reply reply;
+	int connection;
+	stop_router(state);
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	start_router(state);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+	assert_int_equal(send(connection, &message, 40, 0), 40);
+	assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	assert_int_equal(reply.result, ferryRefused);
+	assert_non_null(strstr(reply.message, "40 bytes of a message"));
+	assert_int_equal(recv(connection, &reply, sizeof reply, 0), 0);
+	close(connection);
+}
+
+/* Each of them may have made an arena. */
+static void who_is_refused_again_and_again_is_sent_away(void **state)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 1};
+	int connection, descriptor, refused = 0;
+	ferryResult_t result;
+	(void)state;
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+	message.staging = 1ull << 40;
+	while ((result = ferry_attach_call(connection, &message, NULL, &descriptor)) == ferryRefused)
+		assert_true(++refused < 100);
+	assert_int_equal(result, ferryRemoteError); /* it has closed the connection */
+	assert_in_range(refused, 4, 16);
+	close(connection);
+	char text[512];
+	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_non_null(strstr(text, "jobs=0"));
+}
+
 static void a_second_router_on_the_socket_is_refused(void **state)
 {
 	(void)state;
@@ -507,6 +545,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        TEST(another_abi_and_garbage_are_answered_and_closed),
 	        TEST(another_user_is_refused),
+	        TEST(who_sends_half_a_message_is_not_waited_for),
+	        TEST(who_is_refused_again_and_again_is_sent_away),
 	        TEST(a_second_router_on_the_socket_is_refused),
 	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
 	        TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),

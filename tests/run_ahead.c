@@ -2,8 +2,7 @@
 /*
  * Promises of the balancer to programs that run ahead of what their calls take, as nccl-tests does: of each size, out
  * of place and in place, one call that is waited for, 20 that are enqueued together, and one more. Carriers are those
- * of two H200s as measured with nccl-tests, with their noise; the first call after a wait shows its buffers to the
- * router.
+ * of two H200s as measured with nccl-tests, with their noise; the first call after a wait finds lanes asleep.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +33,7 @@ struct machine {
 	struct ferry_pace host;
 	double slow[2];           /* NCCL beside the host: so much slower, at least and at most */
 	double host_noise, nccl_noise;
-	double exported_us;       /* more of the host's part, where buffers are shown */
+	double asleep_us;         /* more of the host's part, behind a wait */
 	double divided_us;        /* more of each call that is divided */
 };
 
@@ -44,7 +43,7 @@ static const struct machine nvlink = {.name = "NVLink",
                                       .slow = {0.02, 0.06},
                                       .host_noise = 0.2,
                                       .nccl_noise = 0.03,
-                                      .exported_us = 5000,
+                                      .asleep_us = 100,
                                       .divided_us = 2};
 static const struct machine pcie = {.name = "PCIe",
                                     .nccl = {16, 25, 27, 27, 27, 27},
@@ -52,7 +51,7 @@ static const struct machine pcie = {.name = "PCIe",
                                     .slow = {0.2, 0.3},
                                     .host_noise = 0.1,
                                     .nccl_noise = 0.03,
-                                    .exported_us = 5000,
+                                    .asleep_us = 100,
                                     .divided_us = 2};
 static const struct machine useless = {.name = "slow host",
                                        .nccl = {54, 119, 214, 269, 300, 329},
@@ -60,7 +59,7 @@ static const struct machine useless = {.name = "slow host",
                                        .slow = {0.02, 0.06},
                                        .host_noise = 0.2,
                                        .nccl_noise = 0.03,
-                                       .exported_us = 5000,
+                                       .asleep_us = 100,
                                        .divided_us = 2};
 
 static double uniform(unsigned *seed, double from, double to)
@@ -79,7 +78,7 @@ static double nccl_us(const struct machine *machine, double bytes)
 }
 
 /* seed NULL: without noise. */
-static double call_us(const struct machine *machine, double bytes, uint32_t word, bool shows, unsigned *seed,
+static double call_us(const struct machine *machine, double bytes, uint32_t word, bool waited, unsigned *seed,
                       double us[FERRY_NUM_CARRIERS])
 {
 	struct ferry_shares shares = ferry_shares_unpack(word);
@@ -92,7 +91,7 @@ static double call_us(const struct machine *machine, double bytes, uint32_t word
 	us[NCCL] += fmin(us[HOST], us[NCCL]) * (seed ? uniform(seed, machine->slow[0], machine->slow[1]) : middle);
 	us[HOST] *= seed ? uniform(seed, 1 - machine->host_noise, 1 + machine->host_noise) : 1;
 	us[NCCL] *= seed ? uniform(seed, 1 - machine->nccl_noise, 1 + machine->nccl_noise) : 1;
-	us[HOST] += shows && host > 0 ? machine->exported_us : 0;
+	us[HOST] += waited && host > 0 ? machine->asleep_us : 0;
 	return fmax(us[HOST], us[NCCL]) + (host > 0 ? machine->divided_us : 0);
 }
 
@@ -118,7 +117,7 @@ struct program {
 };
 
 /* So many calls enqueued at once, then waited for. Returns the mean of what they take. */
-static double enqueue(struct program *program, double bytes, int calls, bool shows)
+static double enqueue(struct program *program, double bytes, int calls, bool waited)
 {
 	struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, (uint64_t)bytes, false};
 	double us[BATCH][FERRY_NUM_CARRIERS], sum = 0;
@@ -128,7 +127,7 @@ static double enqueue(struct program *program, double bytes, int calls, bool sho
 		words[i] = ferry_balancer_propose(&program->balancer, &call, program->n, trying);
 		trying += words[i] != ferry_balancer_line(&program->balancer, &call)->word;
 		measured[i] = ferry_balancer_measures(&program->balancer, &call, program->n++);
-		sum += call_us(program->machine, bytes, words[i], shows && !i, &program->seed, us[i]);
+		sum += call_us(program->machine, bytes, words[i], waited && !i, &program->seed, us[i]);
 	}
 	for (int i = 0; i < calls; i++)
 		if (measured[i])
@@ -252,7 +251,7 @@ static void the_second_job_gains_what_there_is_to_gain(void **state)
 	run_jobs(&nvlink, NULL, gains);
 	check(&nvlink, gains[1], 0.99, 0.65);
 	run_jobs(&pcie, NULL, gains);
-	check(&pcie, gains[1], 0.98, 0.75);
+	check(&pcie, gains[1], 0.98, 0.65);
 }
 
 static void a_cold_job_loses_nothing_and_knows_the_largest_size_in_its_second_batch(void **state)

@@ -227,7 +227,7 @@ int main(void)
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
 	setenv("FERRY_DEVICE", "host", 1);
-	setenv("FERRY_STALL_SECONDS", "2", 1); /* long for a thread to be put aside */
+	setenv("FERRY_TIMEOUT", "2", 1); /* long for a thread to be put aside */
 	setenv("FERRY_DOMAINS", "1", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

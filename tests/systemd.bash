@@ -23,6 +23,14 @@ if systemd-analyze security --help 2>&1 | grep -q -- --threshold; then
 	systemd-analyze security --offline=true --threshold=30 "$folder/ferry-router@0.service" >"$folder/security" ||
 		fail "exposed: $(cat "$folder/security")"
 fi
+# The spare's is the same but for when it starts and stops.
+diff <(sed -n '/^\[Service\]/,$p' "$units/ferry-router@.service") \
+	<(sed -n '/^\[Service\]/,$p' "$units/ferry-router-spare@.service") >&2 || fail "the spare's unit is another"
+sed -e "s,^ExecStart=ferry-router,ExecStart=$commands/ferry-router," "$units/ferry-router-spare@.service" \
+	>"$folder/ferry-router-spare@0.service"
+said=$(SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$folder/ferry-router-spare@0.service" 2>&1 |
+	grep -F ferry-router || true)
+[[ -z $said ]] || fail "systemd-analyze verify: $said"
 ! command -v systemd-sysusers >/dev/null || systemd-sysusers --dry-run "$units/sysusers.conf" >/dev/null 2>&1
 "$commands/ferry-router" --help | grep -q -- --config
 

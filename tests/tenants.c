@@ -7,6 +7,7 @@
 
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
+#include "router/jobs.h"
 #include "router/tenants.h"
 
 #include <pwd.h>
@@ -397,6 +398,24 @@ static void a_job_whose_tenant_has_gone_goes_on_and_counts_nowhere(void **state)
 	close(two);
 }
 
+/* What it may have is what it was allowed when its tenant was there. */
+static void a_job_whose_tenant_has_gone_may_have_as_many_plans_as_before(void **state)
+{
+	static struct ferry_job job;
+	struct ferry_jobs jobs = {.config = ""};
+	struct ferry_tenant few = {.plans = 3, .weight = 1}, more = {.plans = 5, .weight = 1};
+	(void)state;
+	ferry_jobs_allow_plans(&jobs, &job);
+	assert_int_equal(job.plans.most, FERRY_MAX_PLANS); /* it had none */
+	ferry_jobs_assign(&job, &few);
+	ferry_jobs_assign(&job, NULL);
+	ferry_jobs_allow_plans(&jobs, &job);
+	assert_int_equal(job.plans.most, 3);
+	ferry_jobs_assign(&job, &more);
+	ferry_jobs_allow_plans(&jobs, &job);
+	assert_int_equal(job.plans.most, 5);
+}
+
 /* ---- other users ---- */
 
 /* As that user, past the client's own look at who the router is: the router's answer. */
@@ -510,6 +529,7 @@ int main(void)
 	                                        start_impatient, stop_shared),
 	        SHARED_TEST(a_file_that_cannot_be_leaves_a_running_router_as_it_is),
 	        SHARED_TEST(a_job_whose_tenant_has_gone_goes_on_and_counts_nowhere),
+	        cmocka_unit_test(a_job_whose_tenant_has_gone_may_have_as_many_plans_as_before),
 	        SHARED_TEST(tenants_are_served_and_others_refused),
 	        SHARED_TEST(a_key_of_another_users_opens_nothing),
 	        SHARED_TEST(who_is_no_tenant_any_more_makes_no_job),

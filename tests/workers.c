@@ -103,16 +103,16 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 	const int32_t *sum = (const int32_t *)(job->shared.arenas[0].staging[SEQ % FERRY_BANKS] +
 	                                       reduce->window_offset);
 	/* the second third of each of four slices */
-	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 4);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 4);
 	assert_int_equal(sum[0], 0);
 	assert_int_equal(sum[8192], 1000000 + 2 * 8192);
 	assert_int_equal(sum[16383], 0);
 	assert_int_equal(wanted, 3);
-	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 0);
-	assert_int_equal(ferry_parts_work(job, 3, 1000, true, &wanted), 0); /* the plan has no place for it */
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 0);
+	assert_int_equal(ferry_parts_work(job, 3, 1000, true, &wanted, NULL), 0); /* the plan has no place for it */
 	assert_true(ferry_parts_any(job));
 	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), 0);
-	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 8);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 8);
 	assert_false(ferry_parts_any(job));
 	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
 	assert_int_equal(atomic_load(&job->slices), 4);
@@ -120,6 +120,75 @@ static void a_worker_does_its_own_parts_first_and_those_of_others_when_it_may(vo
 
 	for (uint64_t k = 0; k < count; k++)
 		assert_int_equal(sum[k], 1000000 + 2 * (int32_t)k);
+	close_lone_job(job);
+}
+
+/* A slot that is still in use: the counter says otherwise, into which any rank of the job can write. */
+static void workers_do_not_believe_the_counters_that_they_publish(void **state)
+{
+	(void)state;
+	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
+	struct ferry_plan *plan = plan_of(job);
+	const struct ferry_instr *reduce = ferry_plan_instrs(plan);
+	uint32_t wanted = 0;
+	plan->window = 2;
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 2);
+	atomic_store(&job->shared.arenas[0].counters[SEQ % FERRY_BANKS][reduce->counter].value,
+	             ferry_counter_value(SEQ, 4));
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 0);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 10);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	close_lone_job(job);
+}
+
+/* A call whose router has ended when so many slices of its sum were published, with other bytes where those lie. */
+static struct ferry_job *open_orphan(uint64_t count, uint32_t slice, uint32_t published, const int32_t **sum,
+                                     struct ferry_counter **counter)
+{
+	struct ferry_job *job = open_lone_job(count, slice, 3);
+	const struct ferry_arena *arena = &job->shared.arenas[0];
+	const struct ferry_instr *reduce = ferry_plan_instrs(plan_of(job));
+	while (reduce->opcode != FERRY_REDUCE)
+		reduce++;
+	char *window = arena->staging[SEQ % FERRY_BANKS] + reduce->window_offset;
+	memset(window, 0xee, (size_t)published * slice);
+	*sum = (const int32_t *)window;
+	*counter = &arena->counters[SEQ % FERRY_BANKS][reduce->counter];
+	atomic_store(&(*counter)->value, ferry_counter_value(SEQ, published));
+	job->runs[SEQ % FERRY_BANKS].resumes = true;
+	return job;
+}
+
+static void a_successor_sums_what_is_not_published_and_nothing_else(void **state)
+{
+	(void)state;
+	const uint64_t count = 64 << 10, slice = 16 << 10; /* elements */
+	const int32_t *sum;
+	struct ferry_counter *counter;
+	struct ferry_job *job = open_orphan(count, (uint32_t)slice * 4, 3, &sum, &counter);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 3); /* a slice of three parts */
+	for (uint64_t k = 0; k < count; k++)
+		assert_int_equal(sum[k], k < 3 * slice ? (int32_t)0xeeeeeeee : 1000000 + 2 * (int32_t)k);
+	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
+	assert_int_equal(atomic_load(&job->slices), 1);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	close_lone_job(job);
+}
+
+static void a_successor_ends_a_call_of_which_all_is_published(void **state)
+{
+	(void)state;
+	const int32_t *sum;
+	struct ferry_counter *counter;
+	struct ferry_job *job = open_orphan(64 << 10, 64 << 10, 4, &sum, &counter);
+	uint32_t wanted = 0;
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 0);
+	assert_int_equal(atomic_load(&job->shared.arenas[0].header->finished[SEQ % FERRY_BANKS]), SEQ);
+	assert_int_equal(atomic_load(&counter->value), ferry_counter_value(SEQ, 4));
+	assert_false(ferry_parts_any(job));
 	close_lone_job(job);
 }
 
@@ -132,13 +201,14 @@ static void long_parts_of_an_older_slice_go_before_newer_ones_of_its_own(void **
 	(void)state;
 	struct ferry_job *job = open_lone_job(512 << 10, 512 << 10, 3);
 	uint32_t wanted = 0;
-	assert_int_equal(ferry_parts_work(job, 1, 2, false, &wanted), 2); /* its share of the first of four slices */
+	/* its share of the first of four slices */
+	assert_int_equal(ferry_parts_work(job, 1, 2, false, &wanted, NULL), 2);
 	assert_int_equal(atomic_load(&job->slices), 0);
-	assert_int_equal(ferry_parts_work(job, 1, 4, false, &wanted), 4); /* the others' */
+	assert_int_equal(ferry_parts_work(job, 1, 4, false, &wanted, NULL), 4); /* the others' */
 	assert_int_equal(atomic_load(&job->slices), 1);
 	/* its own of the last one ends what it may do unasked */
-	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted), 14);
-	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 4);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, false, &wanted, NULL), 14);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 4);
 	assert_int_equal(atomic_load(&job->slices), 4);
 	assert_true(atomic_load(&job->working_ns) > 0 && atomic_load(&job->working_ns) <= atomic_load(&job->calls_ns));
 	close_lone_job(job);
@@ -162,10 +232,10 @@ static void who_will_be_wanted_is_told_before_any_part(void **state)
 	(void)state;
 	struct ferry_job *job = open_lone_job(64 << 10, 64 << 10, 3);
 	uint32_t wanted = 0;
-	assert_int_equal(ferry_parts_work(job, 1, 0, false, &wanted), 0);
+	assert_int_equal(ferry_parts_work(job, 1, 0, false, &wanted, NULL), 0);
 	assert_int_equal(wanted, 3);
 	assert_int_equal(atomic_load(&job->working_ns), 0);
-	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted), 12);
+	assert_int_equal(ferry_parts_work(job, 1, 1000, true, &wanted, NULL), 12);
 	close_lone_job(job);
 }
 
@@ -267,15 +337,17 @@ static void *watch_slices(void *argument)
 }
 
 /*
- * What the first job has of the slices done, in percent, while both have more than enough: one worker attends a third
- * job, without calls, and stops after the turn in which that is dead. -1: too late, as a call was over.
+ * What the first job has of the bytes done, in percent, while both have more than enough: one worker attends a third
+ * job, without calls, and stops after the turn in which that is dead. slice: the second one's. -1: too late, as a call
+ * was over.
  */
-static int part_of_the_first(const struct ferry_layout *none, const uint32_t weights[2])
+static int part_of_the_first(const struct ferry_layout *none, const uint32_t weights[2], uint32_t slice)
 {
 	static struct ferry_workers workers;
-	struct ferry_job *jobs[] = {open_lone_job(4 << 20, 16 << 10, 0), open_lone_job(4 << 20, 16 << 10, 0),
+	struct ferry_job *jobs[] = {open_lone_job(4 << 20, 16 << 10, 0), open_lone_job(4 << 20, slice, 0),
 	                            open_lone_job(64 << 10, 64 << 10, 0)};
-	struct watch watch = {jobs[0], jobs[2], 256};
+	/* late enough for the slice that the second one is at, which does not count yet, to be little of all */
+	struct watch watch = {jobs[0], jobs[2], weights[0] < weights[1] ? 256 : 700};
 	struct attendant attendant = {.workers = &workers, .job = jobs[2]};
 	for (uint32_t rank = 0; rank < 2; rank++)
 		atomic_store(&jobs[2]->shared.arenas[0].rank_lines[rank].ring[SEQ % FERRY_BANKS].seq, 0);
@@ -288,30 +360,35 @@ static int part_of_the_first(const struct ferry_layout *none, const uint32_t wei
 	assert_int_equal(pthread_create(&watcher, NULL, watch_slices, &watch), 0);
 	attend(&attendant);
 	pthread_join(watcher, NULL);
-	uint64_t first = atomic_load(&jobs[0]->slices), second = atomic_load(&jobs[1]->slices);
+	uint64_t first = atomic_load(&jobs[0]->bytes), second = atomic_load(&jobs[1]->bytes), all = 3 * (16u << 20);
 	for (int i = 0; i < 3; i++) {
 		ferry_workers_remove_job(&workers, jobs[i]);
 		close_lone_job(jobs[i]);
 	}
 	ferry_workers_stop(&workers);
-	return first == 1024 || second == 1024 ? -1 : (int)(100 * first / (first + second));
+	return first == all || second == all ? -1 : (int)(100 * first / (first + second));
 }
 
 static void jobs_with_work_have_turns_by_their_weights(void **state)
 {
 	static const struct ferry_layout none;
 	static const struct {
-		uint32_t weights[2];
+		uint32_t weights[2], slice;
 		int percent;
-	} cases[] = {{{1, 1}, 50}, {{3, 1}, 75}, {{1, 3}, 25}, {{2, 6}, 25}};
+	} cases[] = {{{1, 1}, 16 << 10, 50},
+	             {{3, 1}, 16 << 10, 75},
+	             {{1, 3}, 16 << 10, 25},
+	             {{2, 6}, 16 << 10, 25},
+	             {{1, 1}, 512 << 10, 50}, /* whose parts are longer */
+	             {{3, 1}, 512 << 10, 75}};
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int percent = -1;
 		for (int attempt = 0; attempt < 100 && percent < 0; attempt++)
-			percent = part_of_the_first(&none, cases[i].weights);
+			percent = part_of_the_first(&none, cases[i].weights, cases[i].slice);
 		if (percent < cases[i].percent - 3 || percent > cases[i].percent + 3)
-			fail_msg("weights %u and %u: %d%% are the first one's", cases[i].weights[0],
-			         cases[i].weights[1], percent);
+			fail_msg("weights %u and %u, slices of %u bytes: %d%% are the first one's",
+			         cases[i].weights[0], cases[i].weights[1], cases[i].slice, percent);
 	}
 }
 
@@ -368,7 +445,7 @@ static void a_job_is_seen_again_after_a_plan_of_it_was_freed(void **state)
 		ferry_workers_add_job(&workers, other);
 		assert_int_equal(pthread_create(&attendants[0].thread, NULL, attend, &attendants[0]), 0);
 		wait_until_finished(arenas[0]);
-		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash), ferrySuccess);
+		assert_int_equal(ferry_job_plans_drop(&other->plans, 0, copy->hash, false), ferrySuccess);
 		ferry_workers_free_retired(&workers, other);
 		assert_int_equal(ferry_job_add_plan(other, 0, copy, copy->bytes), ferrySuccess);
 		put_call(&other->shared, copy);
@@ -417,6 +494,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_worker_does_its_own_parts_first_and_those_of_others_when_it_may),
+		cmocka_unit_test(workers_do_not_believe_the_counters_that_they_publish),
+		cmocka_unit_test(a_successor_sums_what_is_not_published_and_nothing_else),
+		cmocka_unit_test(a_successor_ends_a_call_of_which_all_is_published),
 		cmocka_unit_test(long_parts_of_an_older_slice_go_before_newer_ones_of_its_own),
 		cmocka_unit_test(who_will_be_wanted_is_told_before_any_part),
 		cmocka_unit_test(a_call_that_a_rank_announces_is_expected_once),

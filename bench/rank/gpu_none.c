@@ -20,6 +20,7 @@ void gpu_describe(struct gpu_facts *facts)
 
 ferryResult_t gpu_open_stream(int local_rank, int *ordinal, void **stream) NONE
 ferryResult_t gpu_take(int ordinal, size_t bytes, void **buffer) NONE
+ferryResult_t gpu_take_host(size_t bytes, void **buffer) NONE
 ferryResult_t gpu_zero(void *buffer, size_t bytes, void *stream) NONE
 ferryResult_t gpu_copy(void *to, const void *from, size_t bytes, void *stream) NONE
 ferryResult_t gpu_wait(void *stream) NONE

@@ -8,13 +8,16 @@
 #define STEP_GAIN    0.015 /* a step for less is noise */
 #define SET_GAIN     0.025 /* nor is another set of carriers taken for less, of which other samples tell */
 #define GROWTH       8.0   /* times the largest part that was seen at a size, at most */
+#define ELSEWHERE    4.0   /* and times the largest that was seen at others, of a size that has seen none */
 #define DIVIDED_US   4.0   /* what a call costs more in which NCCL is not alone */
 #define LARGE_STEP   0.10  /* one learns behind it */
 #define SETTLING     3     /* samples without a step */
 #define TRIAL        32    /* a carrier of which nothing is known begins with one such part, or two floors */
-#define TRIES        2     /* calls of a set before it is judged at a size, one at a time */
+#define STEPS        16    /* of a part, and more of one that is large: */
+#define LARGEST_STEP 8     /* in 1024ths */
+#define TRIES        2     /* calls of a set before it is judged at a size, one at a time, */
+#define LARGE        (128u << 20) /* or of so many bytes at once: there what is least known, starts, matters little */
 #define MOST_TRIES   8     /* of a set of which nothing is told */
-#define TRY_EVERY    1u    /* a probe, while none is under way */
 #define LONG_US      100   /* a carrier of which nothing is known is not tried by shorter calls, */
 #define MANY         64    /* but where there are more than so many of them */
 #define HOPE         1.15  /* times as slow as now, as far as is known: worth being tried */
@@ -78,9 +81,13 @@ uint8_t ferry_balancer_place(const struct ferry_balancer_call *call, uint8_t siz
 	return (uint8_t)(size_class + 53u * call->collective + 101u * call->type);
 }
 
+/* lround(2 * log2(bytes)), which every call of a program's needs. */
 uint8_t ferry_balancer_size_class(uint64_t bytes)
 {
-	return (uint8_t)lround(2 * log2(bytes ? (double)bytes : 1));
+	const uint64_t quarter = (uint64_t)(0x1p63 * 1.189207115002721), three = (uint64_t)(0x1p63 * 1.681792830507429);
+	uint32_t zeros = (uint32_t)__builtin_clzll(bytes | 1);
+	uint64_t top = (bytes | !bytes) << zeros;
+	return (uint8_t)(2 * (63 - zeros) + (top >= quarter) + (top >= three));
 }
 
 /* Of a line, which has one. */
@@ -149,6 +156,7 @@ static double largest_part(const struct ferry_trace *trace)
 static void restrain(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
                   struct ferry_shares *shares)
 {
+	const struct ferry_course *course = course_at(balancer, line);
 	uint32_t set = ferry_division_set(shares);
 	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
 	for (int c = 0; c < FERRY_CARRIER_NCCL && set & BIT(FERRY_CARRIER_NCCL); c++) {
@@ -157,11 +165,35 @@ static void restrain(const struct ferry_balancer *balancer, const struct ferry_b
 		double noise = ferry_trace_noise(trace) * (1 + 1 / sqrt(fmax(trace->count, 4)));
 		double part = shares->part[c], least = fmin(part, ceil(floor));
 		double less = part / (1 + 2 * noise * fmax(1 - 2 * part / FERRY_SHARES_WHOLE, 0));
-		if (trace->count)
-			less = fmin(less, GROWTH * largest_part(trace) / (double)line->bytes * FERRY_SHARES_WHOLE);
+		double seen = (double)course->fits[c][ferry_belief_slot(c, set & ~BIT(c))].most;
+		double most = trace->count ? GROWTH * largest_part(trace) : seen > 0 ? ELSEWHERE * seen : INFINITY;
+		less = fmin(less, most / (double)line->bytes * FERRY_SHARES_WHOLE);
 		uint16_t left = (uint16_t)lround(fmax(less, least));
 		shares->part[FERRY_CARRIER_NCCL] += shares->part[c] - left;
 		shares->part[c] = left;
+	}
+}
+
+/*
+ * In steps of 3 to 6%, of a large part 1%: each share is a plan of its own, which takes a while to make, and no better
+ * known than that. NCCL has what is left, or the largest part where it has none.
+ */
+static void round_down(const struct ferry_balancer *balancer, const struct ferry_balancer_line *line,
+                       struct ferry_shares *shares)
+{
+	double floor = balancer->rules.floor_bytes / (double)line->bytes * FERRY_SHARES_WHOLE;
+	int rest = FERRY_CARRIER_NCCL;
+	for (int c = 0; c < FERRY_CARRIER_NCCL && !shares->part[FERRY_CARRIER_NCCL]; c++)
+		rest = rest == FERRY_CARRIER_NCCL || shares->part[c] > shares->part[rest] ? c : rest;
+	for (int c = 0; c < FERRY_CARRIER_NCCL; c++) {
+		uint16_t step = LARGEST_STEP, part = shares->part[c];
+		while (step > 1 && part < STEPS * step)
+			step /= 2;
+		uint16_t left = part % step;
+		if (c == rest || part - left < floor)
+			continue;
+		shares->part[c] -= left;
+		shares->part[rest] += left;
 	}
 }
 
@@ -194,6 +226,7 @@ static uint32_t best(const struct ferry_balancer *balancer, const struct ferry_b
 		return FERRY_SHARES_NONE; /* what there is without Ferry comes first */
 	ferry_divide(paces, (double)line->bytes, &rules, &shares);
 	restrain(balancer, line, &shares);
+	round_down(balancer, line, &shares);
 	*us = call_us(line, paces, ferry_shares_pack(&shares));
 	return ferry_shares_pack(&shares);
 }
@@ -208,8 +241,20 @@ static uint32_t best_of_set(const struct ferry_balancer *balancer, const struct 
 	if (!isfinite(*us))
 		return line->word;
 	restrain(balancer, line, &shares);
+	round_down(balancer, line, &shares);
 	*us = call_us(line, paces, ferry_shares_pack(&shares));
 	return ferry_shares_pack(&shares);
+}
+
+/* Shares that are as good, of which the routers have the plan, or will have soon: what was tried, or is to be. */
+static uint32_t planned(const struct ferry_balancer_line *line, const struct ferry_paces *paces, uint32_t word)
+{
+	double most = call_us(line, paces, word) * (1 + STEP_GAIN);
+	const uint32_t known[] = {line->had, line->probe};
+	for (int i = 0; i < 2; i++)
+		if (carriers_of(known[i]) == carriers_of(word) && call_us(line, paces, known[i]) < most)
+			return known[i];
+	return word;
 }
 
 /* ---- what it tries ---- */
@@ -239,12 +284,14 @@ static bool is_tried(const struct ferry_balancer_line *line, uint32_t set)
 static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_balancer_line *line)
 {
 	struct ferry_paces paces;
-	struct ferry_shares shares = ferry_shares_unpack(line->word);
-	uint32_t unknown = unknown_carriers(balancer, line);
-	double bytes = (double)line->bytes, least;
+	uint32_t unknown = unknown_carriers(balancer, line), others = unknown & ~BIT(FERRY_CARRIER_NCCL);
+	struct ferry_shares small = trial_of(others, balancer->rules.floor_bytes / (double)line->bytes);
+	double least;
 	line->trial = 0;
-	if (unknown & BIT(FERRY_CARRIER_NCCL))
+	if (unknown & BIT(FERRY_CARRIER_NCCL)) {
+		line->probe = ferry_shares_pack(&small);
 		return false;
+	}
 	ferry_balancer_paces(balancer, line, &paces);
 	least = HOPE * call_us(line, &paces, line->word);
 	bool pays = least > HOPE * LONG_US || line->samples > MANY;
@@ -253,18 +300,16 @@ static bool choose_trial(const struct ferry_balancer *balancer, struct ferry_bal
 		if (set & ~(balancer->rules.usable & ~unknown) || !is_tried(line, set) ||
 		    set == carriers_of(line->word))
 			continue;
-		uint32_t word = best_of_set(balancer, line, &paces, set, &us);
+		uint32_t word = planned(line, &paces, best_of_set(balancer, line, &paces, set, &us));
 		if (!(us < least))
 			continue;
 		least = us;
 		line->trial = (uint8_t)set;
 		line->probe = word;
 	}
-	unknown &= balancer->rules.usable;
-	if (unknown && pays && line->tries[unknown | BIT(FERRY_CARRIER_NCCL)] < MOST_TRIES) {
-		shares = trial_of(unknown, balancer->rules.floor_bytes / bytes);
-		line->trial = (uint8_t)ferry_division_set(&shares);
-		line->probe = ferry_shares_pack(&shares);
+	if (others && pays && line->tries[others | BIT(FERRY_CARRIER_NCCL)] < MOST_TRIES) {
+		line->trial = (uint8_t)ferry_division_set(&small);
+		line->probe = ferry_shares_pack(&small);
 	}
 	return line->trial;
 }
@@ -274,7 +319,7 @@ static void choose_probe(const struct ferry_balancer *balancer, struct ferry_bal
 	struct ferry_paces paces;
 	struct ferry_shares now = ferry_shares_unpack(line->word), other;
 	double bytes = (double)line->bytes;
-	line->probe_every = choose_trial(balancer, line) ? TRY_EVERY : 0;
+	line->probe_every = choose_trial(balancer, line) ? FERRY_BALANCER_TRY : 0;
 	if (line->probe_every)
 		return;
 	if (!line->probe_set || line->probe_set == carriers_of(line->word)) {
@@ -350,7 +395,7 @@ struct ferry_balancer_line *ferry_balancer_line(struct ferry_balancer *balancer,
 bool ferry_balancer_probes(struct ferry_balancer_line *line, uint32_t every, uint64_t n, uint32_t trying)
 {
 	line->due = every && (line->due || ferry_balancer_picks(n, every));
-	return line->due && !trying;
+	return line->due && trying < (every == FERRY_BALANCER_TRY && line->bytes >= LARGE ? TRIES : 1);
 }
 
 void ferry_balancer_probed(struct ferry_balancer_line *line)
@@ -430,7 +475,7 @@ static bool step(const struct ferry_balancer *balancer, struct ferry_balancer_li
 	struct ferry_paces paces;
 	double us;
 	ferry_balancer_paces(balancer, line, &paces);
-	uint32_t word = best(balancer, line, &paces, carriers_of(line->word), &us);
+	uint32_t word = planned(line, &paces, best(balancer, line, &paces, carriers_of(line->word), &us));
 	double gain = us > 0 ? call_us(line, &paces, line->word) / us - 1 : 0;
 	bool other_set = carriers_of(word) != carriers_of(line->word);
 	if (other_set && is_tried(line, carriers_of(word)) &&
@@ -460,7 +505,7 @@ static void feed(struct ferry_balancer *balancer, struct ferry_balancer_line *li
 	struct ferry_shares shares = ferry_shares_unpack(word);
 	uint32_t set = ferry_division_set(&shares);
 	line->tries[set] += line->tries[set] < UINT8_MAX;
-	bool probe = line->probe_every > TRY_EVERY && word == line->probe && word != line->word;
+	bool probe = line->probe_every > FERRY_BALANCER_TRY && word == line->probe && word != line->word;
 	bool changed = false, struck = false;
 	for (int pass = 0; pass < 1 + changed && pass < 2; pass++)
 		for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {

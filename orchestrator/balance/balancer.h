@@ -13,13 +13,15 @@
  *   far smaller; what a size itself has seen (trace) goes before. Of a set that has not been tried one expects the mean
  *   of what is known of other sets.
  * - A size begins as NCCL's alone, but where other sizes promise much. Sets with NCCL that may be better are tried by
- *   two calls, one at a time, however far a program runs ahead: at the shares that they would have, or, where nothing
- *   is known of a carrier, by a small part. So NCCL alone and NCCL beside others have been measured at the same size
- *   before one is preferred. Short calls are not used to try a carrier of which nothing is known.
+ *   two calls, one at a time, however far a program runs ahead, or both at once where calls are long: at the shares
+ *   that they would have, or, where nothing is known of a carrier, by a small part. So NCCL alone and NCCL beside
+ *   others have been measured at the same size before one is preferred. Short calls are not used to try a carrier of
+ *   which nothing is known.
  * - All goes by the median of five samples. While a size is not settled every call is measured, and one slow sample, as
  *   of a call in which buffers are shown, is not believed. One that is settled measures as seldom as costs a
  *   thousandth. A step is made for a gain of 1.5%, to another set of carriers for 4%; and 4 us are what dividing a call
  *   costs.
+ * - Shares go in steps, and those of which the routers have the plan are kept where others gain no more than a step.
  * - Parts that vary from call to call are made shorter than would end together on average: so they are last seldom.
  * - Bursts: one sample out of the band is noise, two on the same side are a change, and so is one that fits what the
  *   carrier was before its last change: a burst is left, and met again, at once. A change of a carrier holds for all
@@ -59,11 +61,14 @@ struct ferry_balancer_line {
 	uint8_t trial;        /* which set is tried now, as it has not been tried enough; 0: none */
 	uint8_t tries[FERRY_CARRIER_SETS]; /* calls of each set that have told what they took */
 	bool due;             /* this rank's: a probe is to be made, and has not been */
+	uint32_t had;         /* this rank's: what calls of which Ferry had a part had last */
+	uint32_t tried;       /* this rank's: 1 + the samples that were known at its last try */
 	uint8_t eager;        /* something has changed: that set is tried soon */
 	uint64_t bytes;       /* of the last call */
 	struct ferry_belief belief;
 };
 
+#define FERRY_BALANCER_TRY 1u /* probe_every while a set has not been tried enough: as soon as none is under way */
 #define FERRY_BALANCER_PLACES 256 /* few sizes share one */
 
 struct ferry_balancer {

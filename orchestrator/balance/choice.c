@@ -8,14 +8,23 @@
 #define CREDIT     0.01 /* of the time that calls have taken: what trying may cost */
 #define LEAST      0.02 /* of a call of NCCL's, is what a try costs at least */
 #define DEARER     1.5  /* than expected: what has been slower is tried for more */
+#define OFTEN      0.5  /* the same while there are few samples of Ferry's */
 #define BETTER     0.97 /* the other one takes a size over */
+#define CLEARLY    0.92 /* while there are few samples of either */
 #define CLOSE      1.5  /* times as slow: tried again */
 #define TRY_CLOSE  256u /* one call in so many, */
 #define TRY_FAR    4096u /* where it was slower than that */
-#define LOOK_EVERY 32u  /* measured, of a size that is known */
+#define LOOK_EVERY 32u  /* measured, of a size that is known, */
+#define MEASURE_US 1.0  /* or of Ferry's as many as cost a thousandth of their time */
+#define LOOK_COST  0.001
+#define FIRST      5u   /* calls of Ferry's that are measured in any case */
 #define FORGET     1024u /* calls after which samples that have not come are not waited for any more */
 #define LOOKS      1u   /* at what promises to be faster and is doubted: under way, or seen */
 #define ENOUGH     3u   /* samples of Ferry's; then it is tried as seldom as TRY_... say */
+#define ASLEEP_US  40   /* that a call is late where lanes are asleep: */
+#define LONG_US    250  /* little, for one that takes longer than this */
+#define FEW        4    /* calls */
+#define SINGLE_US  5000 /* of a call that takes longer one is a try */
 #define CALLS      2    /* a try of Ferry's, one behind the other: the first finds lanes asleep, and is not measured */
 
 /* How far off a time may be, relative, by where it comes from. */
@@ -27,6 +36,8 @@
 #define DOUBT_PLACE   0.05 /* in place, of one that is known out of place, or the other way round */
 #define DOUBT_LIMITS  0.12
 #define DOUBT_PUSHES  0.09 /* which are all but bare copies */
+#define DOUBT_PROVEN  0.07 /* limits that have come true elsewhere, */
+#define TRUE          0.12 /* but for so much */
 #define DOUBT_GUESS   0.2
 #define DOUBT_FAR     0.3 /* limits, of a collective in which Ferry has been seen */
 #define SURE          0.08 /* less than this is not doubted */
@@ -81,14 +92,19 @@ static double shift(double us, double start, double from, double to)
 	return start + (us - start) * to / from;
 }
 
+static bool is_like(const struct ferry_choice_line *line, const struct ferry_choice_line *like)
+{
+	return line->size_class == like->size_class && line->collective == like->collective &&
+	       line->type == like->type && line->in_place == like->in_place;
+}
+
 static struct ferry_choice_line *find(struct ferry_choice *choice, const struct ferry_choice_line *like)
 {
-	for (uint32_t i = 0; i < choice->nlines; i++) {
-		struct ferry_choice_line *line = &choice->lines[i];
-		if (line->size_class == like->size_class && line->collective == like->collective &&
-		    line->type == like->type && line->in_place == like->in_place)
-			return line;
-	}
+	for (uint32_t i = 0; i < choice->nlines; i++)
+		if (is_like(&choice->lines[i], like)) {
+			choice->found = i;
+			return &choice->lines[i];
+		}
 	if (choice->nlines == FERRY_SHARE_LINES)
 		return NULL;
 	choice->lines[choice->nlines] = *like;
@@ -97,9 +113,15 @@ static struct ferry_choice_line *find(struct ferry_choice *choice, const struct 
 
 static struct ferry_choice_line *line_of(struct ferry_choice *choice, const struct ferry_balancer_call *call)
 {
+	uint8_t size_class = ferry_balancer_size_class(call->bytes);
+	struct ferry_choice_line *last = &choice->lines[choice->found];
+	/* a call's line is looked for several times */
+	if (choice->found < choice->nlines && last->size_class == size_class && last->collective == call->collective &&
+	    last->type == call->type && last->in_place == call->in_place)
+		return last;
 	struct ferry_choice_line like = {.collective = (uint8_t)call->collective,
 	                                 .type = (uint8_t)call->type,
-	                                 .size_class = ferry_balancer_size_class(call->bytes),
+	                                 .size_class = size_class,
 	                                 .in_place = call->in_place,
 	                                 .bytes = call->bytes};
 	return find(choice, &like);
@@ -200,27 +222,56 @@ static double saved_by_host(const struct ferry_choice *choice, enum ferry_collec
 	return share < SAVED ? 0 : share * pushes_us;
 }
 
-/* Of Ferry, as far as the machine says. */
-static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+/* What the machine promises of Ferry; by a guess, where nothing has been measured: *guess. 0: nothing. */
+static double promised_us(const struct ferry_choice *choice, const struct ferry_choice_line *line, bool *guess)
 {
 	enum ferry_collective collective = (enum ferry_collective)line->collective;
 	enum ferry_carrier carrier = ferry_choice_carrier(choice, collective);
-	double per_moved = bytes_per_moved(choice, collective), doubt = DOUBT_LIMITS;
+	double per_moved = bytes_per_moved(choice, collective);
 	struct ferry_pace pace = {start_of(choice, line, OURS), choice->paces[carrier].rate * per_moved};
-	if (!(pace.rate > 0)) {
-		doubt = DOUBT_GUESS;
+	*guess = !(pace.rate > 0);
+	if (*guess) {
 		pace.rate = BEYOND * best_rate(choice, line);
 		if (carrier == FERRY_CARRIER_HOST)
 			pace.rate = fmin(pace.rate, HOST_RATE * per_moved);
 	}
 	if (!(pace.rate > 0))
-		return (struct ferry_choice_belief){0, 0};
+		return 0;
 	double us = ferry_pace_us(&pace, class_bytes(line->size_class));
-	if (carrier == FERRY_CARRIER_PEER && doubt < DOUBT_GUESS) {
-		us -= saved_by_host(choice, collective, us);
-		doubt = DOUBT_PUSHES;
+	return carrier == FERRY_CARRIER_PEER && !*guess ? us - saved_by_host(choice, collective, us) : us;
+}
+
+/* Of those sizes and collectives that Ferry has by the same carrier, and has been seen in, the nearest one. */
+static const struct ferry_choice_line *nearest_seen(const struct ferry_choice *choice,
+                                                    const struct ferry_choice_line *line)
+{
+	const struct ferry_choice_line *nearest = NULL;
+	enum ferry_carrier carrier = ferry_choice_carrier(choice, (enum ferry_collective)line->collective);
+	for (uint32_t i = 0; i < choice->nlines; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		if (other == line || !(of_line(other, OURS).us > 0) ||
+		    ferry_choice_carrier(choice, (enum ferry_collective)other->collective) != carrier)
+			continue;
+		if (!nearest || abs((int)other->size_class - (int)line->size_class) <
+		                        abs((int)nearest->size_class - (int)line->size_class))
+			nearest = other;
 	}
-	return (struct ferry_choice_belief){us, doubt};
+	return nearest;
+}
+
+/* Of Ferry, as far as the machine says. What has come true elsewhere is hardly doubted. */
+static struct ferry_choice_belief of_machine(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	bool guess, unused;
+	double us = promised_us(choice, line, &guess);
+	if (!(us > 0) || guess)
+		return (struct ferry_choice_belief){us, DOUBT_GUESS};
+	const struct ferry_choice_line *seen = nearest_seen(choice, line);
+	double off = seen ? of_line(seen, OURS).us / promised_us(choice, seen, &unused) : 0;
+	if (seen && fabs(log(off)) < TRUE)
+		return (struct ferry_choice_belief){us * off, DOUBT_PROVEN};
+	bool pushes = ferry_choice_carrier(choice, (enum ferry_collective)line->collective) == FERRY_CARRIER_PEER;
+	return (struct ferry_choice_belief){us, pushes ? DOUBT_PUSHES : DOUBT_LIMITS};
 }
 
 static struct ferry_choice_belief less_doubted(struct ferry_choice_belief one, struct ferry_choice_belief other)
@@ -239,7 +290,8 @@ static struct ferry_choice_belief believe(const struct ferry_choice *choice, con
 	best = less_doubted(of_others(choice, line, line->in_place, who), elsewhere);
 	if (who == OURS) {
 		struct ferry_choice_belief machine = of_machine(choice, line);
-		machine.doubt = best.us > 0 ? fmax(machine.doubt, DOUBT_FAR) : machine.doubt;
+		if (best.us > 0 && machine.doubt > DOUBT_PROVEN)
+			machine.doubt = DOUBT_FAR;
 		best = less_doubted(best, machine);
 	}
 	if (line->seen[who] && (double)line->us[who][0] < best.us)
@@ -259,25 +311,65 @@ static const struct ferry_choice_outlook *look(const struct ferry_choice *choice
 	bool known = nccl.us > 0 && ours.us > 0;
 	double worst = ours.us * (1 + ours.doubt) - nccl.us * (1 - nccl.doubt);
 	int calls = ours.us < nccl.us ? 1 : CALLS; /* what is likely to gain costs seldom so much */
+	double asleep = ours.doubt < DOUBT_GUESS ? 0 : ASLEEP_US;
 	*outlook = (struct ferry_choice_outlook){.of = {nccl, ours},
 	                                         .settled = known && nccl.doubt <= DOUBT_KEPT &&
 	                                                    ours.doubt <= DOUBT_KEPT,
 	                                         .clear = known && worst < 0,
-	                                         .cost = fmax(calls * worst, LEAST * nccl.us)};
+	                                         .cost = fmax(calls * worst + asleep, LEAST * nccl.us)};
 	line->looked = choice->learned;
 	return outlook;
+}
+
+/* The first of two finds lanes asleep, which matters little to a long one. */
+static int calls_of_try(const struct ferry_choice_outlook *outlook)
+{
+	return outlook->of[OURS].us > SINGLE_US ? 1 : CALLS;
 }
 
 /* Both are known: whose it is, but for a try of the other now and then. */
 static bool choose(struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook, uint64_t n)
 {
 	double us[2] = {outlook->of[NCCLS].us, outlook->of[OURS].us};
-	line->ours = us[!line->ours] < BETTER * us[line->ours] ? !line->ours : line->ours;
-	double cost = DEARER * fmax(0, us[!line->ours] - us[line->ours]);
+	bool seen = line->seen[NCCLS] >= ENOUGH && line->seen[OURS] >= ENOUGH;
+	if (us[!line->ours] < (seen ? BETTER : CLEARLY) * us[line->ours]) {
+		line->ours = !line->ours;
+		line->asked[line->ours] = 0; /* whether that was right is soon seen */
+	}
+	double cost = fmax(0, us[!line->ours] - us[line->ours]);
+	if (line->burst.on && !line->ours) {
+		line->due |= ferry_burst_tries(&line->burst, calls_of_try(outlook) * cost);
+		return line->due && !line->pending;
+	}
 	uint32_t every = us[!line->ours] < CLOSE * us[line->ours] ? TRY_CLOSE : TRY_FAR;
 	bool few = !line->ours && line->seen[OURS] && line->seen[OURS] < ENOUGH;
+	/* that of one sample or two a busy machine made them slow is likely: that is found out soon */
+	cost *= few ? OFTEN : DEARER;
 	line->due |= few || ferry_balancer_picks(n, every);
-	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : CALLS) * cost && !line->pending);
+	return line->ours != (line->due && line->credit_us > (line->ours ? 1 : calls_of_try(outlook)) * cost &&
+	                      !line->pending);
+}
+
+/* A try finds lanes asleep: a few calls of Ferry's are to bring that in, or those that were made can bear it. */
+static bool pays_soon(const struct ferry_choice_line *line, const struct ferry_choice_outlook *outlook)
+{
+	return FEW * (outlook->of[NCCLS].us - outlook->of[OURS].us) > ASLEEP_US || line->credit_us > ASLEEP_US;
+}
+
+/*
+ * Whether a guess can be held against what NCCL takes. Its first call is no measure, unless another size, or this one
+ * out of place or in place, has told what its later ones take. Of short calls, in which lanes that are asleep are late,
+ * there have to be some before.
+ */
+static bool has_measure(const struct ferry_choice *choice, const struct ferry_choice_line *line)
+{
+	bool measured = line->seen[NCCLS] > 1;
+	for (uint32_t i = 0; i < choice->nlines && !measured; i++) {
+		const struct ferry_choice_line *other = &choice->lines[i];
+		measured = other->collective == line->collective && other->type == line->type &&
+		           other->seen[NCCLS] > 1;
+	}
+	return measured && (line->outlook.of[NCCLS].us > LONG_US || line->credit_us > ASLEEP_US);
 }
 
 /* What is believed, and nothing is tried. */
@@ -304,10 +396,10 @@ bool ferry_choice_ours(struct ferry_choice *choice, const struct ferry_balancer_
 	if (!(outlook->of[NCCLS].us > 0) || !(outlook->of[OURS].us > 0))
 		return false;
 	if (outlook->clear && outlook->of[OURS].doubt < SURE)
-		return true;
-	if (outlook->clear) /* a first call of NCCL's is no measure to hold a guess against */
-		return (line->seen[NCCLS] > 1 || outlook->of[OURS].doubt < DOUBT_GUESS) &&
-		       line->pending + line->seen[OURS] < LOOKS;
+		return line->ours = true;
+	if (outlook->clear)
+		return line->pending + line->seen[OURS] < LOOKS && pays_soon(line, outlook) &&
+		       (outlook->of[OURS].doubt < DOUBT_GUESS || has_measure(choice, line));
 	return line->credit_us > outlook->cost && !line->pending;
 }
 
@@ -324,8 +416,17 @@ bool ferry_choice_learns(struct ferry_choice *choice, const struct ferry_balance
 void ferry_choice_unmeasured(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours)
 {
 	struct ferry_choice_line *line = line_of(choice, call);
-	if (line)
-		line->asked[ours] -= line->asked[ours] > 0;
+	if (!line)
+		return;
+	line->asked[ours] -= line->asked[ours] > 0;
+	line->pending -= ours && line->pending;
+}
+
+/* One call in so many is measured; more of those that Ferry has, which are not to be slower than NCCL's. */
+static uint32_t look_every(const struct ferry_choice_outlook *outlook, bool ours)
+{
+	double us = outlook->of[ours].us, calls = us > 0 ? ceil(MEASURE_US / (LOOK_COST * us)) : 1;
+	return ours && calls < LOOK_EVERY ? (uint32_t)calls : LOOK_EVERY;
 }
 
 bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balancer_call *call, uint64_t n, bool ours,
@@ -340,7 +441,8 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 	/* else another rank knows better */
 	bool other = outlook->settled && ours != line->ours && (line->due || (ours && line->again));
 	/* the second call of a try is measured whatever has come between: else each would be a first one */
-	bool tried = doubted || (ours && other), cold = ours && !line->warm && !line->again;
+	bool tried = doubted || (ours && other), single = calls_of_try(outlook) == 1;
+	bool cold = ours && !line->warm && !line->again && !single;
 	line->bytes = call->bytes;
 	line->credit_us += CREDIT * us[ours];
 	line->warm = ours;
@@ -348,16 +450,43 @@ bool ferry_choice_agreed(struct ferry_choice *choice, const struct ferry_balance
 		return false;
 	line->again = tried && cold;
 	line->due &= !other;
+	if (line->burst.on && !ours)
+		ferry_burst_call(&line->burst, us[NCCLS]);
+	else if (line->burst.on && tried && !cold)
+		ferry_burst_tried(&line->burst);
 	if (other)
 		line->credit_us -= DEARER * fmax(0, us[ours] - us[!ours]);
 	else if (doubted && known && !outlook->clear)
 		line->credit_us -= outlook->cost / CALLS;
 	/* a call of NCCL's costs a little to be measured */
-	uint32_t first = ours ? FERRY_CHOICE_SAMPLES : line->known[NCCLS] > 0 ? 0 : 2;
-	bool measure = !cold && (tried || other || line->asked[ours] < first || ferry_balancer_picks(n, LOOK_EVERY));
+	uint32_t first = ours ? FIRST : line->known[NCCLS] > 0 ? 0 : 2;
+	bool measure = !cold && (tried || other || line->asked[ours] < first ||
+	                         line->burst.on || ferry_balancer_picks(n, look_every(outlook, ours)));
 	line->pending += measure && tried;
 	line->asked[ours] += measure;
 	return measure;
+}
+
+/* What all samples are from now on. Of NCCL's one is not enough (of_line). */
+static void take_instead(struct ferry_choice_line *line, int who, double us)
+{
+	line->seen[who] = who == NCCLS ? 2 : 1;
+	line->us[who][0] = line->us[who][1] = (float)us;
+}
+
+/* Bursts, and what is known in them. */
+static void feed_burst(struct ferry_choice_line *line, bool ours, double us)
+{
+	double usual[2] = {median(line, NCCLS), median(line, OURS)};
+	bool known = usual[NCCLS] > 0 && line->seen[OURS] > ENOUGH;
+	if (!line->burst.on && ours && line->ours && known && ferry_burst_begins(&line->burst, usual, us)) {
+		line->seen[OURS] = 0;
+	} else if (line->burst.on && ours && ferry_burst_ends(&line->burst, us)) {
+		line->seen[OURS] = 0;
+		take_instead(line, NCCLS, (double)line->burst.usual_us[NCCLS]);
+	} else if (line->burst.on && !ours && ferry_burst_nccl(&line->burst, us)) {
+		take_instead(line, NCCLS, us);
+	}
 }
 
 void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_call *call, bool ours, double us)
@@ -365,9 +494,9 @@ void ferry_choice_feed(struct ferry_choice *choice, const struct ferry_balancer_
 	struct ferry_choice_line *line = line_of(choice, call);
 	if (!line || !(us > 0) || !isfinite(us))
 		return;
-	uint32_t at = line->seen[ours]++;
-	line->us[ours][at % FERRY_CHOICE_SAMPLES] =
-	        (float)shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
+	us = shift(us, start_of(choice, line, ours), (double)call->bytes, class_bytes(line->size_class));
+	feed_burst(line, ours, us);
+	line->us[ours][line->seen[ours]++ % FERRY_CHOICE_SAMPLES] = (float)us;
 	line->pending -= ours && line->pending;
 	choice->learned++;
 }
@@ -417,7 +546,7 @@ bool ferry_choice_tell(struct ferry_choice *choice, const struct ferry_balancer_
 	                                                            : FERRY_BALANCE_COLD,
 	                                  .samples = line->seen[NCCLS] + line->seen[OURS],
 	                                  .word = ferry_shares_pack(&shares),
-	                                  .interval = LOOK_EVERY,
+	                                  .interval = look_every(outlook, taken),
 	                                  .bytes = line->bytes,
 	                                  .us = shift(outlook->of[taken].us, start_of(choice, line, taken), bytes,
 	                                              (double)line->bytes)};

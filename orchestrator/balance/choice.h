@@ -6,7 +6,8 @@
  * - What a size itself has taken goes before what an earlier job has seen of it, then what the sizes around it take,
  *   straight between two of them; a line through all sizes promises too much at their ends. Of Ferry one begins with
  *   what ferry-perf limits has measured, or with a little more than the best that NCCL has reached: the same links
- *   carry both. Each of these is doubted more than the one before it.
+ *   carry both. Each of these is doubted more than the one before it; limits hardly, once they have come true for a
+ *   size or collective that Ferry has by the same links.
  * - Ferry has a call at once where it is faster, doubts and all. What may be slower is tried for credit only: a
  *   hundredth of the time that calls of that size have taken so far, and those count as soon as they are made. So what
  *   trying costs is bounded however far a program runs ahead of its results, and of what is doubted no more than two
@@ -18,8 +19,9 @@
 #define FERRY_ORCHESTRATOR_BALANCE_CHOICE_H
 
 #include "orchestrator/balance/balancer.h"
+#include "orchestrator/balance/burst.h"
 
-#define FERRY_CHOICE_SAMPLES 5
+#define FERRY_CHOICE_SAMPLES 9
 
 /* What a call is expected to take, and how far off that may be, relative. us 0: nothing is known. */
 struct ferry_choice_belief {
@@ -47,6 +49,7 @@ struct ferry_choice_line {
 	double credit_us;  /* what trying the slower one may cost */
 	float known[2];    /* what an earlier job took for the class's size; 0: nothing */
 	float us[2][FERRY_CHOICE_SAMPLES]; /* the same of this one */
+	struct ferry_burst burst;
 	uint64_t looked;   /* `learned` as of the outlook; 0: there is none */
 	struct ferry_choice_outlook outlook;
 };
@@ -60,6 +63,7 @@ struct ferry_choice {
 
 	struct ferry_choice_line lines[FERRY_SHARE_LINES];
 	uint32_t nlines;
+	uint32_t found; /* the line that was looked for last */
 	uint64_t learned; /* counts what may change an outlook; from 1 on */
 };
 

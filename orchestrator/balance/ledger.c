@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#define URGENT 6 /* samples of a size; behind them it is still learned, from all ranks */
+
 /* What an earlier job has learned, where one had the same settings. */
 static void adopt_kept(struct ferry_ledger *ledger, uint64_t signature)
 {
@@ -64,70 +66,6 @@ static bool find_line(struct ferry_ledger *ledger, const struct ferry_balancer_c
 	return false;
 }
 
-/* Other ranks know of a new size what rank 0 has learned from others. */
-static void adopt_learned(struct ferry_ledger *ledger)
-{
-	struct ferry_share_course course;
-	for (int i = 0; i < FERRY_SHARE_COURSES; i++)
-		if (!(ledger->adopted >> i & 1) && ferry_share_course_read(&ledger->table->courses[i], &course)) {
-			ferry_balancer_adopt(&ledger->balancer, &course);
-			ledger->adopted |= 1u << i;
-		}
-}
-
-static bool does_learn(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
-{
-	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
-	return !rules->pinned && (double)call->bytes >= rules->least_bytes;
-}
-
-uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
-                              uint32_t trying, bool *measure)
-{
-	struct ferry_balancer *balancer = &ledger->balancer;
-	struct ferry_share_line line;
-	bool learns = does_learn(ledger, call);
-	struct ferry_balancer_line *own;
-	if (learns && ledger->self && find_line(ledger, call, &line) && (own = ferry_balancer_line(balancer, call))) {
-		bool probe = ferry_balancer_probes(own, line.probe_every, n, trying);
-		*measure = own->due || ferry_balancer_picks(n, line.interval);
-		return probe ? line.probe : line.word;
-	}
-	if (learns && ledger->self)
-		adopt_learned(ledger);
-	uint32_t word = ferry_balancer_propose(balancer, call, n, trying);
-	*measure = ferry_balancer_measures(balancer, call, n);
-	return word;
-}
-
-bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
-{
-	struct ferry_share_line line;
-	if (!does_learn(ledger, call))
-		return false;
-	if (ledger->self)
-		return !find_line(ledger, call, &line) || line.why != FERRY_BALANCE_SETTLED;
-	const struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
-	return own && own->why != FERRY_BALANCE_SETTLED;
-}
-
-bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
-{
-	struct ferry_share_line line;
-	if (!does_learn(ledger, call))
-		return false;
-	struct ferry_balancer_line *own = ferry_balancer_line(&ledger->balancer, call);
-	if (!own)
-		return false;
-	bool told = ledger->self && find_line(ledger, call, &line);
-	bool tries = told ? word == line.probe && word != line.word : word == own->probe && word != own->word;
-	if (tries)
-		ferry_balancer_probed(own);
-	return tries;
-}
-
-/* ---- what is learned ---- */
-
 static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_line *line)
 {
 	struct ferry_balancer *balancer = &ledger->balancer;
@@ -154,6 +92,105 @@ static void write_line(struct ferry_ledger *ledger, const struct ferry_balancer_
 		    balancer->courses[i].type == line->type)
 			ferry_share_course_write(&ledger->table->courses[i], &course);
 }
+
+/* Other ranks know of a new size what rank 0 has learned from others. */
+static void adopt_learned(struct ferry_ledger *ledger)
+{
+	struct ferry_share_course course;
+	for (int i = 0; i < FERRY_SHARE_COURSES; i++)
+		if (!(ledger->adopted >> i & 1) && ferry_share_course_read(&ledger->table->courses[i], &course)) {
+			ferry_balancer_adopt(&ledger->balancer, &course);
+			ledger->adopted |= 1u << i;
+		}
+}
+
+static bool does_learn(const struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	const struct ferry_balancer_rules *rules = &ledger->balancer.rules;
+	return !rules->pinned && (double)call->bytes >= rules->least_bytes;
+}
+
+uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
+                              uint32_t trying, bool *measure)
+{
+	struct ferry_balancer *balancer = &ledger->balancer;
+	struct ferry_share_line line;
+	bool learns = does_learn(ledger, call);
+	struct ferry_balancer_line *own;
+	if (learns && ledger->self && find_line(ledger, call, &line) && (own = ferry_balancer_line(balancer, call))) {
+		/* rank 0 has not told yet what came of the last one */
+		bool waits = own->tried && own->tried == line.samples + 1;
+		bool probe = ferry_balancer_probes(own, line.probe_every, n, trying + waits);
+		*measure = own->due || ferry_balancer_picks(n, line.interval);
+		return probe ? line.probe : line.word;
+	}
+	if (learns && ledger->self)
+		adopt_learned(ledger);
+	uint32_t lines = balancer->nlines;
+	uint32_t word = ferry_balancer_propose(balancer, call, n, trying + ledger->npending);
+	*measure = ferry_balancer_measures(balancer, call, n);
+	/* so that all begin with the same, and with one plan */
+	if (!ledger->self && balancer->nlines != lines)
+		write_line(ledger, &balancer->lines[lines]);
+	return word;
+}
+
+/* What this rank knows of a size: its line, and what is tried there as rank 0 has it. NULL: nothing is learned. */
+static struct ferry_balancer_line *own_line(struct ferry_ledger *ledger, const struct ferry_balancer_call *call,
+                                            struct ferry_share_line *line)
+{
+	bool learns = does_learn(ledger, call);
+	struct ferry_balancer_line *own = learns ? ferry_balancer_line(&ledger->balancer, call) : NULL;
+	if (own && !(ledger->self && find_line(ledger, call, line)))
+		*line = (struct ferry_share_line){.word = own->word,
+		                                  .probe = own->probe,
+		                                  .probe_every = own->probe_every,
+		                                  .samples = own->samples};
+	return own;
+}
+
+static uint32_t carriers_of(uint32_t word)
+{
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	return ferry_division_set(&shares);
+}
+
+uint32_t ferry_ledger_other(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	const struct ferry_balancer_line *own = own_line(ledger, call, &line);
+	if (!own)
+		return FERRY_SHARES_NONE;
+	if (word != line.word) /* a try */
+		return line.word;
+	if (word != FERRY_SHARES_NONE && carriers_of(own->had) == carriers_of(word))
+		return own->had;
+	if (word != FERRY_SHARES_NONE)
+		return carriers_of(line.probe) == carriers_of(word) ? line.probe : FERRY_SHARES_NONE;
+	return line.probe_every == FERRY_BALANCER_TRY || !line.samples ? line.probe : FERRY_SHARES_NONE;
+}
+
+void ferry_ledger_agreed(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	struct ferry_balancer_line *own = own_line(ledger, call, &line);
+	if (own && word != FERRY_SHARES_NONE)
+		own->had = word;
+}
+
+bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word)
+{
+	struct ferry_share_line line;
+	struct ferry_balancer_line *own = own_line(ledger, call, &line);
+	bool tries = own && word == line.probe && word != line.word;
+	if (!tries)
+		return false;
+	ferry_balancer_probed(own);
+	own->tried = line.samples + 1;
+	return true;
+}
+
+/* ---- what is learned ---- */
 
 /* A line of JSON, as ferry-plot --shares draws it. */
 void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
@@ -188,14 +225,21 @@ static bool slowest(const struct ferry_ledger *ledger, uint64_t n, bool late, do
 	return true;
 }
 
+/* Of a size's first calls each counts, and ranks that tell of one with their next come too late for that. */
+static bool is_urgent(struct ferry_ledger *ledger, const struct ferry_balancer_call *call)
+{
+	const struct ferry_balancer_line *line = ferry_balancer_line(&ledger->balancer, call);
+	return line && line->samples < URGENT;
+}
+
 /* In their order, which is that in which bursts come and go. */
-static void feed_pending(struct ferry_ledger *ledger)
+void ferry_ledger_feed(struct ferry_ledger *ledger)
 {
 	uint32_t fed = 0;
 	for (; fed < ledger->npending; fed++) {
 		const struct ferry_ledger_pending *oldest = &ledger->pending[fed];
 		double us[FERRY_NUM_CARRIERS];
-		bool late = ledger->npending - fed == FERRY_LEDGER_PENDING;
+		bool late = ledger->npending - fed == FERRY_LEDGER_PENDING || is_urgent(ledger, &oldest->call);
 		if (!slowest(ledger, oldest->n, late, us))
 			break;
 		ferry_balancer_feed(&ledger->balancer, &oldest->call, oldest->word, us);
@@ -218,5 +262,5 @@ void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_
 	if (ledger->self)
 		return;
 	ledger->pending[ledger->npending++] = (struct ferry_ledger_pending){*call, n, word};
-	feed_pending(ledger);
+	ferry_ledger_feed(ledger);
 }

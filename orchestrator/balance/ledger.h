@@ -46,8 +46,14 @@ void ferry_ledger_close(struct ferry_ledger *ledger);
 uint32_t ferry_ledger_propose(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n,
                               uint32_t trying, bool *measure);
 
-/** Whether shares of this size may change with the next calls. */
-bool ferry_ledger_learns(struct ferry_ledger *ledger, const struct ferry_balancer_call *call);
+/**
+ * What else may be had soon where a call's word is `word`: if that is NCCL's alone, shares that are tried next; else
+ * what the size had before, until the plan of `word` is known. FERRY_SHARES_NONE: nothing.
+ */
+uint32_t ferry_ledger_other(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);
+
+/** The ranks have agreed on a call's word. For each that is divided. */
+void ferry_ledger_agreed(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);
 
 /** Whether a call of these shares only tries them. */
 bool ferry_ledger_tries(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint32_t word);
@@ -59,5 +65,8 @@ void ferry_ledger_log(struct ferry_ledger *ledger, const struct ferry_balancer_c
 /** Call n has ended, with these shares; us[c]: what carrier c's part took from the call's start, 0: not known. */
 void ferry_ledger_tell(struct ferry_ledger *ledger, const struct ferry_balancer_call *call, uint64_t n, uint32_t word,
                        const double us[FERRY_NUM_CARRIERS]);
+
+/** Rank 0: takes what others have told since. */
+void ferry_ledger_feed(struct ferry_ledger *ledger);
 
 #endif

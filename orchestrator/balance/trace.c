@@ -8,6 +8,7 @@
 #define NOISES     4.0  /* mean deviations */
 #define LIKE       0.15 /* as it was before its last change */
 #define UNSETTLED  5    /* samples that count */
+#define SEVERAL    3    /* are not outdone by one that was faster */
 #define SLOW       1.5  /* times as slow as is known: the first sample is doubted */
 #define SECOND     0.5  /* of a change two samples tell that differ by no more */
 #define FAR        0.2
@@ -113,7 +114,8 @@ bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, d
 	}
 	double other = trace->other_us > 0 ? trace->other_us / ferry_pace_us(pace, trace->other_bytes) : 0;
 	bool back = other > 0 && fabs(off) > LIKE && fabs(log(ratio / other)) < LIKE;
-	if (!back && (settled || side > 0) && !is_second(trace, pace, ratio, side)) {
+	bool doubted = settled || side > 0 || trace->count >= SEVERAL;
+	if (!back && doubted && !is_second(trace, pace, ratio, side)) {
 		strike(trace, bytes, us, side);
 		return false;
 	}

@@ -25,9 +25,9 @@ struct ferry_trace {
 
 /**
  * A sample. settled: one out of the band is not believed, unless it fits what was before. Who is not settled believes
- * one that was faster, and one that was slower only when the next is slow, too: calls in which buffers are shown to the
- * router take many times as long. known: the pace has been measured, and the first sample is held against it. True: it
- * has changed.
+ * one that was faster, if few are known, and one that was slower only when the next is slow, too: calls in which
+ * buffers are shown to the router take many times as long. known: the pace has been measured, and the first sample is
+ * held against it. True: it has changed.
  */
 bool ferry_trace_add(struct ferry_trace *trace, const struct ferry_pace *pace, double bytes, double us, bool settled,
                      bool known);

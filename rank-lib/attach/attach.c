@@ -3,51 +3,98 @@
 
 #include "ipc/endpoint.h"
 #include "ipc/patience.h"
+#include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 #include "rank-lib/attach/forks.h"
+#include "rank-lib/attach/handover.h"
 #include "rank-lib/attach/hosting.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-static void disconnect(int *connection)
+#define LOOK_US 1000 /* for what nobody rings for: another router, the end of a process */
+#define WAIT_US 20000
+
+/* What a rank asks its routers for, and of whom. */
+struct attaching {
+	struct ferry_rank *rank;
+	const struct ferry_routers *routers;
+	const struct ferry_layout *layout;
+	const struct ferry_wishes *wishes;
+	bool *mapped;
+	bool asked[FERRY_MAX_DOMAINS]; /* rank 0: to make the job ready */
+	bool again;                    /* there was a router, which has died */
+	uint64_t patience_ns;
+};
+
+/* ---- one domain ---- */
+
+/* The domain's router has ended: until another listens. */
+static ferryResult_t find_next(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
-	int closed = *connection;
-	*connection = -1; /* first: a thread that forks must not find a number that is somebody else's by then */
-	shutdown(closed, SHUT_RDWR); /* a child forked meanwhile may have it open as long as it lives */
-	close(closed);
+	struct ferry_link *link = &attaching->rank->links[domain];
+	ferryResult_t result;
+	bool starts = true;
+	while ((result = ferry_routers_look(attaching->routers, domain, starts, &link->socket))) {
+		if (result == ferryRefused)
+			return result;
+		starts &= result == ferryInProgress; /* else somebody else may start one */
+		if (ferry_now_ns() > deadline)
+			return ferry_fail(ferryRemoteError,
+			                  "the router of domain %u died, and no other has taken its place in time "
+			                  "(FERRY_ATTACH_TIMEOUT)",
+			                  domain);
+		usleep(LOOK_US);
+	}
+	return ferrySuccess;
 }
 
 /*
- * Asks again where an idle router has left between our connecting and its looking: another one is started then. Not
- * where a rank hosts it: that has ended, and with it the job.
+ * Asks again where an idle router has left between our connecting and its looking: another one is started then; and
+ * where one has died. Not where a rank hosts it: that has ended, and with it the job.
  */
-static ferryResult_t ask_router(struct ferry_rank *rank, const struct ferry_routers *routers,
-                                const struct ferry_layout *layout, uint32_t domain,
-                                struct ferry_attach_message *message, const int *words,
-                                struct ferry_attach_reply *reply, int *descriptor)
+static ferryResult_t ask_router(const struct attaching *attaching, uint32_t domain,
+                                struct ferry_attach_message *message, struct ferry_attach_reply *reply, int *descriptor)
 {
-	ferryResult_t result = ferrySuccess;
-	for (int attempt = 0; attempt < 4; attempt++) {
-		if ((result = ferry_routers_connect(routers, layout, domain, &rank->sockets[domain])))
-			return result;
-		result = ferry_attach_exchange(rank->sockets[domain], message, NULL, words, reply, descriptor, NULL);
-		if (!result)
+	const struct ferry_rank *rank = attaching->rank;
+	struct ferry_link *link = &attaching->rank->links[domain];
+	int received[FERRY_ATTACH_ANSWERED];
+	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
+	ferryResult_t result = attaching->again ? find_next(attaching, domain, deadline)
+	                                        : ferry_routers_connect(attaching->routers, attaching->layout,
+	                                                                domain, &link->socket);
+	if (result && !attaching->again) /* which says where nobody answers */
+		return result;
+	while (!result) {
+		result = ferry_attach_exchange(link->socket, message, NULL, &attaching->wishes->words, reply, received,
+		                               FERRY_ATTACH_ANSWERED, NULL);
+		if (!result) {
+			*descriptor = received[0];
+			link->process = received[1];
 			return ferrySuccess;
-		disconnect(&rank->sockets[domain]);
-		if (result != ferryRemoteError || routers->mode != FERRY_ROUTER_AUTO)
-			break;
+		}
+		bool gone = result == ferryRemoteError && ferry_endpoint_closed(link->socket);
+		ferry_link_disconnect(link);
+		if (gone && (attaching->routers->takeover || attaching->routers->mode == FERRY_ROUTER_AUTO))
+			result = find_next(attaching, domain, deadline);
 	}
 	return ferry_fail_context(result, "rank %d of %d attaches to domain %u", rank->self, rank->nranks, domain);
 }
 
-static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_routers *routers,
-                                   const struct ferry_layout *layout, uint32_t domain,
-                                   const struct ferry_wishes *wishes, bool *mapped)
+/* Which process the rank is, for who does not see its connection: other ranks, and routers yet to come. */
+static void tell_process(struct ferry_rank_line *line)
 {
+	atomic_store_explicit(&line->process_start, ferry_process_start(getpid()), memory_order_relaxed);
+	atomic_store_explicit(&line->process_names, ferry_process_names(), memory_order_relaxed);
+	atomic_store_explicit(&line->process, (uint32_t)getpid(), memory_order_release);
+}
+
+static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t domain)
+{
+	struct ferry_rank *rank = attaching->rank;
+	const struct ferry_wishes *wishes = attaching->wishes;
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
 	                                       .rank = (uint32_t)rank->self,
 	                                       .nranks = (uint32_t)rank->nranks,
@@ -64,28 +111,33 @@ static ferryResult_t attach_domain(struct ferry_rank *rank, const struct ferry_r
 		message.flags |= domain == rank->domain ? FERRY_ATTACH_MAPPED : FERRY_ATTACH_LANDS;
 		message.descriptors = domain == rank->domain;
 	}
-	ferryResult_t result = ask_router(rank, routers, layout, domain, &message, &wishes->words, &reply, &descriptor);
+	ferryResult_t result = ask_router(attaching, domain, &message, &reply, &descriptor);
 	if (result)
 		return result;
 	if (message.descriptors && !(reply.flags & FERRY_ATTACH_MAPPED))
 		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", rank->self, (int)sizeof reply.message,
 		          reply.message);
-	*mapped |= (reply.flags & FERRY_ATTACH_MAPPED) != 0;
+	if (domain == rank->domain)
+		*attaching->mapped = reply.flags & FERRY_ATTACH_MAPPED;
 	if ((result = ferry_arena_map(descriptor, arena)))
 		return result;
 	if (arena->nranks != (uint32_t)rank->nranks || arena->ndomains != rank->ndomains || arena->domain != domain)
 		return ferry_fail(ferryInternalError, "domain %u's arena is for %u ranks in %u domains, domain %u",
 		                  domain, arena->nranks, arena->ndomains, arena->domain);
+	if (domain == rank->domain)
+		tell_process(&arena->rank_lines[rank->self]);
 	return ferrySuccess;
 }
 
+/* ---- all ranks ---- */
+
 static ferryResult_t read_failure(const struct ferry_failure *failure)
 {
-	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
+	char message[FERRY_MESSAGE_BYTES];
+	uint32_t code;
+	if (!ferry_failure_read(failure, &code, message))
 		return ferrySuccess;
-	return ferry_fail(failure->code < ferryNumResults && failure->code ? (ferryResult_t)failure->code
-	                                                                   : ferryInternalError,
-	                  "%.*s", FERRY_MESSAGE_BYTES - 1, failure->message);
+	return ferry_fail(ferry_failure_result(code, ferryInternalError), "%s", message);
 }
 
 static const char *list_missing(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANKSET_TEXT])
@@ -131,32 +183,119 @@ static ferryResult_t say_gone(const struct ferry_rank *rank, uint32_t domain, co
 	                  rank->self);
 }
 
-/* Sleeps while the word is less than `enough`: one that the domain's router raises, or leaves when the job fails. */
-static ferryResult_t wait_for_word(struct ferry_rank *rank, uint32_t domain, _Atomic uint32_t *word, uint32_t enough,
-                                   uint64_t deadline)
+/* The job has failed, this rank is not wanted any more, or has waited for long enough. */
+static ferryResult_t look_for_end(struct ferry_rank *rank, uint32_t domain, uint64_t deadline)
 {
-	struct ferry_arena_header *header = rank->shared.arenas[domain].header;
-	while (1) {
-		uint32_t value = atomic_load_explicit(word, memory_order_acquire);
-		ferryResult_t result = read_failure(&header->failure);
-		if (result || value >= enough)
+	const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+	uint32_t attached = atomic_load_explicit(&header->attached, memory_order_acquire);
+	for (uint32_t each = 0; each < rank->ndomains; each++) {
+		ferryResult_t result = read_failure(&rank->shared.arenas[each].header->failure);
+		if (result)
 			return result;
-		if (ferry_endpoint_closed(rank->sockets[domain]))
-			return say_gone(rank, domain, word);
-		if (rank->abandoned && atomic_load_explicit(rank->abandoned, memory_order_relaxed))
-			return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach",
-			                                rank->self, rank->nranks));
-		if (ferry_now_ns() > deadline && word == &header->attached)
-			return give_up(rank, say_missing(rank, domain, value));
+	}
+	if (rank->maker && rank->maker->gives_up(rank->maker))
+		return give_up(rank, ferry_fail(ferryRemoteError, "rank %d of %d no longer wants to attach", rank->self,
+		                                rank->nranks));
+	if (ferry_now_ns() <= deadline)
+		return ferrySuccess;
+	if (attached < (uint32_t)rank->nranks)
+		return give_up(rank, say_missing(rank, domain, attached));
+	return give_up(rank, ferry_fail(ferryRemoteError,
+	                                "all %d ranks have attached to domain %u, and its router has not become ready "
+	                                "in time; rank %d waits no longer (FERRY_ATTACH_TIMEOUT sets the seconds)",
+	                                rank->nranks, domain, rank->self));
+}
+
+/* ---- a router that dies meanwhile ---- */
+
+/* Of a process whose connection has closed. */
+static bool has_ended_by(const struct ferry_link *link, uint64_t deadline)
+{
+	while (!ferry_process_has_ended(link->process)) {
 		if (ferry_now_ns() > deadline)
-			return give_up(rank, ferry_fail(ferryRemoteError,
-			                                "all %d ranks have attached to domain %u, and its router has "
-			                                "not become ready in time; rank %d waits no longer "
-			                                "(FERRY_ATTACH_TIMEOUT sets the seconds)",
-			                                rank->nranks, domain, rank->self));
-		ferry_futex_wait(word, value, 100000, true);
+			return false;
+		usleep(LOOK_US);
+	}
+	return true;
+}
+
+/* The arena is the next router's (router/adoption.h). A successor that dies is the next case. */
+static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
+{
+	struct ferry_link *link = &attaching->rank->links[domain];
+	struct ferry_handover handover = {.rank = attaching->rank, .domain = domain, .lost_ns = ferry_now_ns()};
+	while (1) {
+		ferry_link_disconnect(link);
+		ferryResult_t result = find_next(attaching, domain, deadline);
+		if (result)
+			return result;
+		handover.connection = link->socket;
+		result = ferry_hand_over(&handover);
+		link->process = handover.process;
+		if (result != ferryRemoteError || !ferry_endpoint_closed(link->socket))
+			return result;
+		if (handover.process >= 0)
+			return ferrySuccess; /* it is the one whose end is waited for */
 	}
 }
+
+static bool all_are_kept(const struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (atomic_load_explicit(&rank->shared.arenas[domain].header->fate, memory_order_acquire) !=
+		    FERRY_ARENA_KEPT)
+			return false;
+	return true;
+}
+
+/* *waits: the next router gets all domains' arenas, and some may yet be given up. */
+static ferryResult_t go_over(struct attaching *attaching, uint32_t domain, bool *waits)
+{
+	struct ferry_rank *rank = attaching->rank;
+	struct ferry_arena *arena = &rank->shared.arenas[domain];
+	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
+	uint32_t fate = FERRY_ARENA_OPEN;
+	if (!has_ended_by(&rank->links[domain], deadline))
+		return ferry_fail(ferryRemoteError, "the router of domain %u has closed its connection, and lives",
+		                  domain);
+	ferryResult_t failure = read_failure(&arena->header->failure);
+	if (failure)
+		return failure;
+	atomic_compare_exchange_strong(&arena->header->fate, &fate, FERRY_ARENA_GIVEN_UP);
+	*waits = fate == FERRY_ARENA_KEPT && !all_are_kept(rank);
+	if (*waits)
+		return ferrySuccess;
+	if (fate == FERRY_ARENA_KEPT)
+		return hand_over(attaching, domain, deadline);
+	ferry_arena_unmap(arena);
+	ferry_link_disconnect(&rank->links[domain]);
+	attaching->again = true;
+	return attach_domain(attaching, domain);
+}
+
+/* Any of them: the others may wait for what this one tells its successor. *found: one was, and is not any more. */
+static ferryResult_t look_for_dead(struct attaching *attaching, bool *found)
+{
+	struct ferry_rank *rank = attaching->rank;
+	*found = false;
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+		bool waits;
+		if (!ferry_endpoint_closed(rank->links[domain].socket))
+			continue;
+		bool kept = atomic_load_explicit(&header->fate, memory_order_acquire) == FERRY_ARENA_KEPT;
+		if (!attaching->routers->takeover || rank->links[domain].process < 0 ||
+		    (kept && attaching->wishes->mapped))
+			return say_gone(rank, domain, kept ? &header->ready : &header->attached);
+		ferryResult_t result = go_over(attaching, domain, &waits);
+		*found = !waits;
+		if (result || *found)
+			return result;
+	}
+	return ferrySuccess;
+}
+
+/* ---- meeting ---- */
 
 static ferryResult_t learn_domains(struct ferry_rank *rank)
 {
@@ -173,44 +312,114 @@ static ferryResult_t learn_domains(struct ferry_rank *rank)
 }
 
 /*
- * Rank 0 has the routers map each other's arenas. All wait for that: from then on any of them may hand its routers
- * plans and exports.
+ * Rank 0 has each router map the other domains' arenas. Where it dies over that, that is seen when all are looked at.
  */
-static ferryResult_t meet(struct ferry_rank *rank)
+static ferryResult_t ask_for_ready(struct attaching *attaching, uint32_t domain)
 {
-	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
-	uint64_t deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
-	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
-		result = wait_for_word(rank, domain, &rank->shared.arenas[domain].header->attached,
-		                       (uint32_t)rank->nranks, deadline);
-	if (!result)
-		result = learn_domains(rank);
-	for (uint32_t domain = 0; !result && rank->self == 0 && domain < rank->ndomains; domain++) {
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_READY};
-		result = ferry_attach_call(rank->sockets[domain], &message, NULL, NULL);
+	const struct ferry_rank *rank = attaching->rank;
+	struct ferry_attach_message message = {
+	        .kind = FERRY_ATTACH_READY, .ndomains = rank->ndomains, .descriptors = rank->ndomains};
+	struct ferry_attach_reply reply;
+	int arenas[FERRY_MAX_DOMAINS], connection = rank->links[domain].socket;
+	for (uint32_t each = 0; each < rank->ndomains; each++)
+		arenas[each] = rank->shared.arenas[each].descriptor;
+	attaching->asked[domain] = true;
+	ferryResult_t result = ferry_attach_exchange(connection, &message, NULL, arenas, &reply, NULL, 0, NULL);
+	bool gone = result == ferryRemoteError && attaching->routers->takeover && ferry_endpoint_closed(connection);
+	return gone ? ferrySuccess : result;
+}
+
+/* Of all domains, the first whose word (attached, or ready) is less than `enough`; ndomains: none. */
+static uint32_t first_short(const struct ferry_rank *rank, bool ready, uint32_t *value)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		const struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+		*value = atomic_load_explicit(ready ? &header->ready : &header->attached, memory_order_acquire);
+		if (*value < (ready ? 1 : (uint32_t)rank->nranks))
+			return domain;
 	}
-	deadline = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
-	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
-		result = wait_for_word(rank, domain, &rank->shared.arenas[domain].header->ready, 1, deadline);
+	return rank->ndomains;
+}
+
+/* Rank 0, all having attached: false where a router had died before, and somebody has given its arena up. */
+static bool keep_all(const struct ferry_rank *rank)
+{
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		uint32_t fate = FERRY_ARENA_OPEN;
+		atomic_compare_exchange_strong(&rank->shared.arenas[domain].header->fate, &fate, FERRY_ARENA_KEPT);
+		if (fate == FERRY_ARENA_GIVEN_UP)
+			return false;
+	}
+	return true;
+}
+
+/* All have attached to all domains. */
+static ferryResult_t make_ready(struct attaching *attaching)
+{
+	const struct ferry_rank *rank = attaching->rank;
+	ferryResult_t result = ferrySuccess;
+	if (rank->self || !keep_all(rank))
+		return ferrySuccess;
+	for (uint32_t domain = 0; domain < rank->ndomains && !result; domain++)
+		if (!attaching->asked[domain])
+			result = ask_for_ready(attaching, domain);
 	return result;
+}
+
+/*
+ * All wait until all routers know all arenas: from then on any of them may hand its routers plans and exports.
+ */
+static ferryResult_t meet(struct attaching *attaching)
+{
+	struct ferry_rank *rank = attaching->rank;
+	uint64_t deadline = ferry_now_ns() + attaching->patience_ns;
+	bool met = false, found;
+	while (1) {
+		uint32_t value, domain = first_short(rank, false, &value);
+		ferryResult_t result = ferrySuccess;
+		bool ready = domain == rank->ndomains; /* is waited for now, no more that all attach */
+		if (ready && !met)
+			deadline = ferry_now_ns() + attaching->patience_ns;
+		met |= ready;
+		if (ready) {
+			result = make_ready(attaching);
+			domain = first_short(rank, true, &value);
+		}
+		if (!result && domain == rank->ndomains)
+			return learn_domains(rank);
+		if (!result)
+			result = look_for_dead(attaching, &found);
+		if (!result && !found)
+			result = look_for_end(rank, domain, deadline);
+		if (result)
+			return result;
+		struct ferry_arena_header *header = rank->shared.arenas[domain].header;
+		if (!found)
+			ferry_futex_wait(ready ? &header->ready : &header->attached, value, WAIT_US, true);
+	}
 }
 
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
                                 const struct ferry_wishes *wishes, bool *mapped)
 {
 	struct ferry_layout layout;
+	struct attaching attaching = {
+	        .rank = rank, .routers = routers, .layout = &layout, .wishes = wishes, .mapped = mapped};
+	long seconds;
 	ferryResult_t result = ferry_layout_load(&layout);
+	if (!result)
+		result = ferry_patience_seconds(&seconds);
 	if (result)
 		return result;
+	attaching.patience_ns = (uint64_t)seconds * 1000000000u;
 	if (routers->mode == FERRY_ROUTER_EMBEDDED && (result = ferry_hosting_join(routers->prefix)))
 		return result;
 	*mapped = false;
 	ferry_forks_add(rank);
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
-		result = attach_domain(rank, routers, &layout, domain, wishes, mapped);
+		result = attach_domain(&attaching, domain);
 	if (!result)
-		result = meet(rank);
+		result = meet(&attaching);
 	if (result) {
 		char message[FERRY_MESSAGE_BYTES];
 		snprintf(message, sizeof message, "%s", ferry_last_message());
@@ -220,24 +429,48 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	return ferrySuccess;
 }
 
-void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
+/*
+ * Its router has ended, and no other is waited for: this is what that one would have said (router/job.c). All that the
+ * rank will ever publish has been stored before.
+ */
+static void say_left(const struct ferry_rank *rank)
 {
-	bool silent = abort;
-	ferry_forks_remove(rank);
+	struct ferry_arena_header *header = rank->shared.arenas[rank->domain].header;
+	atomic_fetch_or_explicit(&header->left, 1ull << rank->self, memory_order_release);
+	ferry_wake_all(&rank->shared);
+}
+
+/* A router that is gone is no error; about one that does not answer somebody should hear, once, and wait once. */
+void ferry_rank_say_leaves(struct ferry_rank *rank)
+{
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
-		if (rank->sockets[domain] < 0)
+		ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message);
+		if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
+			say_left(rank);
+		if (result != ferrySystemError)
 			continue;
-		/*
-		 * A router that is gone already is no error; about one that does not answer somebody should hear, once,
-		 * and wait once.
-		 */
-		if (!silent && ferry_attach_call(rank->sockets[domain], &message, NULL, NULL) == ferrySystemError) {
-			ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain,
-			          ferry_last_message());
-			silent = true;
-		}
-		disconnect(&rank->sockets[domain]);
+		ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain, ferry_last_message());
+		return;
+	}
+}
+
+/* Its router has gone: with a signal that it did not hear, its socket's file is there still. */
+static void sweep(const struct ferry_routers *routers, uint32_t domain)
+{
+	char path[136];
+	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	ferry_endpoint_sweep(path);
+}
+
+void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort)
+{
+	ferry_forks_remove(rank);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
+		bool lost = rank->links[domain].socket >= 0 && ferry_endpoint_closed(rank->links[domain].socket);
+		ferry_link_disconnect(&rank->links[domain]);
+		if (lost && routers->mode != FERRY_ROUTER_EMBEDDED)
+			sweep(routers, domain);
 	}
 	if (routers->mode == FERRY_ROUTER_EMBEDDED)
 		ferry_hosting_leave(routers->directory, routers->prefix, abort);

@@ -25,7 +25,13 @@ struct ferry_wishes {
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
                                 const struct ferry_wishes *wishes, bool *mapped);
 
-/** Closes the connections; `abort`: without a word. Arenas stay mapped. */
+/**
+ * Tells the routers that the rank makes no more calls, and waits for their answers. Of one that has ended no other is
+ * waited for: the rank then says itself, in the arena, that it has left.
+ */
+void ferry_rank_say_leaves(struct ferry_rank *rank);
+
+/** Closes the connections. Arenas stay mapped. abort: a router that this process hosts ends at once. */
 void ferry_rank_detach(struct ferry_rank *rank, const struct ferry_routers *routers, bool abort);
 
 #endif

@@ -41,11 +41,8 @@ static void after_fork_in_child(void)
 {
 	for (struct ferry_rank *rank = attached; rank; rank = rank->next_attached) {
 		rank->forked = true;
-		for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
-			if (rank->sockets[domain] >= 0)
-				close(rank->sockets[domain]);
-			rank->sockets[domain] = -1;
-		}
+		for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+			ferry_link_close(&rank->links[domain]);
 	}
 	attached = NULL;
 	ferry_keeper_after_fork(true);

@@ -5,12 +5,18 @@
 #include "ipc/endpoint.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/wait.h"
 #include "rank-lib/attach/hosting.h"
 #include "rank-lib/attach/spawning.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOOK_US      1000
+#define MOST_MISSING 20 /* looks without a socket */
 
 ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *given, const uint8_t *key)
 {
@@ -24,6 +30,10 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *gi
 	if (mode == 3)
 		return ferry_fail(ferryInvalidArgument, "FERRY_ROUTER=%s: auto, required or embedded", name);
 	*routers = (struct ferry_routers){.mode = (enum ferry_router_mode)mode};
+	ferryResult_t result = ferry_env_switch("FERRY_TAKEOVER", true, &routers->takeover);
+	if (result)
+		return result;
+	routers->takeover &= mode != FERRY_ROUTER_EMBEDDED;
 	if (mode != FERRY_ROUTER_EMBEDDED) {
 		snprintf(routers->prefix, sizeof routers->prefix, "router");
 		return ferry_endpoint_directory(routers->directory, sizeof routers->directory,
@@ -35,10 +45,20 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *gi
 	return ferrySuccess;
 }
 
+static ferryResult_t spawn(const struct ferry_routers *routers, uint32_t domain, const char *path)
+{
+	char command[4096];
+	if (!ferry_router_command(command, sizeof command))
+		return ferry_fail(ferrySystemError,
+		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
+		                  "or FERRY_ROUTER=embedded)",
+		                  path);
+	return ferry_router_spawn(command, routers->directory, domain);
+}
+
 static ferryResult_t start_router(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                   uint32_t domain, const char *path)
 {
-	char command[4096];
 	/* hosting it here one would wait for the others alone */
 	if (routers->mode == FERRY_ROUTER_EMBEDDED && routers->met)
 		return ferry_fail(ferryRemoteError,
@@ -51,12 +71,29 @@ static ferryResult_t start_router(const struct ferry_routers *routers, const str
 		return ferry_fail(ferrySystemError,
 		                  "no router answers on %s and FERRY_ROUTER=required: start the program with ferryrun, "
 		                  "or start ferry-router --domain %u", path, domain);
-	if (!ferry_router_command(command, sizeof command))
-		return ferry_fail(ferrySystemError,
-		                  "no router answers on %s and ferry-router is not to be found (set FERRY_ROUTER_EXE "
-		                  "or FERRY_ROUTER=embedded)",
-		                  path);
-	return ferry_router_spawn(command, routers->directory, domain);
+	return spawn(routers, domain, path);
+}
+
+/*
+ * There is a socket, and nobody listens: a router has died there, and whoever has started it may be about to start the
+ * next. The file is gone for a moment between the two.
+ */
+static bool has_next(const char *path)
+{
+	struct stat file;
+	int probe, missing = 0;
+	uint64_t until = ferry_now_ns() + FERRY_PATIENCE_LOOKS * 1000000000ull;
+	while (missing < MOST_MISSING && ferry_now_ns() < until) {
+		usleep(LOOK_US);
+		missing = !lstat(path, &file) && S_ISSOCK(file.st_mode) ? 0 : missing + 1;
+		ferryResult_t result = ferry_endpoint_connect_now(path, &probe);
+		if (ferry_endpoint_nobody(result))
+			continue;
+		if (!result)
+			close(probe);
+		return true;
+	}
+	return false;
 }
 
 /* Bounded: each round either connects or starts one. */
@@ -73,9 +110,23 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 			ferry_forget_message(); /* that nobody answered before was no failure */
 		if (!nobody)
 			return result;
+		if (routers->mode == FERRY_ROUTER_REQUIRED && routers->takeover && has_next(path))
+			continue;
 		if ((result = start_router(routers, layout, domain, path)))
 			return result;
 		sched_yield(); /* between another starter's bind and its listen */
 	}
 	return ferry_fail(ferrySystemError, "no router answers on %s, though starting one succeeded", path);
+}
+
+ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection)
+{
+	char path[136];
+	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
+	ferryResult_t result = ferry_endpoint_connect_now(path, connection);
+	if (ferry_endpoint_nobody(result) && starts && routers->mode == FERRY_ROUTER_AUTO)
+		result = spawn(routers, domain, path);
+	else if (!result || result == ferryRefused)
+		return result;
+	return result && starts && routers->mode == FERRY_ROUTER_AUTO ? result : ferryInProgress;
 }

@@ -18,6 +18,8 @@ enum ferry_router_mode {
 struct ferry_routers {
 	enum ferry_router_mode mode;
 	char directory[64], prefix[48]; /* of their sockets */
+	/* where one dies, another takes its place: FERRY_TAKEOVER, and they are processes of their own */
+	bool takeover;
 	/* they were there, for the communicator that this one comes out of: one that is hosted and answers no more has
 	 * gone with its host */
 	bool met;
@@ -35,5 +37,12 @@ ferryResult_t ferry_routers_choose(struct ferry_routers *routers, const char *mo
  */
 ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const struct ferry_layout *layout,
                                     uint32_t domain, int *connection);
+
+/**
+ * For who looks again and again whether that domain has a router, which nobody hosts: connects, or, where none answers
+ * and ranks start them (`starts`), starts one. ferryInProgress: there is none yet. Errors: ferryRefused; what starting
+ * says, or ferrySystemError, after which another may start one.
+ */
+ferryResult_t ferry_routers_look(const struct ferry_routers *routers, uint32_t domain, bool starts, int *connection);
 
 #endif

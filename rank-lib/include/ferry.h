@@ -122,6 +122,22 @@ FERRY_API ferryResult_t ferryCommInitAll(ferryComm_t *comms, int ndevices, const
 /** Collective over comm. Ranks of one color form a communicator, ordered by key; FERRY_SPLIT_NOCOLOR gets NULL. */
 FERRY_API ferryResult_t ferryCommSplit(ferryComm_t comm, int color, int key, ferryComm_t *newcomm,
                                        const ferryConfig_t *config);
+/** ferryCommShrink: what is under way on comm goes on, and comm must not have failed. */
+#define FERRY_SHRINK_DEFAULT 0
+/** ferryCommShrink: what is under way on comm ends with ferryRemoteError, on all ranks; comm may have failed before. */
+#define FERRY_SHRINK_ABORT 1
+/**
+ * A communicator of comm's ranks without the excluded ones and without those that have died, aborted or left: these
+ * Ferry knows, so after a failure nobody has to name them (excluded NULL, nexcluded 0). Collective over all others, who
+ * exclude the same ranks; no launcher takes part, and routers that died with a rank are found or started anew. Ranks
+ * keep their order. flags: FERRY_SHRINK_DEFAULT or FERRY_SHRINK_ABORT. Either all get the new communicator or none,
+ * with ferryRemoteError: where another one dies meanwhile, or does not come within FERRY_ATTACH_TIMEOUT; then they may
+ * call it again, on comm. A rank that stands still has not died, and is to be excluded. comm stays what it is, to be
+ * destroyed or aborted by its owner afterwards. ferryInvalidUsage for ranks that exclude different ones, and after 32
+ * times.
+ */
+FERRY_API ferryResult_t ferryCommShrink(ferryComm_t comm, const int *excluded, int nexcluded, ferryComm_t *newcomm,
+                                        const ferryConfig_t *config, int flags);
 /** Waits until every call made on comm has finished. */
 FERRY_API ferryResult_t ferryCommFinalize(ferryComm_t comm);
 /**

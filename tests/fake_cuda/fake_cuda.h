@@ -42,7 +42,8 @@
  * - FAKE_CUDA_UNREGISTER_MS, FAKE_CUDA_CLOSE_MS (0): how long cuMemHostUnregister and cuIpcCloseMemHandle take;
  * - FAKE_CUDA_PUSH_MS (0): how long a copy from GPU 0 to another device, in memory of other processes, takes, half of
  * which is there at once; from GPU n it takes n + 1 times as long;
- * - FAKE_CUDA_STUCK (empty): while there is a file of that name, cuMemcpyDtoDAsync does not return.
+ * - FAKE_CUDA_STUCK (empty): while there is a file of that name, cuMemcpyDtoDAsync does not return;
+ * - FAKE_CUDA_HELD (empty): while there is a file of that name, copies are under way, and not over.
  */
 #ifndef FERRY_TESTS_FAKE_CUDA_H
 #define FERRY_TESTS_FAKE_CUDA_H

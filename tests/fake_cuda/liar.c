@@ -85,7 +85,8 @@ void liar_attach(struct liar *liar, uint32_t rank, int words, uint32_t name)
 	memcpy(message.gpu, &uuid, sizeof message.gpu);
 	socket_path(path, sizeof path);
 	assert_int_equal(ferry_endpoint_connect(path, &liar->sockets[rank]), ferrySuccess);
-	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, NULL),
+	assert_int_equal(ferry_attach_exchange(liar->sockets[rank], &message, NULL, &words, &reply, &descriptor, 1,
+	                                       NULL),
 	                 ferrySuccess);
 	assert_int_equal(reply.flags, FERRY_ATTACH_MAPPED);
 	if (rank)

@@ -47,6 +47,8 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 {
 	struct fake_region *to = fake_pin(copy->to, copy->bytes), *from = fake_pin(copy->from, copy->bytes);
 	bool pageable = copy->flags & PAGEABLE;
+	while (*fake_held && access(fake_held, F_OK) == 0)
+		usleep(1000);
 	if ((!to || !from) && !pageable)
 		fail_context(context);
 	else

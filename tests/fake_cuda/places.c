@@ -239,6 +239,24 @@ void place_call(struct place *place, ferryComm_t comm)
 	OK(place_try(place, comm));
 }
 
+/* Its input in the output, which it has come to by messages. */
+static void judge_message(void *argument)
+{
+	struct place *place = argument;
+	uint32_t *output = fake_cuda_reach(place->output);
+	uint32_t from = (uint32_t)((place->rank + place->nranks - 1) % place->nranks);
+	for (size_t i = 0; i < place->count; i++) {
+		place->wrong += output[i] != element(from, place->round, i);
+		output[i] = 0;
+	}
+	place->round++;
+}
+
+void place_judge_message(struct place *place)
+{
+	CU(fake_cuda_launch(place->stream, judge_message, place));
+}
+
 void place_judge(struct place *place)
 {
 	CU(fake_cuda_launch(place->stream, judge_output, place));

@@ -93,6 +93,8 @@ bool places_gather(void);
 void place_judge(struct place *place);
 /** The three of them. */
 void place_round(struct place *place, ferryComm_t comm);
+/** In place of the round's: the output is the input of the rank before, around the ring. */
+void place_judge_message(struct place *place);
 void places_round(struct place *places, const struct gang *gang);
 
 /** Waits for the streams; fails if something was wrong or the rounds are not so many. */

@@ -62,6 +62,23 @@ static ferryResult_t gather(void)
 	                   mine.comm, (ferryStream_t)place->stream);
 }
 
+static ferryResult_t ring(int number)
+{
+	struct place *place = &mine.place;
+	int next = (place->rank + 1) % place->nranks, before = (place->rank + place->nranks - 1) % place->nranks;
+	ferryStream_t stream = (ferryStream_t)place->stream;
+	ferryResult_t result = ferrySuccess;
+	for (int i = 0; i < number && !result; i++) {
+		place_write(place);
+		ferryGroupStart();
+		ferrySend(pointer_of(place->input), place->count, ferryUint32, next, mine.comm, stream);
+		ferryRecv(pointer_of(place->output), place->count, ferryUint32, before, mine.comm, stream);
+		result = ferryGroupEnd();
+		place_judge_message(place);
+	}
+	return result;
+}
+
 static ferryResult_t capture(int calls)
 {
 	CUgraph captured;
@@ -142,6 +159,8 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return rounds(order->number);
 	case RANK_GATHER:
 		return gather();
+	case RANK_RING:
+		return ring(order->number);
 	case RANK_HOLD:
 		atomic_store(&mine.held, 1);
 		CU(fake_cuda_launch(mine.place.stream, hold, &mine.held));

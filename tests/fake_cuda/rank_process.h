@@ -16,6 +16,7 @@ enum rank_order {
 	RANK_JOIN,     /* communicator and place */
 	RANK_ROUNDS,   /* so many into the stream */
 	RANK_GATHER,   /* one of the inputs to rank 0, without kernels around it */
+	RANK_RING,     /* so many rounds of messages to the next rank, and from the one before */
 	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
 	RANK_LET_GO,
 	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */

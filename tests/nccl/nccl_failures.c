@@ -200,7 +200,7 @@ static void break_communicator(struct player *player)
 /* As the kernel does when the process is killed. */
 static void break_connections(struct player *player)
 {
-	shutdown(ferrys(player)->rank.sockets[0], SHUT_RDWR);
+	shutdown(ferrys(player)->rank.links[0].socket, SHUT_RDWR);
 }
 
 static void break_router(struct player *player)

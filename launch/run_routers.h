@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The routers of one ferryrun, a process per domain: started before the ranks, and again where one ends while ranks
+ * run, which then hand their job over to it (router/adoption.h).
+ */
+#ifndef FERRY_LAUNCH_RUN_ROUTERS_H
+#define FERRY_LAUNCH_RUN_ROUTERS_H
+
+#include "launch/supervise.h"
+
+struct ferry_run_routers {
+	char command[4096];    /* ferry-router */
+	const char *directory; /* of their sockets */
+	unsigned workers;      /* of each; 0: what it chooses */
+	bool takeover;         /* they are started again */
+	bool spare;            /* each domain has two: one serves, the other stands by */
+	/* by domain: of the last seconds, since `since` */
+	struct {
+		uint64_t since;
+		unsigned crashes, kills;
+		bool given_up;
+	} ends[FERRY_MAX_DOMAINS];
+};
+
+/**
+ * Finds ferry-router: FERRY_ROUTER_EXE, else beside this command (`self`, its path, or NULL), else on PATH. Error:
+ * ferryInvalidArgument for FERRY_TAKEOVER.
+ */
+ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
+                                     unsigned workers, bool spare);
+
+/**
+ * Starts one per domain, and waits until ranks can attach to all; then the spares. Errors: with what a router's end
+ * says.
+ */
+ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct ferry_supervisor *supervisor,
+                                      uint32_t ndomains);
+
+/**
+ * The supervisor's: the router of that number (struct ferry_child) has ended with that status (waitpid), while ranks
+ * run. One that crashes again and again is not started any more, and that is said.
+ */
+void ferry_run_routers_replace(void *routers, struct ferry_supervisor *supervisor, int number, int status);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/attach/handover.h"
+
+#include <string.h>
+
+ferryResult_t ferry_handover_ask(struct ferry_handover *handover, struct ferry_attach_message *message,
+                                 const void *payload, const int *sent)
+{
+	struct ferry_attach_reply reply;
+	return ferry_attach_exchange(handover->connection, message, payload, sent, &reply, NULL, 0, handover->given_up);
+}
+
+static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PLAN, .payload = plan->bytes};
+	return ferry_handover_ask(context, &message, plan, NULL);
+}
+
+/* The rank itself, and its arenas. */
+static ferryResult_t introduce(struct ferry_handover *handover)
+{
+	const struct ferry_rank *rank = handover->rank;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_ADOPT,
+	                                       .rank = (uint32_t)rank->self,
+	                                       .nranks = (uint32_t)rank->nranks,
+	                                       .domain = rank->domain,
+	                                       .ndomains = rank->ndomains,
+	                                       .descriptors = rank->ndomains,
+	                                       .hash = handover->lost_ns};
+	struct ferry_attach_reply reply;
+	int descriptors[FERRY_MAX_DOMAINS + 1];
+	memcpy(message.key, rank->key, sizeof message.key);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		descriptors[domain] = rank->shared.arenas[domain].descriptor;
+	if (handover->ops)
+		handover->ops->introduce(handover->context, &message, descriptors);
+	ferryResult_t result = ferry_attach_exchange(handover->connection, &message, NULL, descriptors, &reply,
+	                                             &handover->process, 1, handover->given_up);
+	if (!result && handover->ops && !(reply.flags & FERRY_ATTACH_MAPPED))
+		return ferry_fail(ferryRefused, "it does not reach the rank's buffers: %.*s",
+		                  (int)sizeof reply.message, reply.message);
+	return result;
+}
+
+ferryResult_t ferry_hand_over(struct ferry_handover *handover)
+{
+	struct ferry_attach_message last = {.kind = FERRY_ATTACH_ADOPTED};
+	handover->process = -1;
+	ferryResult_t result = introduce(handover);
+	if (!result && handover->plans)
+		result = ferry_held_plans_each(handover->plans, handover->domain, give_plan, handover);
+	if (!result && handover->ops)
+		result = handover->ops->give(handover->context, handover, &last);
+	return result ? result : ferry_handover_ask(handover, &last, NULL, NULL);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What a rank gives to the router that takes the place of one that has ended: itself, with the arenas of its job, then
+ * the plans that the old one had. By the thread that attaches, and by the keeper from then on (rank-lib/takeover.h).
+ */
+#ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
+#define FERRY_RANK_LIB_ATTACH_HANDOVER_H
+
+#include "rank-lib/held_plans.h"
+#include "rank-lib/rank.h"
+
+struct ferry_handover;
+
+/* What a rank whose router moves its data adds. By the keeper. */
+struct ferry_handover_ops {
+	/** Whether it can all be handed over. */
+	bool (*may)(void *context);
+	/** Adds to ADOPT, and to its descriptors. */
+	void (*introduce)(void *context, struct ferry_attach_message *message, int *descriptors);
+	/** Gives what is to come between the plans and the last message, by ferry_handover_ask, and fills that in. */
+	ferryResult_t (*give)(void *context, struct ferry_handover *handover, struct ferry_attach_message *last);
+	/** Another router serves that domain. */
+	void (*renewed)(void *context, uint32_t domain);
+	/** No other does: nobody moves the rank's data any more. The rank has failed, or is to. */
+	void (*lost)(void *context, uint32_t domain);
+};
+
+struct ferry_handover {
+	const struct ferry_rank *rank;
+	struct ferry_held_plans *plans; /* NULL: none yet */
+	const struct ferry_handover_ops *ops; /* NULL: the rank has lanes of its own */
+	void *context;
+	uint32_t domain;
+	int connection;                 /* to the router; the caller's */
+	uint64_t lost_ns;               /* since when the rank has had no router (ferry_now_ns) */
+	const _Atomic uint32_t *given_up; /* as in ferry_attach_exchange */
+	int process;                    /* out: the router's pidfd, the caller's; -1: it had not answered */
+};
+
+/** Errors: those of ferry_attach_exchange. */
+ferryResult_t ferry_hand_over(struct ferry_handover *handover);
+
+/** For ops->give. As ferry_hand_over. */
+ferryResult_t ferry_handover_ask(struct ferry_handover *handover, struct ferry_attach_message *message,
+                                 const void *payload, const int *sent);
+
+#endif

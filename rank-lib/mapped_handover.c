@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/mapped_handover.h"
+
+#include <string.h>
+
+bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped)
+{
+	return mapped->rank->ndomains == 1;
+}
+
+static bool may(void *context)
+{
+	const struct ferry_mapped *mapped = context;
+	return !atomic_load_explicit(&mapped->beyond, memory_order_acquire);
+}
+
+static void introduce(void *context, struct ferry_attach_message *message, int *descriptors)
+{
+	const struct ferry_mapped *mapped = context;
+	message->flags |= FERRY_ATTACH_MAPPED;
+	memcpy(message->gpu, mapped->gpu, sizeof message->gpu);
+	descriptors[message->descriptors++] = mapped->words_descriptor;
+}
+
+static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT,
+	                                       .descriptors = exported->npieces,
+	                                       .payload = ferry_exported_size(exported)};
+	return ferry_handover_ask(context, &message, exported, descriptors);
+}
+
+static ferryResult_t give_submissions(void *context, const void *records, size_t bytes)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RESUBMIT, .payload = bytes};
+	return ferry_handover_ask(context, &message, records, NULL);
+}
+
+static ferryResult_t give(void *context, struct ferry_handover *handover, struct ferry_attach_message *last)
+{
+	struct ferry_mapped *mapped = context;
+	const struct ferry_rank *rank = mapped->rank;
+	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
+	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
+	struct ferry_submissions *submissions = &mapped->submissions;
+	struct ferry_kept_taken taken = {
+	        .number = atomic_load_explicit(&submissions->ring->over, memory_order_acquire)};
+	ferryResult_t result = ferry_held_exports_each(&mapped->held, cells, give_export, handover);
+	if (!result)
+		result = ferry_kept_submissions_give(&submissions->kept, submissions->ring, give_submissions, handover,
+		                                     &taken);
+	last->hash = taken.number;
+	last->staging = taken.calls;
+	return result;
+}
+
+static void renewed(void *context, uint32_t domain)
+{
+	struct ferry_mapped *mapped = context;
+	ferry_mover_close(&mapped->movers[domain]);
+	ferry_mover_open(&mapped->movers[domain], mapped->rank, domain);
+}
+
+static void lost(void *context, uint32_t domain)
+{
+	struct ferry_mapped *mapped = context;
+	mapped->watched[domain].kept.closed(&mapped->watched[domain].kept);
+}
+
+const struct ferry_handover_ops ferry_mapped_handover = {
+        .may = may, .introduce = introduce, .give = give, .renewed = renewed, .lost = lost};

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rank-lib/takeover.h"
+
+#include "ipc/endpoint.h"
+#include "ipc/patience.h"
+#include "ipc/process.h"
+#include "ipc/wait.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SECOND_NS 1000000000ull
+#define END_SECONDS 10 /* that a process whose connection has closed may take to end */
+/* Routers that die one after the other before all ranks have come: whatever kills them is in what they are given. */
+#define MOST_IN_VAIN 64
+#define DEATHS_SECONDS 10
+#define MOST_DEATHS 1000
+
+static struct ferry_link *link_of(const struct ferry_takeover *takeover)
+{
+	return &takeover->all->rank->links[takeover->domain];
+}
+
+/* ---- giving up ---- */
+
+static bool end_failed(struct ferry_takeover *takeover)
+{
+	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
+	if (takeover->all->ops)
+		takeover->all->ops->lost(takeover->all->context, takeover->domain);
+	return false;
+}
+
+static bool end(struct ferry_takeover *takeover, const char *text)
+{
+	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
+	return end_failed(takeover);
+}
+
+/* Whether it has lasted too long; *text says what. */
+static bool is_over(const struct ferry_takeover *takeover, uint64_t now, char *text, size_t bytes)
+{
+	if (takeover->state == FERRY_ROUTER_ENDS && now - takeover->since_ns > END_SECONDS * SECOND_NS)
+		snprintf(text, bytes,
+		         "the router of domain %u has closed its connection to rank %d, and has not ended for %d s: "
+		         "nobody may take its place",
+		         takeover->domain, takeover->all->rank->self, END_SECONDS);
+	else if (now - takeover->lost_ns > (uint64_t)takeover->all->patience_s * SECOND_NS)
+		snprintf(text, bytes,
+		         "the router of domain %u died, and no other has taken its place for %ld s "
+		         "(FERRY_ATTACH_TIMEOUT)",
+		         takeover->domain, takeover->all->patience_s);
+	else if (takeover->vain >= MOST_IN_VAIN)
+		snprintf(text, bytes,
+		         "the router of domain %u died, and so did %u that were to take its place, before they could",
+		         takeover->domain, takeover->vain);
+	else if (takeover->deaths >= MOST_DEATHS)
+		snprintf(text, bytes, "the router of domain %u died %u times in %d s", takeover->domain,
+		         takeover->deaths, DEATHS_SECONDS);
+	else
+		return false;
+	return true;
+}
+
+/* ---- handing over ---- */
+
+static bool serves(struct ferry_takeover *takeover, int connection, int process)
+{
+	struct ferry_rank *rank = takeover->all->rank;
+	uint64_t now = ferry_now_ns();
+	ferry_link_renew(link_of(takeover), connection, process);
+	takeover->state = FERRY_ROUTER_SERVES;
+	if (takeover->all->ops)
+		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
+	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died%s",
+	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6,
+	          takeover->vain ? ", and some after it" : "");
+	ferry_keeper_follow(&takeover->kept, connection);
+	return false;
+}
+
+/* A router listens. True: to be called again. */
+static bool go_over(struct ferry_takeover *takeover, int connection)
+{
+	struct ferry_handover handover = {.rank = takeover->all->rank,
+	                                  .plans = takeover->all->plans,
+	                                  .ops = takeover->all->ops,
+	                                  .context = takeover->all->context,
+	                                  .domain = takeover->domain,
+	                                  .connection = connection,
+	                                  .lost_ns = takeover->lost_ns,
+	                                  .given_up = &takeover->all->given_up};
+	char text[FERRY_MESSAGE_BYTES];
+	ferryResult_t result = ferry_hand_over(&handover);
+	int process = handover.process;
+	if (!result)
+		return serves(takeover, connection, process);
+	snprintf(text, sizeof text, "the router of domain %u died, and the one in its place: %.200s", takeover->domain,
+	         ferry_last_message());
+	bool ended = result == ferryRemoteError && ferry_endpoint_closed(connection);
+	close(connection);
+	if (!ended) {
+		if (process >= 0)
+			close(process);
+		return atomic_load(&takeover->all->given_up) ? false : end(takeover, text);
+	}
+	takeover->vain++;
+	takeover->since_ns = ferry_now_ns();
+	if (process >= 0) {
+		ferry_link_replace_process(link_of(takeover), process);
+		takeover->state = FERRY_ROUTER_ENDS;
+	}
+	return true;
+}
+
+/* ---- a step ---- */
+
+static bool look_for_one(struct ferry_takeover *takeover)
+{
+	int connection;
+	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->told,
+	                                          &connection);
+	if (!result)
+		return go_over(takeover, connection);
+	if (result == ferryRefused)
+		return end(takeover, ferry_last_message());
+	if (result != ferryInProgress && !takeover->told) /* somebody else may start one */
+		ferry_log(FERRY_LOG_WARN, "rank %d: the router of domain %u died: %s", takeover->all->rank->self,
+		          takeover->domain, ferry_last_message());
+	takeover->told |= result != ferryInProgress;
+	return true;
+}
+
+/* Keeper: until it returns false. */
+static bool step(struct ferry_kept *kept)
+{
+	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
+	char text[FERRY_MESSAGE_BYTES];
+	if (ferry_rank_failed(takeover->all->rank))
+		return end_failed(takeover);
+	if (is_over(takeover, ferry_now_ns(), text, sizeof text))
+		return end(takeover, text);
+	switch (takeover->state) {
+	case FERRY_ROUTER_SERVES:
+		return false;
+	case FERRY_ROUTER_ENDS:
+		if (!ferry_process_has_ended(link_of(takeover)->process))
+			return true;
+		takeover->state = FERRY_ROUTER_SOUGHT;
+		takeover->since_ns = ferry_now_ns();
+		/* fall through */
+	case FERRY_ROUTER_SOUGHT:
+		return look_for_one(takeover);
+	}
+	return false;
+}
+
+static void on_router_lost(struct ferry_kept *kept)
+{
+	struct ferry_takeover *takeover = (struct ferry_takeover *)kept;
+	uint64_t now = ferry_now_ns();
+	takeover->state = FERRY_ROUTER_ENDS;
+	takeover->lost_ns = takeover->since_ns = now;
+	takeover->vain = 0;
+	takeover->told = false;
+	if (now - takeover->window_ns > DEATHS_SECONDS * SECOND_NS) {
+		takeover->window_ns = now;
+		takeover->deaths = 0;
+	}
+	takeover->deaths++;
+	if (takeover->all->ops && !takeover->all->ops->may(takeover->all->context))
+		end_failed(takeover); /* which says so */
+	else
+		ferry_keeper_look(kept);
+}
+
+/* ---- open, close ---- */
+
+static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
+{
+	struct ferry_takeover *takeover = &takeovers->domains[domain];
+	struct ferry_link *link = &takeovers->rank->links[domain];
+	if (link->process < 0)
+		return ferrySuccess;
+	*takeover = (struct ferry_takeover){
+	        .kept = {.descriptor = link->socket, .closed = on_router_lost, .look = step},
+	        .all = takeovers,
+	        .domain = domain};
+	ferry_link_set(link, FERRY_LINK_WATCHED);
+	ferryResult_t result = ferry_keeper_add(&takeover->kept);
+	takeover->added = !result;
+	return result;
+}
+
+ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
+{
+	ferryResult_t result = ferry_patience_seconds(&takeovers->patience_s);
+	if (result || !takeovers->routers->takeover)
+		return result;
+	for (uint32_t domain = 0; domain < takeovers->rank->ndomains && !result; domain++)
+		result = watch(takeovers, domain);
+	return result;
+}
+
+void ferry_takeovers_close(struct ferry_takeovers *takeovers)
+{
+	atomic_store(&takeovers->given_up, 1);
+	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
+		if (!takeovers->domains[domain].added)
+			continue;
+		ferry_keeper_remove(&takeovers->domains[domain].kept);
+		takeovers->domains[domain].added = false;
+		ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
+	}
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/adoption.h"
+
+#include "ipc/error.h"
+#include "ipc/leavers.h"
+#include "ipc/patience.h"
+#include "ipc/process.h"
+#include "ipc/rankset.h"
+#include "router/attendant.h"
+#include "router/brought.h"
+#include "router/resumed.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOOK_MS 10
+
+/* A job that ranks are bringing. */
+struct ferry_adoption {
+	uint64_t come;     /* bit r: rank r has handed over everything */
+	uint64_t since_ns; /* the first of them has had no router since then */
+	uint64_t until_ns; /* when those that have not come are waited for no longer */
+	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs */
+};
+
+/* ---- the arenas ---- */
+
+static void unmap_all(struct ferry_job_arenas *shared)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		ferry_arena_unmap(&shared->arenas[domain]);
+}
+
+static ferryResult_t map_all(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                             int *descriptors, struct ferry_job_arenas *shared)
+{
+	ferryResult_t result = ferrySuccess;
+	*shared = (struct ferry_job_arenas){.nranks = message->nranks, .ndomains = message->ndomains};
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		shared->arenas[domain].descriptor = -1;
+	for (uint32_t domain = 0; domain < message->ndomains && !result; domain++) {
+		int descriptor = descriptors[domain];
+		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
+		result = ferry_brought_arena_map(descriptor, domain, shared);
+	}
+	for (uint32_t rank = 0; rank < message->nranks && !result; rank++) {
+		const uint8_t *told = &shared->arenas[jobs->domain].header->rank_domain[rank];
+		shared->rank_domain[rank] = __atomic_load_n(told, __ATOMIC_RELAXED); /* once */
+		if (shared->rank_domain[rank] >= message->ndomains)
+			result = ferry_fail(ferryRefused, "rank %u is in domain %u of %u", rank,
+			                    shared->rank_domain[rank], message->ndomains);
+	}
+	if (result)
+		unmap_all(shared);
+	return result;
+}
+
+static bool is_same_file(int one, int other)
+{
+	struct stat first, second;
+	return !fstat(one, &first) && !fstat(other, &second) && first.st_dev == second.st_dev &&
+	       first.st_ino == second.st_ino;
+}
+
+/* ---- the job ---- */
+
+static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              int *descriptors, struct ferry_job **made)
+{
+	struct ferry_job_arenas shared;
+	long seconds;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
+	if (!result)
+		result = map_all(jobs, message, descriptors, &shared);
+	if (result)
+		return result;
+	if ((result = ferry_job_new_of(message->key, &shared, jobs->domain, jobs->workers.limit, made))) {
+		unmap_all(&shared);
+		return result;
+	}
+	uint64_t now = ferry_now_ns();
+	struct ferry_job *job = *made;
+	job->adoption = calloc(1, sizeof *job->adoption);
+	if (!job->adoption) {
+		ferry_job_free(job);
+		return ferry_fail(ferrySystemError, "no memory for a job");
+	}
+	job->adoption->since_ns = now;
+	job->adoption->until_ns = now + (uint64_t)seconds * 1000000000u;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		job->runs[bank].last = atomic_load_explicit(&shared.arenas[jobs->domain].header->finished[bank],
+		                                            memory_order_acquire);
+		job->runs[bank].resumes = true;
+	}
+	/* Who slept there has ended: nobody needs to wake it. */
+	atomic_store_explicit(&shared.arenas[jobs->domain].header->router.sleepers, 0, memory_order_relaxed);
+	return ferrySuccess;
+}
+
+static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              const struct ferry_standing *standing, int *descriptors, struct ferry_job **made)
+{
+	struct ferry_allowance allowance;
+	struct ferry_job *job;
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
+	if (!result)
+		result = open_job(jobs, message, descriptors, &job);
+	if (result)
+		return result;
+	const struct ferry_arena_shape shape = {
+		.domain = jobs->domain,
+		.ndomains = message->ndomains,
+		.nranks = message->nranks,
+		.staging = FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes};
+	if ((result = ferry_quota_adopt(&jobs->quota, &allowance, &shape))) {
+		ferry_job_free(job);
+		return result;
+	}
+	if ((result = ferry_jobs_add(jobs, job, standing))) {
+		ferry_quota_give_back(&jobs->quota, shape.staging);
+		ferry_job_free(job);
+		return result;
+	}
+	*made = job;
+	return ferrySuccess;
+}
+
+/* It is there already: a rank before has brought it. */
+static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_attach_message *message,
+                                const int *descriptors)
+{
+	if (!job->adoption)
+		return ferry_fail(ferryRefused, "rank %u hands over a job that this router has made, or serves already",
+		                  message->rank);
+	bool same = job->shared.nranks == message->nranks && job->shared.ndomains == message->ndomains;
+	for (uint32_t domain = 0; domain < message->ndomains && same; domain++)
+		same = is_same_file(job->shared.arenas[domain].descriptor, descriptors[domain]);
+	return same ? ferrySuccess
+	            : ferry_fail(ferryRefused, "rank %u hands over other arenas than the ranks before it",
+	                         message->rank);
+}
+
+ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                                  const struct ferry_standing *standing, int *descriptors, struct ferry_job **joined)
+{
+	struct ferry_job *job = ferry_jobs_find(jobs, standing->owner, message->key);
+	ferryResult_t result;
+	bool known = job;
+	if (!known && atomic_load(&jobs->draining))
+		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
+		                  jobs->domain);
+	result = known ? check_same(job, message, descriptors)
+	               : make_job(jobs, message, standing, descriptors, &job);
+	if (result)
+		return result;
+	if (atomic_load(&job->dead))
+		result = ferry_job_failure(job);
+	else if (job->attached >> message->rank & 1)
+		result = ferry_fail(ferryRefused, "rank %u has handed over its part of the job already", message->rank);
+	else if (job->shared.rank_domain[message->rank] != message->domain)
+		result = ferry_fail(ferryRefused, "rank %u is in domain %u, not in %u", message->rank,
+		                    job->shared.rank_domain[message->rank], message->domain);
+	if (result) {
+		if (!known) /* it was made for this rank */
+			ferry_jobs_destroy(jobs, job);
+		return result;
+	}
+	job->attached |= 1ull << message->rank;
+	if (message->hash < job->adoption->since_ns)
+		job->adoption->since_ns = message->hash;
+	*joined = job;
+	return ferrySuccess;
+}
+
+/* ---- the ranks ---- */
+
+static uint64_t absent(const struct ferry_job *job)
+{
+	return ferry_rankset_all(job->shared.nranks) & ~job->adoption->come & ~ferry_leavers(&job->shared);
+}
+
+static bool any_moved(const struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->imports[rank])
+			return true;
+	return false;
+}
+
+/* All have come: the job goes on. */
+static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	uint64_t now = ferry_now_ns(), since = job->adoption->since_ns;
+	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
+	job->attached |= ferry_leavers(&job->shared); /* none is waited for */
+	job->takeover = (struct ferry_takeover_told){.at_ns = now, .took_ns = now - since};
+	jobs->takeovers++;
+	free(job->adoption);
+	job->adoption = NULL;
+	atomic_store_explicit(&header->epoch, epoch, memory_order_release);
+	atomic_store_explicit(&job->ready, 1, memory_order_release);
+	atomic_store_explicit(&header->ready, 1, memory_order_release);
+	ferry_futex_wake(&header->ready, -1, true);
+	/* What the old router has published without waking anybody. This one's attendant is among those that wait. */
+	ferry_wake_all(&job->shared);
+	ferry_log(FERRY_LOG_INFO,
+	          "domain %u: took the place of a router that ended, for a job of %u ranks: %.1f ms after a rank "
+	          "missed it; number %llu",
+	          jobs->domain, job->shared.nranks, (double)(now - since) / 1e6, (unsigned long long)epoch);
+}
+
+/* At once where no data is moved here; else when the attendant has made ready for that. */
+static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	if (!any_moved(job)) {
+		serve(jobs, job);
+		return;
+	}
+	if (!job->adoption->opening)
+		ferry_attendant_open(job);
+	job->adoption->opening = true;
+	if (atomic_load_explicit(&job->opened, memory_order_acquire))
+		serve(jobs, job);
+}
+
+ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
+                                  const struct ferry_attach_message *message)
+{
+	if (!job->adoption)
+		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
+		                  rank);
+	if (job->imports[rank]) {
+		ferryResult_t result = ferry_resumed_add(&job->resumed[rank], NULL, 0);
+		if (result)
+			return result;
+		job->resumed[rank]->number = message->hash;
+		job->resumed[rank]->calls = message->staging;
+	}
+	job->adoption->come |= 1ull << rank;
+	if (!absent(job) && !atomic_load(&job->dead))
+		go_on(jobs, job);
+	return ferrySuccess;
+}
+
+/* A rank that has attached here has a connection, which tells. */
+static bool has_died(const struct ferry_job *job, uint32_t rank)
+{
+	const struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);
+	uint32_t process = atomic_load_explicit(&line->process, memory_order_relaxed);
+	uint64_t names = atomic_load_explicit(&line->process_names, memory_order_relaxed);
+	if (job->attached >> rank & 1 || !process || process > INT32_MAX || names != ferry_process_names())
+		return false;
+	return !ferry_process_lives((pid_t)process,
+	                            atomic_load_explicit(&line->process_start, memory_order_relaxed));
+}
+
+static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
+{
+	char text[FERRY_MESSAGE_BYTES], missing[FERRY_RANKSET_TEXT];
+	uint64_t ranks = absent(job), dead = 0;
+	for (uint64_t left = ranks; left; left &= left - 1)
+		if (has_died(job, ferry_rankset_lowest(left)))
+			dead |= left & -left;
+	dead &= ~ferry_leavers(&job->shared); /* after it: it may have left before it ended */
+	if (dead) {
+		snprintf(text, sizeof text, "rank %u of %u died while the router of domain %u was being replaced",
+		         ferry_rankset_lowest(dead), job->shared.nranks, job->domain);
+		ferry_job_fail(job, ferryRemoteError, text);
+	} else if (now > job->adoption->until_ns) {
+		snprintf(text, sizeof text,
+		         "the router of domain %u ended, and %s did not come to the one that took its place in time "
+		         "(FERRY_ATTACH_TIMEOUT sets the seconds)",
+		         job->domain, ferry_rankset_print(ranks, missing));
+		ferry_job_fail(job, ferryRemoteError, text);
+	} else if (!ranks) { /* the last of them has left, or the attendant may be done */
+		go_on(jobs, job);
+	}
+}
+
+int ferry_adoptions_watch(struct ferry_jobs *jobs)
+{
+	int again = -1;
+	uint64_t now = ferry_now_ns();
+	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
+		if (!job->adoption || atomic_load(&job->dead))
+			continue;
+		watch(jobs, job, now);
+		if (job->adoption)
+			again = job->adoption->opening ? 1 : LOOK_MS;
+	}
+	return again;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/brought.h"
+
+#include "ipc/error.h"
+
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+/*
+ * A page of another kind of file may be for somebody else to bring, who makes this router wait. Sealed, or POSIX shared
+ * memory, where that is what this router makes (router/guard.h).
+ */
+static ferryResult_t check_memory(const struct ferry_arena *arena)
+{
+	enum ferry_shared_kind kind;
+	struct statfs system;
+	ferryResult_t result = ferry_shared_kind_read(&kind);
+	if (result || arena->sealed)
+		return result;
+	if (kind == FERRY_SHARED_POSIX && !fstatfs(arena->descriptor, &system) && system.f_type == TMPFS_MAGIC)
+		return ferrySuccess;
+	return ferry_fail(ferryRefused, "the arena of domain %u is not sealed, or no shared memory", arena->domain);
+}
+
+static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, const struct ferry_job_arenas *shared)
+{
+	uint32_t attached = atomic_load_explicit(&arena->header->attached, memory_order_acquire);
+	if (arena->domain != domain || arena->nranks != shared->nranks || arena->ndomains != shared->ndomains)
+		return ferry_fail(ferryRefused,
+		                  "an arena of %u ranks, domain %u of %u, was handed over as that of %u ranks, domain "
+		                  "%u of %u",
+		                  arena->nranks, arena->domain, arena->ndomains, shared->nranks, domain,
+		                  shared->ndomains);
+	if (attached < shared->nranks)
+		return ferry_fail(ferryRefused, "%u of %u ranks had attached to the arena of domain %u", attached,
+		                  shared->nranks, domain);
+	return check_memory(arena);
+}
+
+ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared)
+{
+	ferryResult_t result = ferry_arena_map(descriptor, &shared->arenas[domain]);
+	if (!result && (result = check(&shared->arenas[domain], domain, shared)))
+		ferry_arena_unmap(&shared->arenas[domain]);
+	return result;
+}

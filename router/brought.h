@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Arenas that ranks bring: of the other domains, when all ranks have attached; and of all domains, from a router that
+ * has ended (router/adoption.h). They are no more believed than anything else of a rank's.
+ */
+#ifndef FERRY_ROUTER_BROUGHT_H
+#define FERRY_ROUTER_BROUGHT_H
+
+#include "ipc/publish.h"
+
+/**
+ * Maps that domain's arena of a job of shared->nranks and ->ndomains, into its place in `shared`; the descriptor is its
+ * own from then on, and closed on an error. Errors: those of ferry_arena_map; ferryRefused where it is another's, not
+ * all ranks have attached to it, or it is no memory that the kernel fills by itself and that nobody cuts short.
+ */
+ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared);
+
+#endif

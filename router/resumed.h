@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Submissions that a router before this one had taken out of a rank's ring, and that were not over: the rank has kept
+ * them, and hands them over (router/adoption.h). They are taken again, in front of what is in the ring; a word tells of
+ * each how far it had come (ipc/words.h). Filled by the connection thread, before the rank's intake is opened; then its
+ * D2H lane's.
+ */
+#ifndef FERRY_ROUTER_RESUMED_H
+#define FERRY_ROUTER_RESUMED_H
+
+#include "ipc/submission.h"
+#include "ipc/words.h"
+
+#define FERRY_RESUMED_MOST (256ull << 20) /* bytes: as many calls as a rank may have under way, in long records */
+
+struct ferry_resumed {
+	char *records;
+	uint64_t bytes, at; /* at: where the next one is */
+	uint64_t number;    /* of the last submission that is not in the ring any more */
+	uint64_t calls;     /* that the rank had made up to that one, captured ones apart */
+};
+
+/** More of them. Errors: ferrySystemError; ferryRefused for too many. */
+ferryResult_t ferry_resumed_add(struct ferry_resumed **resumed, const void *records, uint64_t bytes);
+void ferry_resumed_free(struct ferry_resumed *resumed);
+
+/** Copies the next record. False: that was the last, or what is there is none. */
+bool ferry_resumed_take(struct ferry_resumed *resumed, void *record);
+
+/** Counts the records, and the calls that they are, captured ones apart. */
+void ferry_resumed_count(const struct ferry_resumed *resumed, uint64_t *records, uint64_t *calls);
+
+enum ferry_resumed_state {
+	FERRY_RESUMED_ANEW,     /* its stream has not come to it */
+	FERRY_RESUMED_REACHED,  /* it may be under way */
+	FERRY_RESUMED_COMPLETE, /* nothing was missing but that it be said */
+	FERRY_RESUMED_OVER
+};
+/** What the word says of the call of that turn. */
+enum ferry_resumed_state ferry_resumed_judge(const struct ferry_word *word, uint32_t turn);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** What a process holds, to find what it does not give back. */
+#ifndef FERRY_TESTS_KILLS_HELD_H
+#define FERRY_TESTS_KILLS_HELD_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct kills_held {
+	unsigned descriptors, mappings, threads; /* mappings: of memory without a name */
+	unsigned long long locked, resident;     /* bytes */
+};
+
+void kills_hold(pid_t process, struct kills_held *held);
+
+/** Whether it is more than comes and goes: says so then, or if `verbose`. */
+bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, bool verbose);
+
+#endif

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Promises of shared calls in time, where it is made (virtual.h): how soon they are divided well, that they are never
+ * much slower than NCCL's own, and what becomes of them beside others' bursts. The machines are two H200s as they were
+ * measured (docs/performance.md, docs/lab/nccl-programs.md).
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "tests/nccl/virtual.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB  (1u << 20)
+#define GB_S 1000.0 /* bytes per microsecond */
+
+static const struct virtual_machine nvlink = {
+        .name = "NVLink",
+        .peers = true,
+        .curves = {{FERRY_ALLREDUCE, {54, 119, 214, 269, 300, 329}, {11, 20, 30, 38, 42, 44}, {90, 40 * GB_S}},
+                   {FERRY_REDUCESCATTER, {80, 190, 340, 419, 476, 551}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
+                   {FERRY_ALLGATHER, {48, 153, 307, 429, 491, 544}, {41, 173, 417, 588, 717, 745}, {0, 0}},
+                   {FERRY_BROADCAST, {40, 110, 230, 300, 330, 340}, {35, 115, 230, 330, 372, 380}, {0, 0}}},
+        .slow = 0.04,
+        .nccl_noise = 0.015,
+        .ferry_noise = 0.03,
+        .plan_us = 300,
+        .export_us = 4000,
+        .wake_us = 40};
+static const struct virtual_machine pcie = {
+        .name = "PCIe",
+        .curves = {{FERRY_ALLREDUCE, {16, 25, 27, 27, 27, 27}, {9, 20, 33, 40, 43, 44}, {90, 40 * GB_S}},
+                   {FERRY_REDUCESCATTER, {25, 41, 48, 50, 50, 50}, {10, 22, 36, 42, 44, 45}, {90, 40 * GB_S}},
+                   {FERRY_ALLGATHER, {25, 41, 48, 50, 50, 50}, {11, 31, 66, 84, 92, 94}, {0, 0}},
+                   {FERRY_BROADCAST, {14, 22, 25, 26, 26, 26}, {9, 20, 33, 42, 45, 46}, {0, 0}}},
+        .slow = 0.3,
+        .nccl_noise = 0.015,
+        .ferry_noise = 0.03,
+        .plan_us = 300,
+        .export_us = 4000,
+        .wake_us = 40};
+
+static struct virtual_machine with_limits(const struct virtual_machine *machine)
+{
+	struct virtual_machine known = *machine;
+	known.limits[FERRY_CARRIER_HOST] = (struct ferry_pace){60, 45 * GB_S};
+	if (machine->peers)
+		known.limits[FERRY_CARRIER_PEER] = (struct ferry_pace){3, 375 * GB_S};
+	return known;
+}
+
+static double of_nccl_us(const struct virtual_calls *what)
+{
+	return virtual_expected_us(what, FERRY_SHARES_NONE, false);
+}
+
+/* ---- from a cold start ---- */
+
+#define SOON   5
+#define CALLS  12
+#define WITHIN 1.10 /* of the best fixed shares */
+
+/* A call's plan takes longer than the call: those that are made meanwhile are NCCL's. */
+static int calls_of_a_plan(const struct virtual_machine *machine, const struct virtual_calls *what)
+{
+	return (int)ceil(machine->plan_us / of_nccl_us(what));
+}
+
+/* Nothing is known of the collective, routers know the buffers, each call is waited for. Returns how many are late. */
+static int start_cold(const struct virtual_machine *machine, enum ferry_collective collective, uint64_t mib,
+                      unsigned seed)
+{
+	struct virtual_calls what = {.collective = collective, .bytes = mib * MIB, .calls = 1};
+	struct virtual_call calls[CALLS + 8];
+	uint32_t best;
+	int late = 0;
+	virtual_open(machine, seed);
+	virtual_map(0);
+	int soon = SOON + (calls_of_a_plan(machine, &what) > 1 ? calls_of_a_plan(machine, &what) : 0);
+	double best_us = virtual_best_us(&what, false, &best);
+	for (int i = 0; i < soon + CALLS - SOON; i++) {
+		virtual_run(&what, &calls[i]);
+		late += i >= soon && virtual_expected_us(&what, calls[i].word, false) > WITHIN * best_us;
+	}
+	if (late || virtual_late_plans())
+		virtual_print(&what, calls, soon + CALLS - SOON);
+	assert_int_equal(virtual_late_plans(), 0);
+	virtual_close();
+	return late;
+}
+
+static void shares_are_good_after_five_calls(void **state)
+{
+	(void)state;
+	static const uint64_t sizes[] = {16, 32, 64, 256, 1024};
+	static const enum ferry_collective which[] = {FERRY_ALLREDUCE, FERRY_ALLGATHER, FERRY_REDUCESCATTER};
+	const struct virtual_machine machines[] = {with_limits(&nvlink), with_limits(&pcie)};
+	int starts = 0, late = 0;
+	for (int m = 0; m < 2; m++)
+		for (int c = 0; c < 3; c++)
+			for (int size = 0; size < 5; size++)
+				for (unsigned seed = 1; seed < 11; seed++, starts++)
+					late += start_cold(&machines[m], which[c], sizes[size], seed) > 0;
+	print_message("%d of %d starts were late\n", late, starts);
+	assert_in_range(late, 0, starts / 100); /* of 16 MiB over NVLink what is faster may be missed at first */
+}
+
+/* What a call that is divided takes in all, its plan included, from the first one on. */
+static void no_call_of_a_cold_start_waits_for_its_plan(void **state)
+{
+	(void)state;
+	for (int known = 0; known < 2; known++)
+		for (uint64_t mib = 128; mib <= 1024; mib *= 2)
+			for (unsigned seed = 1; seed < 11; seed++) {
+				struct virtual_machine machine = known ? with_limits(&nvlink) : nvlink;
+				struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
+				struct virtual_call call;
+				int divided = 0;
+				virtual_open(&machine, seed);
+				virtual_map(0);
+				for (int i = 0; i < 40; i++) {
+					virtual_run(&what, &call);
+					divided += call.word != FERRY_SHARES_NONE;
+					if (call.us > 1.15 * of_nccl_us(&what))
+						fail_msg("call %d of %d MiB takes %.0f us, NCCL's own %.0f", i,
+						         (int)mib, call.us, of_nccl_us(&what));
+				}
+				assert_int_equal(virtual_late_plans(), 0);
+				/* from the sixth one on, but for tries of what is left out, where rates are known */
+				assert_true(divided >= (mib < 256 ? 1 : known ? 24 : 15));
+				virtual_close();
+			}
+}
+
+/* What is divided has been learned in few calls where rates are known, and its shares are close to the best. */
+static void divided_calls_come_close_to_the_best_shares(void **state)
+{
+	(void)state;
+	struct virtual_machine machine = with_limits(&nvlink);
+	for (uint64_t mib = 256; mib <= 1024; mib *= 2)
+		for (unsigned seed = 1; seed < 11; seed++) {
+			struct virtual_calls what = {FERRY_ALLREDUCE, mib * MIB, false, 0, 1, 0};
+			struct virtual_call call;
+			uint32_t best;
+			int good = 0;
+			virtual_open(&machine, seed);
+			virtual_map(0);
+			for (int i = 0; i < SOON; i++)
+				virtual_run(&what, &call);
+			double best_us = virtual_best_us(&what, false, &best);
+			for (int i = SOON; i < SOON + 10; i++) {
+				virtual_run(&what, &call);
+				good += virtual_expected_us(&what, call.word, false) < 1.03 * best_us;
+			}
+			if (good < 6)
+				fail_msg("%d MiB, seed %u: %d of 10 calls are within 3%% of the best shares", (int)mib,
+				         seed, good);
+			virtual_close();
+		}
+}
+
+/* ---- ahead of what is known ---- */
+
+#define BATCH   20
+#define BATCHES 8 /* 16, 64, 256 MiB and 1 GiB, each out of place and in place */
+
+/* As nccl-tests: of each size and place a call that is waited for, 20 that are not, and one more. */
+static void run_sweep(const struct virtual_machine *machine, enum ferry_collective collective, unsigned seed,
+                      bool alone, double us[BATCHES])
+{
+	struct virtual_calls what = {.collective = collective};
+	virtual_open(machine, seed);
+	virtual_map(0);
+	if (alone)
+		virtual_leave_to_nccl();
+	for (int i = 0; i < BATCHES; i++) {
+		what.bytes = (uint64_t)(16 << 2 * (i / 2)) * MIB;
+		what.in_place = i % 2;
+		what.calls = 1;
+		virtual_run(&what, NULL);
+		what.calls = BATCH;
+		us[i] = virtual_run(&what, NULL);
+		what.calls = 1;
+		virtual_run(&what, NULL);
+	}
+	virtual_close();
+}
+
+/* Of NCCL alone over it, the worst and the middle one of some seeds; of a size, both its batches together. */
+struct gains {
+	double worst[BATCHES], middle[BATCHES], worst_size[BATCHES / 2];
+};
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static struct gains sweep(const struct virtual_machine *machine, enum ferry_collective collective)
+{
+	enum { SEEDS = 9 };
+	struct gains gains;
+	double all[BATCHES][SEEDS];
+	for (int i = 0; i < BATCHES / 2; i++)
+		gains.worst_size[i] = INFINITY;
+	for (unsigned seed = 0; seed < SEEDS; seed++) {
+		double us[BATCHES], alone[BATCHES];
+		run_sweep(machine, collective, seed + 1, true, alone);
+		run_sweep(machine, collective, seed + 1, false, us);
+		for (int i = 0; i < BATCHES; i++)
+			all[i][seed] = alone[i] / us[i];
+		for (int i = 0; i < BATCHES / 2; i++)
+			gains.worst_size[i] = fmin(gains.worst_size[i], (alone[2 * i] + alone[2 * i + 1]) /
+			                                                        (us[2 * i] + us[2 * i + 1]));
+	}
+	print_message("%-6s %-9s %-13s", machine->name,
+	              machine->limits[FERRY_CARRIER_HOST].rate > 0 ? "limits" : "no limits",
+	              ferry_collective_name(collective));
+	for (int i = 0; i < BATCHES; i++) {
+		qsort(all[i], SEEDS, sizeof all[i][0], compare);
+		gains.worst[i] = all[i][0];
+		gains.middle[i] = all[i][SEEDS / 2];
+		print_message("  %.2f (%.2f)", gains.middle[i], gains.worst[i]);
+	}
+	print_message("\n");
+	return gains;
+}
+
+/* One try of short calls finds lanes asleep: that is up to 3% of 20 calls of 16 MiB. */
+static void who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl(void **state)
+{
+	(void)state;
+	for (int known = 0; known < 2; known++)
+		for (int m = 0; m < 2; m++)
+			for (int c = 0; c < 4; c++) {
+				struct virtual_machine machine = m ? pcie : nvlink;
+				machine = known ? with_limits(&machine) : machine;
+				struct gains gains = sweep(&machine, machine.curves[c].collective);
+				for (int i = 0; i < BATCHES; i++)
+					assert_true(gains.worst[i] > (i < 2 ? 0.965 : 0.98) &&
+					            gains.worst_size[i / 2] > 0.98);
+			}
+}
+
+/* The second batch of a size has it, whether limits have been measured or not; with them the first of a later size. */
+static void who_runs_ahead_has_what_is_faster_in_the_second_batch(void **state)
+{
+	(void)state;
+	struct virtual_machine known = with_limits(&pcie);
+	struct gains gains = sweep(&pcie, FERRY_ALLGATHER);
+	assert_true(gains.middle[5] > 1.75 && gains.middle[7] > 1.8);
+	gains = sweep(&pcie, FERRY_ALLREDUCE);
+	assert_true(gains.middle[5] > 1.5 && gains.middle[7] > 1.55);
+	gains = sweep(&known, FERRY_ALLREDUCE);
+	assert_true(gains.middle[4] > 1.4 && gains.middle[5] > 1.5 && gains.middle[6] > 1.45);
+	known = with_limits(&nvlink);
+	gains = sweep(&known, FERRY_ALLREDUCE);
+	assert_true(gains.middle[7] > 1.05);
+}
+
+/* ---- how long what is worse is kept ---- */
+
+#define LONG   600
+#define WINDOW 100
+
+/* The worst and all of so many calls, by what their shares take without noise, over NCCL alone. */
+struct course {
+	double worst, all;
+};
+
+static struct course run_long(const struct virtual_machine *machine, enum ferry_collective collective, uint64_t mib,
+                              int batch, unsigned seed)
+{
+	static struct virtual_call calls[LONG];
+	struct virtual_calls what = {.collective = collective, .bytes = mib * MIB, .calls = batch};
+	struct course course = {INFINITY, 0};
+	double window = 0;
+	virtual_open(machine, seed);
+	virtual_map(0);
+	for (int i = 0; i < LONG; i += batch)
+		virtual_run(&what, &calls[i]);
+	for (int i = 0; i < LONG; i++) {
+		double us = virtual_expected_us(&what, calls[i].word, false);
+		window += us;
+		course.all += us;
+		if (i >= WINDOW)
+			window -= virtual_expected_us(&what, calls[i - WINDOW].word, false);
+		if (i >= WINDOW - 1)
+			course.worst = fmin(course.worst, WINDOW * of_nccl_us(&what) / window);
+	}
+	course.all = LONG * of_nccl_us(&what) / course.all;
+	virtual_close();
+	return course;
+}
+
+/* Ferry's whole calls and parts vary by 8%, NCCL's by 4, and one in a hundred takes three times as long. */
+static void what_is_worse_is_not_kept_for_long(void **state)
+{
+	(void)state;
+	enum { SEEDS = 10 };
+	for (int m = 0; m < 3; m++)
+		for (int c = 0; c < 4; c++)
+			for (uint64_t mib = 16; mib <= 1024; mib *= 4)
+				for (int batch = 1; batch <= 20; batch += 19) {
+					struct virtual_machine machine = m ? pcie : nvlink;
+					double worst = INFINITY, least = INFINITY;
+					machine = m == 2 ? machine : with_limits(&machine);
+					machine.nccl_noise = 0.04;
+					machine.ferry_noise = 0.08;
+					machine.outliers = 0.01;
+					for (unsigned seed = 1; seed <= SEEDS; seed++) {
+						struct course course = run_long(&machine, machine.curves[c].collective,
+						                                mib, batch, seed);
+						worst = fmin(worst, course.worst);
+						least = fmin(least, course.all);
+					}
+					if (worst < 0.985 || least < 0.99)
+						print_message("%s, %s of %d MiB, %d at a time: all calls %.3f of "
+						              "NCCL alone, the worst %d %.3f\n", machine.name,
+						              ferry_collective_name(machine.curves[c].collective),
+						              (int)mib, batch, least, WINDOW, worst);
+					assert_true(worst > 0.96 && least > 0.985);
+				}
+}
+
+/* Of what Ferry has faster it has most calls, though its first one disappoints: in that a lane was late, or a plan. */
+static void one_bad_sample_does_not_turn_ferry_away(void **state)
+{
+	(void)state;
+	int starts = 0, few = 0;
+	for (int c = 0; c < 4; c++)
+		for (uint64_t mib = 64; mib <= 256; mib *= 4)
+			for (unsigned seed = 1; seed <= 20; seed++, starts++) {
+				struct virtual_machine machine = with_limits(&pcie);
+				static struct virtual_call calls[200];
+				struct virtual_calls what = {machine.curves[c].collective, mib * MIB, false, 0, 1, 0};
+				uint32_t best;
+				int ferrys = 0;
+				machine.ferry_noise = 0.05;
+				machine.outliers = 0.1;
+				virtual_open(&machine, seed);
+				virtual_map(0);
+				for (int i = 0; i < 200; i++)
+					virtual_run(&what, &calls[i]);
+				for (int i = 100; i < 200; i++)
+					ferrys += calls[i].word != FERRY_SHARES_NONE;
+				virtual_best_us(&what, false, &best);
+				few += best != FERRY_SHARES_NONE && ferrys < 60;
+				virtual_close();
+			}
+	print_message("%d of %d programs have NCCL's for long\n", few, starts);
+	assert_in_range(few, 0, 5);
+}
+
+/* ---- beside bursts ---- */
+
+/* Others' copies, a second on, a second off: so many times slower are the host's part or Ferry's calls, and NCCL's. */
+struct burst {
+	const struct virtual_machine *machine;
+	enum ferry_collective collective;
+	uint64_t mib;
+	double host, nccl;
+};
+
+/* Time of an oracle, and of the shares that are best without bursts, over what 20 seconds of calls take. */
+struct reached {
+	double oracle, calm;
+};
+
+static struct reached run_bursts(const struct burst *burst, int batch, unsigned seed)
+{
+	struct virtual_machine machine = with_limits(burst->machine);
+	struct virtual_calls what = {burst->collective, burst->mib * MIB, false, 0, batch, 0};
+	struct virtual_call calls[BATCH];
+	uint32_t words[2];
+	double us = 0, oracle = 0, calm = 0;
+	machine.burst_s = 1;
+	machine.burst[FERRY_CARRIER_HOST] = burst->host;
+	machine.burst[FERRY_CARRIER_NCCL] = burst->nccl;
+	virtual_open(&machine, seed);
+	virtual_map(0);
+	double best[2] = {virtual_best_us(&what, false, &words[0]), virtual_best_us(&what, true, &words[1])};
+	while (virtual_now_us() < 20e6) {
+		virtual_run(&what, calls);
+		for (int i = 0; i < batch; i++) {
+			us += calls[i].us;
+			oracle += best[calls[i].burst];
+			calm += virtual_expected_us(&what, words[0], calls[i].burst);
+		}
+	}
+	virtual_close();
+	return (struct reached){oracle / us, calm / us};
+}
+
+static void bursts_are_left_and_met_again(void **state)
+{
+	(void)state;
+	static const struct burst bursts[] = {
+	        {&pcie, FERRY_ALLREDUCE, 256, 4, 1.2},   {&pcie, FERRY_ALLREDUCE, 64, 4, 1.2},
+	        {&pcie, FERRY_ALLREDUCE, 256, 2, 2},     {&pcie, FERRY_ALLGATHER, 256, 2.5, 1.2},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 4, 1},   {&nvlink, FERRY_ALLREDUCE, 1024, 4, 1},
+	        {&nvlink, FERRY_ALLREDUCE, 256, 2, 1},
+	};
+	for (size_t i = 0; i < sizeof bursts / sizeof *bursts; i++)
+		for (int batch = 1; batch <= 4; batch += 3) {
+			const struct burst *burst = &bursts[i];
+			struct reached least = {INFINITY, INFINITY};
+			for (unsigned seed = 1; seed <= 3; seed++) {
+				struct reached one = run_bursts(burst, batch, seed);
+				least.oracle = fmin(least.oracle, one.oracle);
+				least.calm = fmin(least.calm, one.calm);
+			}
+			print_message("%-6s %s of %d MiB, %d at a time, Ferry's %.1f and NCCL's %.1f times as slow: "
+			              "%.3f of an oracle, %.2f of what is best without\n", burst->machine->name,
+			              ferry_collective_name(burst->collective), (int)burst->mib, batch, burst->host,
+			              burst->nccl, least.oracle, least.calm);
+			assert_true(least.oracle > 0.945 && least.calm > (burst->host < 4 ? 0.98 : 1.3));
+		}
+}
+
+/* ---- the end ---- */
+
+static void a_communicator_that_is_given_up_gets_no_more_calls(void **state)
+{
+	(void)state;
+	struct virtual_machine machine = with_limits(&pcie);
+	struct virtual_calls what = {FERRY_ALLGATHER, 256 * MIB, false, 0, 1, 0};
+	struct virtual_call call;
+	virtual_open(&machine, 1);
+	virtual_map(0);
+	for (int i = 0; i < 10; i++)
+		virtual_run(&what, &call);
+	assert_true(call.word != FERRY_SHARES_NONE);
+	virtual_abandon();
+	for (int i = 0; i < 10; i++) {
+		virtual_run(&what, &call);
+		assert_int_equal(call.word, FERRY_SHARES_NONE);
+	}
+	virtual_close();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(shares_are_good_after_five_calls),
+	        cmocka_unit_test(no_call_of_a_cold_start_waits_for_its_plan),
+	        cmocka_unit_test(divided_calls_come_close_to_the_best_shares),
+	        cmocka_unit_test(who_runs_ahead_of_a_cold_start_is_never_slower_than_nccl),
+	        cmocka_unit_test(who_runs_ahead_has_what_is_faster_in_the_second_batch),
+	        cmocka_unit_test(what_is_worse_is_not_kept_for_long),
+	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
+	        cmocka_unit_test(bursts_are_left_and_met_again),
+	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
+	};
+	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
+}

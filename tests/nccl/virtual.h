@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Ranks of a communicator of NCCL's whose time is made: all of the orchestrator's decisions are the real ones
+ * (launch.c, split.c, partner.c, meter.c and the balance), and what is below them, NCCL, Ferry's communicator, streams
+ * and events, takes the time that a machine says and moves nothing. One thread; the same seed gives the same run.
+ *
+ * Two ranks. Each makes its calls by its own clock, so that one is ahead of the other by a little, now this one, now
+ * that one; what a call has taken is known to a rank when its own clock is past the end.
+ */
+#ifndef FERRY_TESTS_NCCL_VIRTUAL_H
+#define FERRY_TESTS_NCCL_VIRTUAL_H
+
+#include "ipc/collective.h"
+#include "ipc/shares.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VIRTUAL_RANKS 2
+#define VIRTUAL_SIZES 6 /* 1 MiB, 4 MiB, ..., 1 GiB */
+
+/* How fast a collective is, in GB/s of the call's bytes at those sizes. */
+struct virtual_curve {
+	enum ferry_collective collective;
+	double nccl[VIRTUAL_SIZES], ours[VIRTUAL_SIZES]; /* alone; ours: as one whole call */
+	struct ferry_pace host;                          /* the host's part of a call that is divided */
+};
+
+struct virtual_machine {
+	const char *name;
+	bool peers;
+	struct virtual_curve curves[4];
+	struct ferry_pace limits[FERRY_NUM_CARRIERS]; /* as ferry-perf limits has measured; rate 0: it has not */
+	double slow;                   /* NCCL is so much slower beside the host */
+	double nccl_noise, ferry_noise; /* relative, as of a normal distribution */
+	double outliers;               /* parts that take three times as long */
+	double plan_us, export_us;     /* to make a plan, to map a buffer */
+	double wake_us;                /* at most, of lanes that have slept */
+	double burst_s;                /* so long without, so long with others' copies; 0: without */
+	double burst[FERRY_NUM_CARRIERS]; /* times as slow, in those */
+};
+
+/* A call as it was, of rank 0. */
+struct virtual_call {
+	uint32_t word;
+	double us;       /* from where the stream came to it to its end */
+	double begun_us; /* the time of day */
+	bool burst;
+};
+
+struct virtual_calls {
+	enum ferry_collective collective;
+	uint64_t bytes;
+	bool in_place;
+	int memory;   /* which buffers: each number is one of its own */
+	int calls;    /* these are made before the streams are waited for */
+	double gap_us; /* the program is busy so long before each */
+};
+
+void virtual_open(const struct virtual_machine *machine, unsigned seed);
+void virtual_close(void);
+
+/** From now on there is no Ferry. */
+void virtual_leave_to_nccl(void);
+
+/** The communicator is about to be ended, as its ranks have heard. */
+void virtual_abandon(void);
+
+/** All ranks' routers know these buffers. */
+void virtual_map(int memory);
+
+/** Makes calls and waits for them; of each what it was, where calls is not NULL. Returns what they took in all. */
+double virtual_run(const struct virtual_calls *what, struct virtual_call *calls);
+
+double virtual_now_us(void);
+
+/** What a call of those shares takes without noise, lanes awake. */
+double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool burst);
+
+/** The best fixed shares, and what they take. whole: one carrier has all of it. */
+double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word);
+
+/** Calls that made a plan on their way, or mapped a buffer. */
+int virtual_late_plans(void);
+
+/** What one of the ranks would log of a call: for a look at what is decided. */
+void virtual_print(const struct virtual_calls *what, const struct virtual_call *calls, int count);
+
+#endif

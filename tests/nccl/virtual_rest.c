@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ranks whose time is made (virtual.h) never come to, but for nothing ever failing. */
+#include "orchestrator/redops.h"
+#include "rank-lib/comm.h"
+#include "rank-lib/comm_init.h"
+#include "rank-lib/program/shares.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+bool ferry_rank_failed(struct ferry_rank *rank)
+{
+	(void)rank;
+	return false;
+}
+
+#define NEVER(type, name, parameters)                                                                                  \
+	type name parameters                                                                                           \
+	{                                                                                                              \
+		fprintf(stderr, "%s is called\n", #name);                                                              \
+		abort();                                                                                               \
+	}
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+NEVER(void, ferry_rank_fail, (struct ferry_rank * rank, ferryResult_t code, const char *message))
+NEVER(ferryResult_t, ferryCommAbort, (ferryComm_t comm))
+NEVER(ferryResult_t, ferryCommDestroy, (ferryComm_t comm))
+NEVER(const char *, ferryGetLastError, (ferryComm_t comm))
+NEVER(struct ferry_pace, ferry_share_pace_of_host, (const struct ferry_costs *costs, uint32_t blocks))
+NEVER(struct ferry_pace, ferry_share_pace_of_peers, (const struct ferry_costs *costs, uint32_t blocks))
+NEVER(bool, ferry_nccl_redop_find, (struct ferry_nccl_comm * comm, ncclRedOp_t op, struct ferry_nccl_redop *redop))
+NEVER(ferryResult_t, ferry_fabrics_push, (struct ferry_fabrics * fabrics, bool *puts))
+NEVER(ferryResult_t, ferry_comm_make,
+      (ferryComm_t * comm, int nranks, const uint8_t *key, int rank, const ferryConfig_t *config,
+       const struct ferry_routers *routers, const struct ferry_maker *maker))
+NEVER(bool, ferry_comm_is_mapped, (const struct ferryComm *comm))
+NEVER(ferryResult_t, ferry_comm_enter, (struct ferryComm * comm))
+NEVER(void, ferry_comm_exit, (struct ferryComm * comm))
+NEVER(ferryResult_t, ferryRedOpDestroy, (ferryRedOp_t op, ferryComm_t comm))
+NEVER(ferryResult_t, ferryRedOpCreatePreMulSum,
+      (ferryRedOp_t * op, void *scalar, ferryDataType_t type, ferryScalarResidence_t residence, ferryComm_t comm))
+NEVER(ferryResult_t, ferrySend,
+      (const void *send, size_t count, ferryDataType_t type, int peer, ferryComm_t comm, ferryStream_t stream))
+NEVER(ferryResult_t, ferryRecv,
+      (void *receive, size_t count, ferryDataType_t type, int peer, ferryComm_t comm, ferryStream_t stream))
+NEVER(ferryResult_t, ferryReduce,
+      (const void *send, void *receive, size_t count, ferryDataType_t type, ferryRedOp_t op, int root,
+       ferryComm_t comm, ferryStream_t stream))
+NEVER(ferryResult_t, ferryGather,
+      (const void *send, void *receive, size_t count, ferryDataType_t type, int root, ferryComm_t comm,
+       ferryStream_t stream))
+NEVER(ferryResult_t, ferryScatter,
+      (const void *send, void *receive, size_t count, ferryDataType_t type, int root, ferryComm_t comm,
+       ferryStream_t stream))
+NEVER(ferryResult_t, ferryAllToAll,
+      (const void *send, void *receive, size_t count, ferryDataType_t type, ferryComm_t comm, ferryStream_t stream))
