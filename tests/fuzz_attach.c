@@ -27,6 +27,18 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		                          message->flags < 8 &&
 		                          (message->flags & 5) != 5 &&
 		                          message->descriptors == (message->flags & FERRY_ATTACH_MAPPED));
+	case FERRY_ATTACH_ADOPT:
+		return message->nranks >= 1 && message->nranks <= FERRY_MAX_RANKS && message->ndomains >= 1 &&
+		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&
+		       message->rank < message->nranks && !message->payload &&
+		       !(message->flags & ~FERRY_ATTACH_MAPPED) &&
+		       message->descriptors == message->ndomains + !!message->flags;
+	case FERRY_ATTACH_RESUBMIT:
+		return message->payload <= FERRY_RESUBMIT_MOST && !message->descriptors && !message->flags;
+	case FERRY_ATTACH_READY:
+		return (!message->descriptors ||
+		        (message->descriptors == message->ndomains && message->ndomains <= FERRY_MAX_DOMAINS)) &&
+		       !message->payload && !message->flags;
 	case FERRY_ATTACH_EXPORT:
 		return message->payload >= FERRY_EXPORTED_LEAST && message->payload <= sizeof(struct ferry_exported) &&
 		       message->descriptors <= FERRY_ATTACH_MOST_DESCRIPTORS && !message->flags;
