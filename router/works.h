@@ -46,8 +46,10 @@ struct ferry_work {
 	bool oldest_first;           /* parts are long enough to look at all queues before each */
 	/* lock of the next two and of the counter: whoever holds it is the one writer */
 	_Alignas(FERRY_APART) _Atomic uint32_t publishing;
-	/* slices: before the counter says so, and after it; nobody believes the counter, which others can write to */
-	_Atomic uint32_t published, told;
+	/* slices, once the counter says so, which nobody believes: others can write to it */
+	_Atomic uint32_t told;
+	/* the same before the counter says so. Apart: who waits for a free slot looks at it again and again */
+	_Alignas(FERRY_APART) _Atomic uint32_t published;
 };
 
 static inline uint32_t ferry_parts_of(const struct ferry_work *work)
