@@ -284,16 +284,21 @@ static void a_rank_that_dies_in_ferry_leaves_nccl_alone(void **state)
 	breaks(break_connections, broken);
 }
 
+/* Nobody takes its place in that time. */
 static void a_router_that_dies_leaves_nccl_alone(void **state)
 {
 	(void)state;
+	setenv("FERRY_ATTACH_TIMEOUT", "8", 1);
 	breaks(break_router, broken);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
 }
 
 static void a_part_that_is_lost_ends_with_an_error_and_not_with_wrong_data(void **state)
 {
 	(void)state;
+	setenv("FERRY_TAKEOVER", "off", 1);
 	breaks(break_router, broken_in_a_call);
+	unsetenv("FERRY_TAKEOVER");
 	breaks(break_connections, broken_in_a_call);
 	breaks(break_communicator, broken_in_a_call);
 }

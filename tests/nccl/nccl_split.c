@@ -456,7 +456,9 @@ static void nccl_goes_on_alone_when_the_router_dies(void **state)
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
 	setenv("FERRY_SHARES", "nccl:0.75,host:0.25", 1);
+	setenv("FERRY_TAKEOVER", "off", 1); /* else calls wait for another router */
 	run(orphaned);
+	unsetenv("FERRY_TAKEOVER");
 	unsetenv("FERRY_SHARES");
 	pthread_barrier_destroy(&together);
 }
@@ -505,7 +507,9 @@ static void what_graphs_have_of_a_router_that_dies_is_lost(void **state)
 	(void)state;
 	pthread_barrier_init(&together, NULL, RANKS);
 	setenv("FERRY_SHARES", "nccl:0,host:1", 1); /* the double of NCCL cannot be replayed */
+	setenv("FERRY_TAKEOVER", "off", 1); /* else calls wait for another router */
 	run(replayed);
+	unsetenv("FERRY_TAKEOVER");
 	unsetenv("FERRY_SHARES");
 	pthread_barrier_destroy(&together);
 }
