@@ -101,6 +101,8 @@ static int end_alone(const char *how, float *send, float *receive, size_t count)
 	double start = now_ms();
 	CHECK(aborts ? ferryCommAbort(comm) : ferryCommDestroy(comm));
 	printf("rank %d ended in %.1f ms\n", rank, now_ms() - start);
+	free(send);
+	free(receive);
 	return 0;
 }
 
