@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/descendants.h"
 
+#include "ipc/wait.h"
+
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define STOP_NS 1000000000ull /* for who is in the driver, or under a debugger */
 
 /* pgrp session tty tpgid flags minflt cminflt majflt cmajflt utime stime cutime cstime priority nice */
 #define SKIP_15 " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s"
@@ -14,7 +19,8 @@
 struct process {
 	pid_t pid, parent;
 	unsigned threads;
-	bool below;
+	char state;
+	bool below; /* or one of those themselves */
 };
 
 /* The name in the second field may hold anything, brackets too: it ends at the last one. */
@@ -30,7 +36,8 @@ static bool process_read(pid_t pid, struct process *process)
 	text[length] = '\0';
 	const char *behind = strrchr(text, ')');
 	*process = (struct process){.pid = pid};
-	return behind && sscanf(behind + 1, " %*c %d" SKIP_15 " %u", &process->parent, &process->threads) == 2;
+	return behind && sscanf(behind + 1, " %c %d" SKIP_15 " %u", &process->state, &process->parent,
+	                        &process->threads) == 3;
 }
 
 /* All that there are, in memory of the caller's. */
@@ -57,28 +64,84 @@ static struct process *processes_read(size_t *count)
 	return all;
 }
 
-/* A child may have a lower number than its parent, so again until nothing is found. */
-static void mark_below(struct process *all, size_t count, pid_t top)
+static int by_pid(const void *left, const void *right)
 {
-	bool found = true;
-	while (found) {
-		found = false;
-		for (size_t i = 0; i < count; i++)
-			for (size_t j = 0; j < count && !all[i].below; j++)
-				if (all[i].parent == top || (all[j].below && all[j].pid == all[i].parent))
-					found = all[i].below = true;
+	pid_t first = ((const struct process *)left)->pid, second = ((const struct process *)right)->pid;
+	return (first > second) - (first < second);
+}
+
+static bool is_one_of(pid_t pid, const pid_t *tops, size_t ntops)
+{
+	for (size_t i = 0; i < ntops; i++)
+		if (tops[i] == pid)
+			return true;
+	return false;
+}
+
+/* Each goes up to who has nobody above it; what is read while parents die may go round, so not for ever. */
+static void mark_below(struct process *all, size_t count, const pid_t *tops, size_t ntops)
+{
+	qsort(all, count, sizeof *all, by_pid);
+	for (size_t i = 0; i < count; i++) {
+		const struct process *process = &all[i];
+		for (size_t up = 0; process && !all[i].below && up < count; up++) {
+			all[i].below = is_one_of(process->pid, tops, ntops);
+			process = bsearch(&(struct process){.pid = process->parent}, all, count, sizeof *all, by_pid);
+		}
 	}
 }
 
-void ferry_descendants_signal(pid_t pid, int number)
+/* Who waits in the kernel is among them: as one that vforks does, for the child that has been stopped. */
+static bool stands_still(const struct process *process)
 {
-	size_t count;
-	struct process *all = processes_read(&count);
-	mark_below(all, count, pid);
-	kill(pid, number);
+	return strchr("TtDZX", process->state);
+}
+
+/*
+ * Those processes and all below them, stopped: else one of them may start another between the look at /proc and its
+ * signal, an orphan that nobody knows. A look may miss who is started meanwhile, so until a second one finds all of
+ * them stopped.
+ */
+static struct process *stop_below(const pid_t *tops, size_t ntops, size_t *count)
+{
+	uint64_t limit = ferry_now_ns() + STOP_NS;
+	for (int quiet = 0;;) {
+		struct process *all = processes_read(count);
+		bool moving = false;
+		mark_below(all, *count, tops, ntops);
+		for (size_t i = 0; i < *count; i++)
+			if (all[i].below && !stands_still(&all[i]) && !kill(all[i].pid, SIGSTOP))
+				moving = true;
+		quiet = moving ? 0 : quiet + 1;
+		if (quiet == 2 || ferry_now_ns() > limit)
+			return all;
+		free(all);
+		sched_yield();
+	}
+}
+
+static void signal_below(const struct process *all, size_t count, int number)
+{
 	for (size_t i = 0; i < count; i++)
 		if (all[i].below)
 			kill(all[i].pid, number);
+}
+
+void ferry_descendants_signal(const pid_t *tops, size_t ntops, int number)
+{
+	size_t count;
+	struct process *all = stop_below(tops, ntops, &count);
+	signal_below(all, count, number);
+	signal_below(all, count, SIGCONT);
+	free(all);
+}
+
+void ferry_descendants_continue(const pid_t *tops, size_t ntops)
+{
+	size_t count;
+	struct process *all = processes_read(&count);
+	mark_below(all, count, tops, ntops);
+	signal_below(all, count, SIGCONT);
 	free(all);
 }
 

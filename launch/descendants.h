@@ -6,10 +6,18 @@
 #ifndef FERRY_LAUNCH_DESCENDANTS_H
 #define FERRY_LAUNCH_DESCENDANTS_H
 
+#include <stddef.h>
 #include <sys/types.h>
 
-/** Sends the signal to the process and to all below it: those that have a living parent up to it. */
-void ferry_descendants_signal(pid_t pid, int number);
+/**
+ * Sends the signal to the processes and to all below them, those that have living parents up to one. They are stopped
+ * for that, so that none starts another meanwhile, and then continued, who had been stopped before too: a signal other
+ * than SIGKILL is taken by nobody before.
+ */
+void ferry_descendants_signal(const pid_t *tops, size_t ntops, int number);
+
+/** Continues those that are stopped. */
+void ferry_descendants_continue(const pid_t *tops, size_t ntops);
 
 /** The threads of that process; 0: it is not known. */
 unsigned ferry_descendants_threads(pid_t pid);

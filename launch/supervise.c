@@ -112,18 +112,28 @@ static bool is_ranks(const struct ferry_child *child)
 	return child->pid && child->role != FERRY_CHILD_ROUTER;
 }
 
-/* Who is stopped takes no signal but these two. */
+/* number: 0: somebody else tells them. An mpiexec tells its ranks itself, but that they are killed. */
 static void signal_ranks(const struct ferry_supervisor *supervisor, int number)
 {
+	pid_t told[FERRY_MOST_CHILDREN], others[FERRY_MOST_CHILDREN];
+	size_t ntold = 0, nothers = 0;
 	for (int i = 0; i < supervisor->nchildren; i++) {
 		const struct ferry_child *child = &supervisor->children[i];
-		if (is_ranks(child) && (number == SIGKILL || (number && child->role == FERRY_CHILD_RANK)))
-			ferry_descendants_signal(child->pid, number);
-		else if (is_ranks(child) && number)
+		if (!is_ranks(child))
+			continue;
+		if (number == SIGKILL || (number && child->role == FERRY_CHILD_RANK)) {
+			told[ntold++] = child->pid;
+			continue;
+		}
+		others[nothers++] = child->pid;
+		if (number)
 			kill(child->pid, number);
-		if (is_ranks(child))
-			ferry_descendants_signal(child->pid, SIGCONT);
 	}
+	/* Who is stopped takes none but SIGKILL. */
+	if (ntold)
+		ferry_descendants_signal(told, ntold, number);
+	if (nothers)
+		ferry_descendants_continue(others, nothers);
 }
 
 static int alive(const struct ferry_supervisor *supervisor, bool routers)

@@ -132,6 +132,18 @@ static void what_a_script_has_started_ends_with_it(void **state)
 	assert_int_equal(await_end(child, said, sizeof said), 128 + SIGTERM);
 }
 
+/* Between any look at what runs and the script's end there is a new one. */
+static void what_a_script_starts_as_it_is_told_to_end_ends_with_it(void **state)
+{
+	(void)state;
+	char said[4096];
+	pid_t child = start_kept("exec $B/ferryrun --fork --grace 1000 -- sh -c 'echo up >$FIFO; i=0; while [ $i -lt "
+	                         "1000 ]; do sleep 600 & i=$((i + 1)); done; wait'");
+	await_line(fifo);
+	kill(child, SIGTERM);
+	assert_int_equal(await_end(child, said, sizeof said), 128 + SIGTERM);
+}
+
 static void stopped_ranks_end_by_a_signal(void **state)
 {
 	(void)state;
@@ -297,6 +309,7 @@ int main(int argc, char **argv)
 	        TEST(deaf_ranks_are_killed_after_the_grace_period),
 	        TEST(what_deaf_ranks_have_started_is_killed_with_them),
 	        TEST(what_a_script_has_started_ends_with_it),
+	        TEST(what_a_script_starts_as_it_is_told_to_end_ends_with_it),
 	        TEST(stopped_ranks_end_by_a_signal),
 	        TEST(ranks_end_with_the_proxy_of_mpiexec),
 	        TEST(a_stopped_mpiexec_is_killed_with_all_below_it),
