@@ -61,6 +61,12 @@ struct ferry_takeovers {
  */
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers);
 
+/**
+ * No router's place is taken until they are opened again: returns when none is being given anything. Nobody asks a
+ * router meanwhile. One that dies then is found when they are opened.
+ */
+void ferry_takeovers_rest(struct ferry_takeovers *takeovers);
+
 /** No router's place is taken any more: who waits for one hears that. */
 void ferry_takeovers_close(struct ferry_takeovers *takeovers);
 
