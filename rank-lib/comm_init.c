@@ -154,16 +154,37 @@ static enum ferry_mover_kind mover_of(const struct ferryComm *comm)
 	return comm->plans.options.direct ? FERRY_MOVER_GPU_LANES : FERRY_MOVER_HOST_LANES;
 }
 
-/* Where it has turned out that the router cannot reach the rank's buffers after all, the rank has lanes of its own. */
+/* *works: false: it has turned out that the router cannot reach the rank's buffers after all. */
+static ferryResult_t open_mapped(struct ferryComm *comm, bool *works)
+{
+	ferryResult_t result = ferry_mapped_open(&comm->mapped);
+	*works = true;
+	if (!result && comm->mapped.handed_over) {
+		comm->takeovers.ops = &ferry_mapped_handover;
+		comm->takeovers.context = &comm->mapped;
+		result = ferry_takeovers_open(&comm->takeovers);
+	}
+	if (!result)
+		result = ferry_mapped_try(&comm->mapped, works);
+	if (result || *works)
+		return result;
+	ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank.self, ferry_last_message());
+	ferry_forget_message();
+	ferry_takeovers_rest(&comm->takeovers);
+	comm->takeovers.ops = NULL;
+	ferry_mapped_withdraw(&comm->mapped);
+	return ferrySuccess;
+}
+
+/* Who moves the data, and who takes a router's place. */
 static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
 {
-	ferryResult_t result = may_map ? ferry_mapped_open(&comm->mapped) : ferryInvalidUsage;
-	if (result != ferryInvalidUsage)
+	bool works = false;
+	ferryResult_t result = may_map ? open_mapped(comm, &works) : ferrySuccess;
+	if (result || works)
 		return result;
-	if (may_map)
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank.self, ferry_last_message());
-	ferry_forget_message();
-	return ferry_direct_open(&comm->direct);
+	result = ferry_direct_open(&comm->direct);
+	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 
 static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)
@@ -181,12 +202,6 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	                           ferry_mapped_may_be_handed_over(&comm->mapped);
 	if (!result)
 		result = open_data(comm, may_map);
-	if (!result && ferry_comm_is_mapped(comm)) {
-		comm->takeovers.ops = &ferry_mapped_handover;
-		comm->takeovers.context = &comm->mapped;
-	}
-	if (!result && (!ferry_comm_is_mapped(comm) || comm->mapped.handed_over))
-		result = ferry_takeovers_open(&comm->takeovers);
 	if (!result)
 		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));
 	if (result) {

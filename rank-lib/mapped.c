@@ -139,18 +139,6 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	return ferrySuccess;
 }
 
-/* In a container of its own, say, the router can have the same GPU and not open its memory. */
-static ferryResult_t attempt(struct ferry_mapped *mapped)
-{
-	struct ferry_buffer_name name;
-	struct ferry_piece sample;
-	ferryResult_t result = mapped->device->ops->pieces->sample(mapped->device, &sample);
-	if (!result)
-		result = ferry_exports_name(mapped->exports, (const void *)(uintptr_t)sample.start, sample.bytes,
-		                            NO_SUBMISSION, false, false, &name);
-	return result ? result : ferry_exports_forget(mapped->exports, &name);
-}
-
 /* Who copies, and whom what others put into is exported to. */
 static void find_movers(struct ferry_mapped *mapped)
 {
@@ -168,13 +156,8 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	ferryResult_t result = ferry_exports_open(mapped->device, &rank->links[rank->domain], &rank->failed,
 	                                          cells_of(rank, rank->domain), mapped->holders,
 	                                          &mapped->exports);
-	if (!result)
-		result = attempt(mapped);
-	if (result) {
-		ferry_exports_close(mapped->exports);
-		mapped->exports = NULL;
-		return ferry_fail(ferryInvalidUsage, "%s", ferry_last_message());
-	}
+	if (result)
+		return result;
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
 	ferry_kept_submissions_init(&mapped->submissions.kept);
@@ -182,6 +165,50 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 	ferry_exports_hold_in(mapped->exports, &mapped->held);
 	find_movers(mapped);
 	return watch_routers(mapped);
+}
+
+static ferryResult_t export_sample(struct ferry_mapped *mapped)
+{
+	struct ferry_buffer_name name;
+	struct ferry_piece sample;
+	ferryResult_t result = mapped->device->ops->pieces->sample(mapped->device, &sample);
+	if (!result)
+		result = ferry_exports_name(mapped->exports, (const void *)(uintptr_t)sample.start, sample.bytes,
+		                            NO_SUBMISSION, false, false, &name);
+	return result ? result : ferry_exports_forget(mapped->exports, &name);
+}
+
+ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped, bool *works)
+{
+	ferryResult_t result = export_sample(mapped);
+	*works = !result;
+	if (!result)
+		return ferrySuccess;
+	if (ferry_rank_failed(mapped->rank))
+		return ferry_rank_say_failed(mapped->rank);
+	/* a router that has died, and whose place nobody takes, has said nothing of this */
+	return result == ferryRemoteError ? result : ferrySuccess;
+}
+
+static void unwatch_routers(struct ferry_mapped *mapped)
+{
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
+		if (mapped->watched[domain].added)
+			ferry_keeper_remove(&mapped->watched[domain].kept);
+		mapped->watched[domain].added = false;
+	}
+}
+
+void ferry_mapped_withdraw(struct ferry_mapped *mapped)
+{
+	unwatch_routers(mapped);
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		ferry_mover_close(&mapped->movers[domain]);
+	ferry_exports_close(mapped->exports);
+	ferry_held_exports_end(&mapped->held);
+	ferry_kept_submissions_end(&mapped->submissions.kept);
+	mapped->captures.exports = mapped->exports = NULL;
+	mapped->submissions.ring = NULL;
 }
 
 /* ---- calls ---- */
@@ -214,9 +241,7 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 
 void ferry_mapped_close(struct ferry_mapped *mapped)
 {
-	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		if (mapped->watched[domain].added)
-			ferry_keeper_remove(&mapped->watched[domain].kept);
+	unwatch_routers(mapped);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
 		ferry_windows_free(&mapped->windows, mapped->device);

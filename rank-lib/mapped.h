@@ -59,11 +59,21 @@ bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *devi
                         int *words);
 
 /**
- * All have attached, and its router has said that it will: tries it with a buffer. ferryInvalidUsage, with the reason:
- * it does not work here, the rank is to have lanes of its own. Other errors: ferry_mapped_close is to be called all the
- * same. handed_over: who tells of its router's end is not the keeper, but calls its `closed` (rank-lib/takeover.h).
+ * All have attached, and its router has said that it will. Errors: ferry_mapped_close is to be called all the same
+ * where the rank has a ring. handed_over: who tells of its router's end is not the keeper, but calls its `closed`
+ * (rank-lib/takeover.h).
  */
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
+
+/**
+ * Tries it with a buffer: in a container of its own, say, the router can have the same GPU and not open its memory.
+ * *works: false, and why is the last message: the rank is to have lanes of its own. Who takes routers' places is there
+ * already: one that dies in the middle of this has not said that it cannot. Errors: the rank's, ferryRemoteError.
+ */
+ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped, bool *works);
+
+/** It does not work: nothing is left of it. Nobody takes a router's place for now. */
+void ferry_mapped_withdraw(struct ferry_mapped *mapped);
 
 /** No more calls. The connections are still open. */
 void ferry_mapped_close(struct ferry_mapped *mapped);

@@ -65,18 +65,38 @@ static bool is_over(const struct ferry_takeover *takeover, uint64_t now, char *t
 
 /* ---- handing over ---- */
 
+static uint64_t epoch_of(const struct ferry_takeover *takeover)
+{
+	const struct ferry_arena *arena = &takeover->all->rank->shared.arenas[takeover->domain];
+	return atomic_load_explicit(&arena->header->epoch, memory_order_acquire);
+}
+
+/* True: to be called again. */
 static bool serves(struct ferry_takeover *takeover, int connection, int process)
 {
 	struct ferry_rank *rank = takeover->all->rank;
+	bool mapped = takeover->all->ops;
 	uint64_t now = ferry_now_ns();
 	ferry_link_renew(link_of(takeover), connection, process);
-	takeover->state = FERRY_ROUTER_SERVES;
-	if (takeover->all->ops)
+	takeover->state = mapped ? FERRY_ROUTER_ADOPTS : FERRY_ROUTER_SERVES;
+	if (mapped)
 		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
 	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died%s",
 	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6,
 	          takeover->vain ? ", and some after it" : "");
 	ferry_keeper_follow(&takeover->kept, connection);
+	return mapped;
+}
+
+/*
+ * As long as it does, it moves nothing for anybody: where the job fails meanwhile nobody but this rank lets its streams
+ * go on.
+ */
+static bool still_adopts(struct ferry_takeover *takeover)
+{
+	if (epoch_of(takeover) == takeover->epoch)
+		return true;
+	takeover->state = FERRY_ROUTER_SERVES;
 	return false;
 }
 
@@ -92,6 +112,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	                                  .lost_ns = takeover->lost_ns,
 	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
+	takeover->epoch = epoch_of(takeover);
 	ferryResult_t result = ferry_hand_over(&handover);
 	int process = handover.process;
 	if (!result)
@@ -139,10 +160,13 @@ static bool step(struct ferry_kept *kept)
 	char text[FERRY_MESSAGE_BYTES];
 	if (ferry_rank_failed(takeover->all->rank))
 		return end_failed(takeover);
+	if (takeover->state == FERRY_ROUTER_ADOPTS)
+		return still_adopts(takeover);
 	if (is_over(takeover, ferry_now_ns(), text, sizeof text))
 		return end(takeover, text);
 	switch (takeover->state) {
 	case FERRY_ROUTER_SERVES:
+	case FERRY_ROUTER_ADOPTS:
 		return false;
 	case FERRY_ROUTER_ENDS:
 		if (!ferry_process_has_ended(link_of(takeover)->process))
@@ -203,14 +227,20 @@ ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
 	return result;
 }
 
+void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
+{
+	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
+		if (takeovers->domains[domain].added)
+			ferry_keeper_remove(&takeovers->domains[domain].kept);
+		takeovers->domains[domain].added = false;
+	}
+}
+
 void ferry_takeovers_close(struct ferry_takeovers *takeovers)
 {
 	atomic_store(&takeovers->given_up, 1);
-	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
-		if (!takeovers->domains[domain].added)
-			continue;
-		ferry_keeper_remove(&takeovers->domains[domain].kept);
-		takeovers->domains[domain].added = false;
-		ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
-	}
+	ferry_takeovers_rest(takeovers);
+	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++)
+		if (takeovers->domains[domain].all)
+			ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
 }

@@ -25,7 +25,9 @@
 enum ferry_takeover_state {
 	FERRY_ROUTER_SERVES,
 	FERRY_ROUTER_ENDS,  /* its connection has closed, and its process may not have ended */
-	FERRY_ROUTER_SOUGHT /* it has: another is looked for */
+	FERRY_ROUTER_SOUGHT, /* it has: another is looked for */
+	/* another has all that it is to have from this rank, which is mapped, and perhaps not from all others */
+	FERRY_ROUTER_ADOPTS
 };
 
 /* Of one domain. The keeper's, but for `given_up`. */
@@ -37,6 +39,7 @@ struct ferry_takeover {
 	enum ferry_takeover_state state;
 	uint64_t lost_ns;   /* when the connection closed that this rank had last been served by */
 	uint64_t since_ns;  /* when it came to `state` */
+	uint64_t epoch;     /* FERRY_ROUTER_ADOPTS: of the arena, before that router serves the job */
 	uint32_t vain;      /* routers that have ended since then */
 	uint64_t window_ns; /* when counting began: deaths since then */
 	uint32_t deaths;
@@ -60,6 +63,12 @@ struct ferry_takeovers {
  * ferry_keeper_add; ferryInvalidArgument for FERRY_TAKEOVER.
  */
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers);
+
+/**
+ * No router's place is taken until they are opened again: returns when none is being given anything. Nobody asks a
+ * router meanwhile. One that dies then is found when they are opened.
+ */
+void ferry_takeovers_rest(struct ferry_takeovers *takeovers);
 
 /** No router's place is taken any more: who waits for one hears that. */
 void ferry_takeovers_close(struct ferry_takeovers *takeovers);

@@ -22,7 +22,7 @@ struct ferry_adoption {
 	uint64_t come;     /* bit r: rank r has handed over everything */
 	uint64_t since_ns; /* the first of them has had no router since then */
 	uint64_t until_ns; /* when those that have not come are waited for no longer */
-	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs */
+	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs, or has */
 };
 
 /* ---- the arenas ---- */
@@ -142,6 +142,14 @@ static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_
 	                         message->rank);
 }
 
+/* The lanes of the old router that moved this rank's data: what they said last of themselves is not so any more. */
+static void forget_lanes(const struct ferry_job *job, uint32_t rank)
+{
+	struct ferry_rank_line *line = ferry_rank_line(&job->shared, rank);
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		atomic_store_explicit(&line->traffic[direction].moves, 0, memory_order_relaxed);
+}
+
 ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                                   const struct ferry_standing *standing, int *descriptors, struct ferry_job **joined)
 {
@@ -168,6 +176,8 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 		return result;
 	}
 	job->attached |= 1ull << message->rank;
+	if (message->flags & FERRY_ATTACH_MAPPED)
+		forget_lanes(job, message->rank);
 	if (message->hash < job->adoption->since_ns)
 		job->adoption->since_ns = message->hash;
 	*joined = job;
@@ -219,9 +229,8 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 		serve(jobs, job);
 		return;
 	}
-	if (!job->adoption->opening)
-		ferry_attendant_open(job);
-	job->adoption->opening = true;
+	if (!job->adoption->opening && !(job->adoption->opening = ferry_attendant_open(job)))
+		return; /* it has ended: the job has failed */
 	if (atomic_load_explicit(&job->opened, memory_order_acquire))
 		serve(jobs, job);
 }
@@ -280,15 +289,30 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 	}
 }
 
+/*
+ * The job has failed, and no lane has begun anything here: ranks that have come already let their streams go on
+ * themselves. Where lanes have been opened they do that.
+ */
+static void let_go(const struct ferry_job *job)
+{
+	uint64_t ranks = 0;
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++)
+		if (job->imports[rank])
+			ranks |= 1ull << rank;
+	if (!job->adoption->opening)
+		atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, ranks, memory_order_release);
+}
+
 int ferry_adoptions_watch(struct ferry_jobs *jobs)
 {
 	int again = -1;
 	uint64_t now = ferry_now_ns();
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
-		if (!job->adoption || atomic_load(&job->dead))
-			continue;
-		watch(jobs, job, now);
-		if (job->adoption)
+		if (job->adoption && !atomic_load(&job->dead))
+			watch(jobs, job, now);
+		if (job->adoption && atomic_load(&job->dead))
+			let_go(job);
+		else if (job->adoption)
 			again = job->adoption->opening ? 1 : LOOK_MS;
 	}
 	return again;

@@ -247,11 +247,13 @@ void ferry_attendant_join(struct ferry_job *job)
 	job->attendant = NULL;
 }
 
-void ferry_attendant_open(struct ferry_job *job)
+bool ferry_attendant_open(struct ferry_job *job)
 {
 	uint32_t unasked = 0;
-	if (atomic_compare_exchange_strong(&job->attendant->asked, &unasked, 1))
-		ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	if (!atomic_compare_exchange_strong(&job->attendant->asked, &unasked, 1))
+		return false;
+	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
+	return true;
 }
 
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas)

@@ -28,7 +28,8 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *ar
 
 /**
  * Of a job that is brought: has the attendant ready what moves the ranks' data, and set job->opened, or fails the job.
+ * False: it has ended, as the job has failed, and readies nothing.
  */
-void ferry_attendant_open(struct ferry_job *job);
+bool ferry_attendant_open(struct ferry_job *job);
 
 #endif

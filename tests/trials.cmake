@@ -52,3 +52,16 @@ router_kills_test(routers_of_two_domains_are_killed --kills 25 --domains 2 --bot
 router_kills_test(successors_are_killed --kills 30 --domains 2 --twice 100)
 router_kills_test(routers_are_killed_while_ranks_attach --kills 25 --domains 2 --fresh 1 --calls 12 --every 5)
 router_kills_test(ranks_are_killed_beside_another_job --kills 5 --ranks --meanwhile 60)
+# Of ranks on GPUs, over the double.
+function(gpu_router_kills_test name)
+  router_kills_test(${name} --gpu ${ARGN})
+  add_dependencies(router_kills cuda-fake)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 240
+    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
+endfunction()
+if(CUDA_INCLUDE_DIR)
+  gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
+  gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
+    --calls 8 --seed 61)
+  gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
+endif()
