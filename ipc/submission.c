@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #define UNIT 64u /* records begin at whole lines, so that the head of one is never split by the end of the ring */
@@ -14,6 +15,8 @@ _Static_assert(sizeof(struct ferry_submission) + FERRY_SUBMISSION_MESSAGES * siz
 _Static_assert(sizeof(struct ferry_submission) + FERRY_MAX_RANKS * sizeof(struct ferry_submitted_part) <=
                        FERRY_SUBMISSION_MOST,
                "a record has room for an alltoallv");
+_Static_assert(offsetof(struct ferry_submission, sum) + sizeof(uint64_t) == sizeof(struct ferry_submission),
+               "nothing follows the sum");
 _Static_assert(FERRY_RING_BYTES % FERRY_SUBMISSION_MOST == 0, "positions are taken modulo the ring");
 
 static uint32_t up_to_unit(size_t bytes)
@@ -26,6 +29,38 @@ static uint32_t rest_of(uint64_t position, uint32_t bytes)
 {
 	uint32_t rest = FERRY_RING_BYTES - (uint32_t)(position % FERRY_RING_BYTES);
 	return rest < bytes ? rest : 0;
+}
+
+/* One word that changes changes the sum: no step loses anything of the one before. */
+static uint64_t add_word(uint64_t sum, uint64_t word)
+{
+	sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+	return sum << 29 | sum >> 35;
+}
+
+/* As if zeros followed, up to a whole word. */
+static uint64_t add(uint64_t sum, const void *from, size_t bytes)
+{
+	uint64_t word;
+	size_t at = 0;
+	for (; at + sizeof word <= bytes; at += sizeof word) {
+		memcpy(&word, (const char *)from + at, sizeof word);
+		sum = add_word(sum, word);
+	}
+	word = 0;
+	if (at < bytes) {
+		memcpy(&word, (const char *)from + at, bytes - at);
+		sum = add_word(sum, word);
+	}
+	return sum;
+}
+
+uint64_t ferry_submission_sum(const struct ferry_submission *head, const void *behind, size_t more)
+{
+	uint64_t sum = add(add(0, head, offsetof(struct ferry_submission, sum)), behind, more);
+	for (size_t at = sizeof *head + (more + 7) / 8 * 8; at < head->bytes; at += sizeof sum)
+		sum = add_word(sum, 0);
+	return sum;
 }
 
 bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, const void *behind, size_t more)
@@ -42,9 +77,11 @@ bool ferry_ring_write(struct ferry_ring *ring, struct ferry_submission *head, co
 		written += rest;
 	}
 	char *at = ring->records + written % FERRY_RING_BYTES;
+	head->sum = ferry_submission_sum(head, behind, more);
 	memcpy(at, head, sizeof *head);
 	if (more)
 		memcpy(at + sizeof *head, behind, more);
+	memset(at + sizeof *head + more, 0, head->bytes - sizeof *head - more);
 	atomic_store_explicit(&ring->written, written + head->bytes, memory_order_release);
 	return true;
 }
@@ -77,6 +114,11 @@ ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *re
 		return bad(&head, there);
 	memcpy(record, ring->records + *taken % FERRY_RING_BYTES, head.bytes);
 	memcpy(record, &head, UNIT); /* the length that was checked */
+	const struct ferry_submission *copy = record;
+	if (copy->sum != ferry_submission_sum(copy, copy + 1, head.bytes - sizeof head))
+		return ferry_fail(ferryInvalidUsage,
+		                  "submission %llu, of %u bytes and kind %u: it is not what was written",
+		                  (unsigned long long)copy->number, copy->bytes, copy->kind);
 	*taken += head.bytes;
 	*any = true;
 	atomic_store_explicit(&ring->taken, *taken, memory_order_release);

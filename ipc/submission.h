@@ -55,6 +55,11 @@ struct ferry_submission {
 	struct ferry_buffer_name send, receive; /* generation 0: none */
 	uint32_t nparts;
 	uint32_t stamp; /* 0, or where and as what it is told how long the call took: FERRY_STAMPS * tag + index */
+	/*
+	 * A sum over all else in the record, by ferry_ring_write. Other ranks of the job may write into the ring, and a
+	 * turn, a number or a flag that is another than the rank's would have its stream wait for ever.
+	 */
+	uint64_t sum;
 };
 
 #define FERRY_STAMPS 64u /* calls of a rank whose times are asked for at once */
@@ -99,9 +104,13 @@ static inline bool ferry_ring_any(const struct ferry_ring *ring, uint64_t taken)
 	return atomic_load_explicit(&ring->written, memory_order_acquire) != taken;
 }
 
+/** What head->sum is to be; behind: `more` bytes that follow the head, up to the record's end at the most. */
+uint64_t ferry_submission_sum(const struct ferry_submission *head, const void *behind, size_t more);
+
 /**
  * Takes the next record, of FERRY_SUBMISSION_MOST bytes at most, into memory of the caller's. *any: whether there was
- * one. Router, which keeps *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be.
+ * one. Router, which keeps *taken to itself. ferryInvalidUsage, with the values: the ring says what cannot be, or the
+ * record is not what was written.
  */
 ferryResult_t ferry_ring_take(struct ferry_ring *ring, uint64_t *taken, void *record, bool *any);
 

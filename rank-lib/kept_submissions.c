@@ -71,20 +71,42 @@ static bool make_room(struct ferry_kept_submissions *kept, size_t bytes)
 	return true;
 }
 
+/* Under the lock. */
+static ferryResult_t check(const struct ferry_kept_submissions *kept, const struct ferry_ring *ring)
+{
+	uint64_t written = atomic_load_explicit(&ring->written, memory_order_relaxed);
+	if (written == kept->position)
+		return ferrySuccess;
+	return ferry_fail(ferryInternalError,
+	                  "the arena says that the rank has submitted %llu bytes, where it has submitted %llu",
+	                  (unsigned long long)written, (unsigned long long)kept->position);
+}
+
+ferryResult_t ferry_kept_submissions_check(struct ferry_kept_submissions *kept, const struct ferry_ring *ring)
+{
+	if (pthread_mutex_trylock(&kept->lock))
+		return ferrySuccess;
+	ferryResult_t result = check(kept, ring);
+	pthread_mutex_unlock(&kept->lock);
+	return result;
+}
+
 ferryResult_t ferry_kept_submissions_write(struct ferry_kept_submissions *kept, struct ferry_ring *ring,
                                            struct ferry_submission *head, const void *behind, size_t more,
                                            bool *written)
 {
 	ferryResult_t result = ferrySuccess;
+	*written = false;
 	pthread_mutex_lock(&kept->lock);
 	forget_over(kept, atomic_load_explicit(&ring->over, memory_order_acquire));
-	if (!make_room(kept, sizeof(struct kept) + FERRY_SUBMISSION_MOST)) {
-		pthread_mutex_unlock(&kept->lock);
-		return ferry_fail(ferrySystemError, "no memory for a submission's copy");
-	}
-	if ((*written = ferry_ring_write(ring, head, behind, more))) {
+	if (!make_room(kept, sizeof(struct kept) + FERRY_SUBMISSION_MOST))
+		result = ferry_fail(ferrySystemError, "no memory for a submission's copy");
+	if (!result)
+		result = check(kept, ring);
+	if (!result && (*written = ferry_ring_write(ring, head, behind, more))) {
 		struct kept *record = at(kept, kept->end);
-		*record = (struct kept){.position = atomic_load_explicit(&ring->written, memory_order_relaxed),
+		kept->position = atomic_load_explicit(&ring->written, memory_order_relaxed);
+		*record = (struct kept){.position = kept->position,
 		                        .number = head->number,
 		                        .calls = kept->calls,
 		                        .bytes = head->bytes};

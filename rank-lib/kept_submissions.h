@@ -16,18 +16,25 @@ struct ferry_kept_submissions {
 	char *memory;         /* from `first` to `end`: records, each behind where it ends in the ring */
 	size_t first, end, capacity;
 	uint64_t calls;       /* that are in all records there were, captured ones apart */
+	uint64_t position;    /* of the ring, behind the last of them */
 };
 
 void ferry_kept_submissions_init(struct ferry_kept_submissions *kept);
 void ferry_kept_submissions_end(struct ferry_kept_submissions *kept);
 
 /**
- * ferry_ring_write, and keeps a copy. *written: false: there is no room in the ring. Error: ferrySystemError, and it is
- * not written.
+ * ferry_ring_write, and keeps a copy. *written: false: there is no room in the ring. Errors: ferrySystemError,
+ * those of ferry_kept_submissions_check, and it is not written.
  */
 ferryResult_t ferry_kept_submissions_write(struct ferry_kept_submissions *kept, struct ferry_ring *ring,
                                            struct ferry_submission *head, const void *behind, size_t more,
                                            bool *written);
+
+/**
+ * Whether the ring says how much is in it: where another rank of the job has written less, the router never sees the
+ * last calls. ferryInternalError, with the values. Not while somebody is writing.
+ */
+ferryResult_t ferry_kept_submissions_check(struct ferry_kept_submissions *kept, const struct ferry_ring *ring);
 
 /* What a router that has ended had taken. */
 struct ferry_kept_taken {

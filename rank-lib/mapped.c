@@ -107,6 +107,9 @@ static void watch_own(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
 	ferry_held_exports_sweep(&mapped->held, cells_of(mapped->rank, mapped->rank->domain));
+	if (!ferry_rank_failed(mapped->rank) &&
+	    ferry_kept_submissions_check(&mapped->submissions.kept, mapped->submissions.ring))
+		ferry_rank_fail(mapped->rank, ferryInternalError, ferry_last_message());
 	if (!ferry_standstill_watch(&mapped->standstill))
 		return;
 	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);

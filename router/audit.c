@@ -91,11 +91,24 @@ static bool order_is_sane(const struct ferry_member *member, char *text)
 
 static bool descriptor_is_there(const struct ferry_member *member, const struct ferry_call *call, char *text)
 {
-	uint64_t seq = atomic_load_explicit(&ferry_member_line(member)->ring[call->bank].seq, memory_order_acquire);
-	if (seq == ferry_call_number(call))
+	const struct ferry_descriptor *own = &ferry_member_line(member)->ring[call->bank];
+	uint64_t seq = atomic_load_explicit(&own->seq, memory_order_acquire);
+	uint64_t name = atomic_load_explicit(&own->name, memory_order_relaxed);
+	uint32_t domains = atomic_load_explicit(&own->domains, memory_order_relaxed);
+	if (seq != ferry_call_number(call)) {
+		snprintf(text, TEXT,
+		         "rank %u: the arena says that it is at call %llu, where it has submitted %llu (%s)",
+		         member->rank, (unsigned long long)seq, (unsigned long long)ferry_call_number(call),
+		         name_of(call));
+		return false;
+	}
+	if (name == call->name && domains == call->steps->domains)
 		return true;
-	snprintf(text, TEXT, "rank %u: the arena says that it is at call %llu, where it has submitted %llu (%s)",
-	         member->rank, (unsigned long long)seq, (unsigned long long)ferry_call_number(call), name_of(call));
+	snprintf(text, TEXT,
+	         "rank %u: the arena says that its call %llu (%s) has name %llu and routers %#x, where it has "
+	         "submitted it with name %llu and routers %#x",
+	         member->rank, (unsigned long long)seq, name_of(call), (unsigned long long)name, domains,
+	         (unsigned long long)call->name, call->steps->domains);
 	return false;
 }
 
@@ -197,6 +210,21 @@ static bool messages_are_sane(const struct ferry_seat *seat, const struct ferry_
 	return true;
 }
 
+/* What others may wait to read that has no call any more: the D2H lane's numbers and slices of messages, or those. */
+static bool told_is_there(const struct ferry_seat *seat, char *text)
+{
+	const struct ferry_member *member = seat->member;
+	for (uint32_t bank = 0; seat->direction == FERRY_UP && bank < FERRY_BANKS; bank++) {
+		uint64_t told = atomic_load_explicit(&ferry_member_line(member)->ring[bank].seq, memory_order_acquire);
+		if (told == member->order.last_seq[bank])
+			continue;
+		snprintf(text, TEXT, "rank %u: the arena says that it is at call %llu, where it has come to %llu",
+		         member->rank, (unsigned long long)told, (unsigned long long)member->order.last_seq[bank]);
+		return false;
+	}
+	return ferry_pair_told_is_there(seat, text, TEXT);
+}
+
 static bool is_sane(const struct ferry_seat *seat, char *text)
 {
 	if (seat->direction == FERRY_UP && !order_is_sane(seat->member, text))
@@ -207,12 +235,16 @@ static bool is_sane(const struct ferry_seat *seat, char *text)
 		if (!(call->steps ? collective_is_sane : messages_are_sane)(seat, call, text))
 			return false;
 	}
-	return true;
+	return told_is_there(seat, text);
 }
 
 void ferry_audit_seat(struct ferry_seat *seat)
 {
 	char text[TEXT];
-	if (!seat->member->ops->failed(seat->member) && !is_sane(seat, text))
-		seat->member->ops->fail(seat->member, ferryInternalError, text);
+	const struct ferry_member_ops *ops = seat->member->ops;
+	if (ops->failed(seat->member))
+		return;
+	if (!is_sane(seat, text) ||
+	    (seat->direction == FERRY_UP && ops->ring_is_sane && !ops->ring_is_sane(seat->member, text, TEXT)))
+		ops->fail(seat->member, ferryInternalError, text);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What a lane looks for in the arena while its rank's calls do not get on: numbers that nobody who keeps to the rules
+ * What a lane looks for in the arena while its rank does not get on: numbers that nobody who keeps to the rules
  * can have written there. A rank may write anywhere in its job's arena. A counter of its own that holds something else
  * than what was stored, a counter of a call that cannot have begun, or of more slices than there are: each of them may
  * have others wait for ever, so it ends the job, with the numbers. Whoever looks compares with memory of its own, and
@@ -14,7 +14,10 @@
 
 #include "router/member.h"
 
-/** A seat with calls, by its lane's thread: fails the member's job at what it finds. */
+/**
+ * A seat, with calls or without, by its lane's thread: fails the member's job at what it finds. Without: what it said
+ * last others may wait for still.
+ */
 void ferry_audit_seat(struct ferry_seat *seat);
 
 /**

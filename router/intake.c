@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/intake.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,6 +75,31 @@ void ferry_intake_listed(struct ferry_intake *intake, uint64_t number)
 	intake->listed = number;
 	say_over(intake);
 	pthread_mutex_unlock(&intake->over_lock);
+}
+
+void ferry_intake_count_ended(struct ferry_intake *intake)
+{
+	atomic_fetch_add_explicit(&intake->counting, 1, memory_order_release);
+	atomic_fetch_add_explicit(&intake->ring->ended, 1, memory_order_release);
+	atomic_fetch_add_explicit(&intake->counted, 1, memory_order_release);
+	ferry_doorbell_ring(&ferry_member_line(&intake->member)->app);
+}
+
+/* The other lane ends calls meanwhile: what it has told, then the ring, then what it was about to tell. */
+bool ferry_intake_ring_is_sane(const struct ferry_intake *intake, char *text, size_t bytes)
+{
+	uint64_t least = atomic_load_explicit(&intake->counted, memory_order_acquire);
+	uint64_t ended = atomic_load_explicit(&intake->ring->ended, memory_order_acquire);
+	uint64_t most = atomic_load_explicit(&intake->counting, memory_order_acquire);
+	uint64_t taken = atomic_load_explicit(&intake->ring->taken, memory_order_relaxed);
+	if (taken == intake->taken && ended >= least && ended <= most)
+		return true;
+	snprintf(text, bytes,
+	         "rank %u: the arena says that its router has taken %llu bytes of submissions and ended %llu calls, "
+	         "where that has taken %llu and ended %llu to %llu",
+	         intake->member.rank, (unsigned long long)taken, (unsigned long long)ended,
+	         (unsigned long long)intake->taken, (unsigned long long)least, (unsigned long long)most);
+	return false;
 }
 
 void ferry_mapped_call_free(struct ferry_mapped_call *mapped)

@@ -27,6 +27,8 @@ struct ferry_intake {
 	struct ferry_mapped_call *first, *last; /* calls under way, captured ones apart, in the order of submissions */
 	uint64_t listed;               /* number of the last submission whose call is in the list, or over */
 	_Atomic uint32_t calls;        /* under way: the D2H lane adds, the lanes take away */
+	/* calls over, captured ones apart, before the ring says so and after that; who ends one, by fetch-add */
+	_Atomic uint64_t counting, counted;
 	/* D2H lane */
 	uint64_t taken;                /* of the ring */
 	uint64_t number;               /* of the last submission taken */
@@ -62,6 +64,12 @@ struct ferry_mapped_call *ferry_mapped_call_new(struct ferry_intake *intake, con
 
 /** Lets go of all that it holds. A lane does that with those that it has been given. */
 void ferry_mapped_call_free(struct ferry_mapped_call *mapped);
+
+/** One call more is over, not a captured one: tells the rank. Any lane. */
+void ferry_intake_count_ended(struct ferry_intake *intake);
+
+/** What the ring says that this router has taken and ended is what it has; else text: what it says. D2H lane. */
+bool ferry_intake_ring_is_sane(const struct ferry_intake *intake, char *text, size_t bytes);
 
 /** All calls of the submissions up to this one are in the list, or over. */
 void ferry_intake_listed(struct ferry_intake *intake, uint64_t number);

@@ -28,13 +28,17 @@ static void member_fail(struct ferry_member *member, ferryResult_t code, const c
 	ferry_job_fail(intake_of(member)->job, code, message);
 }
 
-/* Also what another domain's router, or a rank, has found. */
+/* Also what another domain's router, or a rank, has found; for good, whatever anybody writes over it. */
 static bool member_failed(struct ferry_member *member)
 {
+	struct ferry_job *job = intake_of(member)->job;
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
-		if (atomic_load_explicit(&member->shared->arenas[domain].header->failed, memory_order_acquire))
+		if (atomic_load_explicit(&member->shared->arenas[domain].header->failed, memory_order_acquire)) {
+			atomic_store_explicit(&job->told_dead, 1, memory_order_release);
 			return true;
-	return atomic_load_explicit(&intake_of(member)->job->dead, memory_order_acquire);
+		}
+	return atomic_load_explicit(&job->told_dead, memory_order_acquire) ||
+	       atomic_load_explicit(&job->dead, memory_order_acquire);
 }
 
 /* The rank finds out itself. */
@@ -84,8 +88,12 @@ static void member_ended(struct ferry_member *member, const struct ferry_call *c
 {
 	if (call->captured)
 		return;
-	atomic_fetch_add_explicit(&intake_of(member)->ring->ended, 1, memory_order_release);
-	ferry_doorbell_ring(&ferry_member_line(member)->app);
+	ferry_intake_count_ended(intake_of(member));
+}
+
+static bool member_ring_is_sane(const struct ferry_member *member, char *text, size_t bytes)
+{
+	return ferry_intake_ring_is_sane((const struct ferry_intake *)member, text, bytes); /* its first field */
 }
 
 static bool member_take(struct ferry_member *member)
@@ -124,6 +132,7 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
                                                    .timeout = member_timeout,
                                                    .beside = member_beside,
                                                    .take = member_take,
+                                                   .ring_is_sane = member_ring_is_sane,
                                                    .begun = member_begun,
                                                    .ended = member_ended};
 
@@ -212,6 +221,7 @@ static void restore_turn(struct ferry_intake *intake, enum ferry_direction direc
 	bool over = !all || slices - base >= all;
 	member->seats[direction].message[peer] = number + over;
 	member->seats[direction].slices[peer] = over ? slices : base;
+	member->seats[direction].told[peer] = slices;
 	intake->turns[direction][peer].message = number + over;
 	intake->turns[direction][peer].slices = over ? 0 : slices - base;
 }
@@ -226,7 +236,10 @@ static void restore(struct ferry_intake *intake)
 	intake->taken = atomic_load_explicit(&intake->ring->taken, memory_order_acquire);
 	intake->number = intake->resumed->number - records;
 	/* Its one writer has ended. Less than it was for a moment: calls that are over are counted again. */
-	atomic_store_explicit(&intake->ring->ended, intake->resumed->calls - calls, memory_order_release);
+	uint64_t ended = intake->resumed->calls - calls;
+	atomic_store_explicit(&intake->ring->ended, ended, memory_order_release);
+	atomic_store_explicit(&intake->counting, ended, memory_order_relaxed);
+	atomic_store_explicit(&intake->counted, ended, memory_order_relaxed);
 	restore_order(&intake->member);
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
 		for (uint32_t peer = 0; peer < intake->member.shared->nranks; peer++)

@@ -158,6 +158,16 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 	ring_ranks(job);
 }
 
+void ferry_job_tell_again(struct ferry_job *job)
+{
+	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	if (!atomic_load_explicit(&job->told_dead, memory_order_acquire) ||
+	    atomic_load_explicit(&header->failed, memory_order_relaxed))
+		return;
+	atomic_store_explicit(&header->failed, 1, memory_order_release);
+	ring_ranks(job);
+}
+
 void ferry_job_repeat(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;

@@ -83,6 +83,8 @@ struct ferry_job {
 	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; attendant thread, release */
 	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
 	_Atomic uint32_t dead;
+	/* 1: lanes have seen that the arenas say so, and have ended calls; never 0 again; lanes */
+	_Atomic uint32_t told_dead;
 	struct ferry_failure failure;           /* why, as it was told in the arena; under `failing` */
 	enum ferry_store store;                 /* for plans whose windows copy engines use */
 	enum ferry_store cached_store;          /* for all others */
@@ -116,6 +118,9 @@ ferryResult_t ferry_job_new(const uint8_t *key, const struct ferry_arena_shape *
  */
 ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas *shared, uint32_t domain,
                                uint32_t workers, struct ferry_job **made);
+
+/** Lanes have seen `failed` in the arena: it is 1 again. Who has not would wait for calls that they have ended. */
+void ferry_job_tell_again(struct ferry_job *job);
 
 /** Nobody is inside any more: frees the job with its plans and unmaps its arenas. */
 void ferry_job_free(struct ferry_job *job);

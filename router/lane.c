@@ -475,7 +475,7 @@ static void watch(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
 	ferry_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
 	for (uint32_t i = 0; i < lane->nseats; i++)
-		if (lane->seats[i]->calls && lane->seats[i]->idle_since)
+		if (lane->seats[i]->idle_since)
 			ferry_watch_seat(lane->seats[i], now);
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
 	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&

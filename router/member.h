@@ -59,6 +59,11 @@ struct ferry_member_ops {
 	 */
 	bool (*take)(struct ferry_member *member);
 	/**
+	 * D2H lane, now and then: false if the ring that it takes calls from does not say what was written there by
+	 * whoever takes them; text: what. NULL: as for `take`.
+	 */
+	bool (*ring_is_sane)(const struct ferry_member *member, char *text, size_t bytes);
+	/**
 	 * A captured call is reached by its stream; a call, or a run of a captured one, is over, and its stream has
 	 * been told.
 	 */
@@ -83,6 +88,7 @@ struct ferry_seat {
 	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */
 	uint64_t slices[FERRY_MAX_RANKS];      /* of finished messages */
+	uint64_t told[FERRY_MAX_RANKS];        /* what the pair's line says of this lane's slices */
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;

@@ -198,6 +198,23 @@ static void take_turn(struct ferry_seat *seat, const struct ferry_transfer *tran
 	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
 }
 
+bool ferry_pair_told_is_there(const struct ferry_seat *seat, char *text, size_t bytes)
+{
+	bool up = seat->direction == FERRY_UP;
+	for (uint32_t peer = 0; peer < seat->member->shared->nranks; peer++) {
+		const struct ferry_transfer any = {.peer = peer};
+		const struct ferry_pair_line *line = line_of(seat, &any, 0, NULL);
+		uint64_t there = atomic_load_explicit(up ? &line->up.value : &line->down.value, memory_order_relaxed);
+		if (there == seat->told[peer])
+			continue;
+		snprintf(text, bytes, "rank %u: the arena says that it has %s %llu slices %s rank %u; it has %llu",
+		         seat->member->rank, up ? "sent" : "taken", (unsigned long long)there, up ? "to" : "from", peer,
+		         (unsigned long long)seat->told[peer]);
+		return false;
+	}
+	return true;
+}
+
 bool ferry_pair_is_sane(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
 {
 	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
@@ -274,7 +291,8 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
 	bool up = seat->direction == FERRY_UP;
 	uint64_t peer = 1ull << transfer->peer;
-	atomic_store_explicit(up ? &line->up.value : &line->down.value, transfer->base + transfer->finished,
+	seat->told[transfer->peer] = transfer->base + transfer->finished;
+	atomic_store_explicit(up ? &line->up.value : &line->down.value, seat->told[transfer->peer],
 	                      memory_order_release);
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }

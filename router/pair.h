@@ -28,6 +28,9 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
  */
 bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer);
 
+/** Whether the lines say of each peer what this lane has told there; text: which does not. */
+bool ferry_pair_told_is_there(const struct ferry_seat *seat, char *text, size_t bytes);
+
 /** A slice of a send or receive has been copied. */
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);
 

@@ -61,6 +61,7 @@ void ferry_run_audit(struct ferry_job *job)
 	if (!atomic_load_explicit(&job->ready, memory_order_acquire) ||
 	    atomic_load_explicit(&job->dead, memory_order_acquire))
 		return;
+	ferry_job_tell_again(job);
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
 		if (!run_is_sane(job, bank, text) || !end_is_there(job, bank, text)) {
 			ferry_job_fail(job, ferryInternalError, text);

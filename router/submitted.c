@@ -334,9 +334,10 @@ static void end_again(struct ferry_intake *intake, const struct ferry_submission
 	if (complete)
 		ferry_word_pass(&intake->words[head->word], head->turn);
 	ferry_wake(intake->member.shared, ferry_rankset_all(intake->member.shared->nranks), 0, 0);
-	if (!(head->flags & FERRY_SUBMIT_CAPTURED))
-		atomic_fetch_add_explicit(&intake->ring->ended, 1, memory_order_release);
-	ferry_doorbell_ring(&line->app);
+	if (head->flags & FERRY_SUBMIT_CAPTURED)
+		ferry_doorbell_ring(&line->app);
+	else
+		ferry_intake_count_ended(intake);
 }
 
 /* A record that the router before this one had taken. */

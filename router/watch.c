@@ -235,12 +235,18 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 	tell(seat, &timeout, waited, line, router);
 }
 
-void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
+static void watch_calls(struct ferry_seat *seat, uint64_t now)
 {
 	if (seat->idle_since && now - seat->idle_since >= FERRY_WATCH_US * 1000ull)
 		ferry_traffic_awaits(seat, awaited(seat), seat->idle_since);
 	atomic_store_explicit(&ferry_traffic_of(seat)->looked, now, memory_order_relaxed);
 	report_stall(seat, now);
 	seat->member->ops->check(seat->member);
+}
+
+void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
+{
+	if (seat->calls)
+		watch_calls(seat, now);
 	ferry_audit_seat(seat);
 }

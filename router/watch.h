@@ -31,7 +31,7 @@ static inline bool ferry_watch_due(struct ferry_watch *watch, uint64_t now)
 void ferry_watch_other(struct ferry_watch *watch, enum ferry_direction other, const _Atomic uint32_t *driving,
                        uint64_t stall_ns, uint64_t now);
 
-/** A seat with calls: one line if nothing has moved for long, and whether its routers live. */
+/** A seat: with calls one line if nothing has moved for long, and whether its routers live; and what others wrote. */
 void ferry_watch_seat(struct ferry_seat *seat, uint64_t now);
 
 #endif

@@ -95,7 +95,7 @@ static void reduce_by_one(uint64_t seq)
 	}
 }
 
-static void ends_with(const char *words)
+static void fails_with(const char *words)
 {
 	ferryResult_t error = ferrySuccess;
 	for (int waited = 0; !error && waited < SOON_MS; waited++) {
@@ -105,6 +105,12 @@ static void ends_with(const char *words)
 	if (!error || !strstr(ferryGetLastError(ranks.comms[0]), words))
 		fail_msg("%s: \"%s\"; expected \"%s\"", ferryGetErrorString(error),
 		         error ? ferryGetLastError(ranks.comms[0]) : "", words);
+}
+
+/* So does the call that is under way. */
+static void ends_with(const char *words)
+{
+	fails_with(words);
 	assert_int_not_equal(ferryStreamSynchronize(streams[0]), ferrySuccess);
 }
 
@@ -198,6 +204,48 @@ static void messages_that_cannot_have_been_taken_end_the_job(void **state)
 	ends_with("18446744073709551615 taken");
 }
 
+/* ---- what others may wait for whose writer has no call any more ---- */
+
+static void a_descriptor_that_is_wiped_out_behind_its_call_ends_the_job(void **state)
+{
+	(void)state;
+	reduce_by_both();
+	atomic_store(&arena.rank_lines[0].ring[1].seq, 0);
+	fails_with("rank 0: the arena says that it is at call 0, where it has come to 1");
+}
+
+static void a_call_that_is_not_over_any_more_ends_the_job_when_there_is_no_other(void **state)
+{
+	(void)state;
+	reduce_by_both();
+	atomic_store(&arena.rank_lines[1].finished[1], 0);
+	fails_with("rank 1: the arena says that it has finished call 0, where it has finished 1");
+}
+
+static void send_one(void)
+{
+	OK(ferrySend(buffers[0], COUNT, ferryFloat32, 1, ranks.comms[0], streams[0]));
+	OK(ferryRecv(buffers[1], COUNT, ferryFloat32, 0, ranks.comms[1], streams[1]));
+	for (int rank = 0; rank < 2; rank++)
+		OK(ferryStreamSynchronize(streams[rank]));
+}
+
+static void slices_that_are_not_sent_any_more_end_the_job(void **state)
+{
+	(void)state;
+	send_one();
+	atomic_store(&arena.pair_lines[1].up.value, 0);
+	fails_with("rank 0: the arena says that it has sent 0 slices to rank 1; it has ");
+}
+
+static void slices_that_are_not_taken_any_more_end_the_job(void **state)
+{
+	(void)state;
+	send_one();
+	atomic_store(&arena.pair_lines[1].down.value, 0);
+	fails_with("rank 1: the arena says that it has taken 0 slices from rank 0; it has ");
+}
+
 /* ---- what nobody tells ---- */
 
 /* Whoever rings finds nobody asleep. */
@@ -257,6 +305,10 @@ int main(void)
 	        TEST(a_router_that_is_ahead_ends_the_job),
 	        TEST(a_router_tells_when_its_word_is_wiped_out),
 	        TEST(messages_that_cannot_have_been_taken_end_the_job),
+	        TEST(a_descriptor_that_is_wiped_out_behind_its_call_ends_the_job),
+	        TEST(a_call_that_is_not_over_any_more_ends_the_job_when_there_is_no_other),
+	        TEST(slices_that_are_not_sent_any_more_end_the_job),
+	        TEST(slices_that_are_not_taken_any_more_end_the_job),
 	        TEST(bells_that_say_nobody_sleeps_delay_calls_and_hang_nobody),
 	        TEST(ranks_beyond_all_have_not_left),
 	        cmocka_unit_test(a_message_of_a_failure_is_one_line_of_text),

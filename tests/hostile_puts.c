@@ -239,6 +239,96 @@ static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
 	}
 }
 
+/* ---- the ring of submissions ---- */
+
+static void ends_with(struct liar *liar, const char *words)
+{
+	const struct ferry_failure *failure = &liar->shared.arenas[0].header->failure;
+	if (!fails_within(liar, PATIENCE_MS) || !strstr(failure->message, words))
+		fail_msg("\"%s\"; expected \"%s\"", failure->message, words);
+	others_run_on();
+	liar_close(liar);
+}
+
+/* Message 1 is submitted as message 2, whose turn would never come. */
+static void a_submission_that_another_rank_changes_ends_the_job(void **state)
+{
+	static struct ferry_ring aside; /* so that the router takes it changed, and nothing else */
+	struct liar liar;
+	struct record record;
+	(void)state;
+	liar_open(&liar, FERRY_BROADCAST, true);
+	struct ferry_ring *ring = &liar.shared.arenas[0].rings[1];
+	memset(&aside, 0, sizeof aside);
+	honest_messages(1, true, &record);
+	record.head.number = 1;
+	assert_true(ferry_ring_write(&aside, &record.head, record.bytes, record.more));
+	record.messages[FERRY_DOWN].message++;
+	memcpy(aside.records + sizeof record.head, record.bytes, record.more);
+	memcpy(ring->records, aside.records, record.head.bytes);
+	atomic_store(&ring->written, record.head.bytes);
+	ring_router(&liar, 1);
+	ends_with(&liar, "submission 1, of 256 bytes and kind 3: it is not what was written");
+}
+
+/* The rank waits for room. */
+static void a_ring_out_of_which_nothing_was_taken_ends_the_job(void **state)
+{
+	struct liar liar;
+	(void)state;
+	liar_open(&liar, FERRY_BROADCAST, true);
+	atomic_store(&liar.shared.arenas[0].rings[0].taken, UINT64_MAX);
+	ends_with(&liar, "has taken 18446744073709551615 bytes");
+}
+
+/* The rank waits for calls that are over. */
+static void calls_that_are_not_over_any_more_end_the_job(void **state)
+{
+	struct liar liar;
+	struct record record;
+	(void)state;
+	liar_open(&liar, FERRY_BROADCAST, true);
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		honest_call(&liar, rank, &record);
+		submit(&liar, rank, &record);
+	}
+	reach(&liar);
+	must_end(&liar);
+	await(&liar.shared.arenas[0].rings[1].ended, 1, "calls that are over");
+	atomic_store(&liar.shared.arenas[0].rings[1].ended, 0);
+	ends_with(&liar, "and ended 0 calls");
+}
+
+/* ---- that the job has failed ---- */
+
+static void calls_do_not_wait_for_those_that_ended_when_the_job_had_failed(void **state)
+{
+	struct liar liar;
+	struct record record;
+	(void)state;
+	liar_open(&liar, FERRY_ALLREDUCE, false);
+	_Atomic uint32_t *failed = &liar.shared.arenas[0].header->failed;
+	honest_call(&liar, 0, &record);
+	submit(&liar, 0, &record);
+	reach_by(&liar, 0);
+	await(&descriptor_of(&liar, 0)->seq, 1, "rank 0's descriptor");
+	atomic_store(failed, 1);
+	ring_router(&liar, 0);
+	for (int waited = 0; atomic_load(&liar.words[0].word) && waited < PATIENCE_MS; waited++)
+		doze(1);
+	assert_int_equal(atomic_load(&liar.words[0].word), 0);
+	atomic_store(failed, 0);
+	honest_call(&liar, 1, &record);
+	submit(&liar, 1, &record);
+	reach_by(&liar, 1);
+	for (int waited = 0; !(is_over(&liar) && atomic_load(failed)) && waited < PATIENCE_MS; waited++)
+		doze(1);
+	assert_true(is_over(&liar));
+	assert_int_equal(atomic_load(failed), 1);
+	others_run_on();
+	liar_close(&liar);
+}
+
 /* ---- many lies at once ---- */
 
 static _Atomic int changing;
@@ -305,6 +395,31 @@ static void *change_anything(void *argument)
 	return NULL;
 }
 
+/*
+ * As ranks' streams do: each comes to its next call when the one before is over, and not sooner, however late that is.
+ * Whether all the calls made are over.
+ */
+static bool streams_go_on(struct liar *liar, uint32_t made)
+{
+	bool over = true;
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		if (!atomic_load(&liar->words[rank].word) && atomic_load(&liar->words[rank].done) < made)
+			reach_by(liar, rank);
+		over &= !atomic_load(&liar->words[rank].word);
+	}
+	return over;
+}
+
+static bool ends_within(struct liar *liar, uint32_t made, int milliseconds)
+{
+	for (int waited = 0; waited < milliseconds; waited++) {
+		if (has_failed(liar) || streams_go_on(liar, made))
+			return true;
+		doze(1);
+	}
+	return false;
+}
+
 /* How many of the jobs fail. */
 static int call_beside(void *(*change)(void *), int most)
 {
@@ -316,7 +431,9 @@ static int call_beside(void *(*change)(void *), int most)
 		liar_open(&liar, round % 3 ? FERRY_ALLTOALL : FERRY_BROADCAST, true);
 		atomic_store(&changing, 1);
 		assert_int_equal(pthread_create(&thread, NULL, change, &liar), 0);
-		for (uint64_t seq = 1, number = 0; seq <= 8 && !has_failed(&liar); seq++) {
+		uint32_t made = 0;
+		for (uint64_t number = 0; made < 8 && !has_failed(&liar); made++) {
+			uint64_t seq = made + 1;
 			number += seq % 2;
 			for (uint32_t rank = 0; rank < RANKS; rank++) {
 				if (seq % 2)
@@ -327,18 +444,14 @@ static int call_beside(void *(*change)(void *), int most)
 				record.messages[0].message = record.messages[1].message = seq % 2 ? 1 : seq / 2;
 				if (seq % 2)
 					memset(record.bytes, 0, sizeof record.bytes);
-				record.head.turn = (uint32_t)seq - 1;
+				record.head.turn = made;
 				submit(&liar, rank, &record);
 			}
-			reach(&liar);
-			for (int waited = 0; !is_over(&liar) && !has_failed(&liar) && waited < 20; waited++)
-				doze(1);
+			ends_within(&liar, made + 1, 20);
 		}
 		atomic_store(&changing, 0);
 		pthread_join(thread, NULL);
-		for (int waited = 0; !is_over(&liar) && !has_failed(&liar) && waited < PATIENCE_MS; waited++)
-			doze(1);
-		silent += !is_over(&liar) && !has_failed(&liar);
+		silent += !ends_within(&liar, made, PATIENCE_MS);
 		failed += has_failed(&liar);
 		if (round % 5 == 4)
 			others_run_on();
@@ -380,6 +493,10 @@ int main(int argc, char **argv)
 	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
 	        TEST(posts_out_of_range_end_the_job_with_their_values),
 	        TEST(messages_to_be_pushed_that_cannot_be_end_the_job),
+	        TEST(a_submission_that_another_rank_changes_ends_the_job),
+	        TEST(a_ring_out_of_which_nothing_was_taken_ends_the_job),
+	        TEST(calls_that_are_not_over_any_more_end_the_job),
+	        TEST(calls_do_not_wait_for_those_that_ended_when_the_job_had_failed),
 	        TEST(landings_that_change_while_they_are_read_harm_nobody),
 	        TEST(anything_anywhere_in_the_arena_harms_nobody_else),
 	};

@@ -178,6 +178,22 @@ static void refused(uint64_t written, uint32_t bytes, uint16_t kind)
 	assert_non_null(strstr(ferry_last_message(), "submission"));
 }
 
+/* Each word of it: by another rank, behind who wrote it. */
+static void a_record_that_has_changed_is_refused(void **state)
+{
+	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
+	(void)state;
+	for (size_t at = 0; at < 512; at += 8) {
+		bool any = true;
+		empty_ring(NULL);
+		assert_true(write_record(1, 512 - HEAD - 5)); /* the last bytes are nobody's */
+		ring.records[at + 3] ^= 1;
+		assert_int_equal(ferry_ring_take(&ring, &taken, record, &any), ferryInvalidUsage);
+		assert_false(any);
+		assert_int_equal(taken, 0);
+	}
+}
+
 static void what_cannot_be_is_refused_with_its_values_and_not_taken(void **state)
 {
 	(void)state;
@@ -233,6 +249,7 @@ int main(void)
 	        cmocka_unit_test_setup(a_full_ring_takes_nothing_until_one_was_taken_and_loses_nothing, empty_ring),
 	        cmocka_unit_test_setup(a_ring_is_filled_to_the_last_byte, empty_ring),
 	        cmocka_unit_test_setup(a_writer_and_a_taker_in_two_threads_agree, empty_ring),
+	        cmocka_unit_test_setup(a_record_that_has_changed_is_refused, empty_ring),
 	        cmocka_unit_test_setup(what_cannot_be_is_refused_with_its_values_and_not_taken, empty_ring),
 	        cmocka_unit_test_setup(nothing_behind_nothing_is_refused, empty_ring),
 	};
