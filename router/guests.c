@@ -33,6 +33,9 @@ static void guest_close(struct ferry_guest *guest)
 	const struct ferry_job_arenas *shared = &guest->job->shared;
 	uint32_t rank = guest->imports->rank;
 	ferry_imports_shut(guest->imports);
+	/* Its own router says no more of calls that it has not taken up. */
+	ferry_imports_ended(guest->imports, UINT64_MAX);
+	ferry_imports_follow(guest->imports, &guest->imports->ended);
 	/* Behind the last bytes: who sees it may let the rank's streams go on, and free what was put into. */
 	atomic_fetch_or_explicit(&shared->arenas[guest->job->domain].header->let_go, 1ull << rank,
 	                         memory_order_release);

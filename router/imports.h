@@ -24,7 +24,7 @@
  * here as well, under the same names, and they are mapped for those GPUs alone. The protocol is the same, over cells
  * in this router's arena; but as no submission comes here, `ended` is told by the guest's own router, in `over` of its
  * ring: a submission has ended here when its call is over. What is put for a call is put before that (LAND), or its job
- * has failed; and who puts holds the import.
+ * has failed; and who puts holds the import. Once the guest has gone, all of its submissions have ended.
  */
 #ifndef FERRY_ROUTER_IMPORTS_H
 #define FERRY_ROUTER_IMPORTS_H
@@ -90,7 +90,10 @@ struct ferry_imports {
 	pthread_cond_t quiet; /* putting is 0 */
 	bool guest;           /* constant */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
-	/* a guest's: in place of `ended`, in its domain's arena; NULL: not ready. Who makes the job ready, release */
+	/*
+	 * a guest's: in its domain's arena, NULL: not ready; who makes the job ready, release. Then `ended`, by who
+	 * ends it
+	 */
 	_Atomic(const _Atomic uint64_t *) over;
 };
 
@@ -100,7 +103,8 @@ struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, stru
 /** The same for a guest. */
 struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
 
-/** A guest's: from now on it may export. All other GPUs are known. Who makes the job ready. */
+/** A guest's: from now on it may export. All other GPUs are known. Who makes the job ready; who ends the guest's part
+ * has it follow `ended`. */
 void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over);
 
 /** Whether the rank may export. Any thread. */

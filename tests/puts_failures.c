@@ -115,15 +115,20 @@ static void gather_into(const struct pair *pair, CUdeviceptr buffer)
 	}
 }
 
-static void pair_open(struct pair *pair)
+static void pair_open_in(struct pair *pair, int domains)
 {
-	gang_open(&pair->gang, 2, devices, 1);
+	gang_open(&pair->gang, 2, devices, domains);
 	places_open(pair->places, &pair->gang, SENT / 4);
 	places_round(pair->places, &pair->gang);
 	places_settle(pair->places, &pair->gang, 1);
 	place_enter(&pair->places[1]);
 	pair->before = memory_left();
 	CU(cuMemAlloc(&pair->buffer, BYTES));
+}
+
+static void pair_open(struct pair *pair)
+{
+	pair_open_in(pair, 1);
 }
 
 static void pair_close(struct pair *pair)
@@ -244,15 +249,14 @@ static void *unlink_later(void *path)
  * Its lane is in the driver when the rank submits its last call and gives up, and then has nothing to take it up for;
  * the other rank stays.
  */
-static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_comes_back(void **state)
+static void abort_before_its_lane_looks(int domains)
 {
 	struct pair pair;
 	pthread_t thread;
 	char stuck[64];
-	(void)state;
 	snprintf(stuck, sizeof stuck, "/tmp/ferry-stuck-%d", (int)getpid());
 	setenv("FAKE_CUDA_STUCK", stuck, 1);
-	pair_open(&pair);
+	pair_open_in(&pair, domains);
 	unsetenv("FAKE_CUDA_STUCK");
 	gather_into(&pair, pair.buffer); /* the buffer is mapped */
 	places_settle(pair.places, &pair.gang, 1);
@@ -269,6 +273,19 @@ static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_come
 	CU(cuMemFree(pair.buffer));
 	must_be_back(pair.before, 5000, "aborted before its lane looked");
 	pair_give_up(&pair);
+}
+
+static void memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_comes_back(void **state)
+{
+	(void)state;
+	abort_before_its_lane_looks(1);
+}
+
+/* That router hears of calls that are over from the rank's own, which has nothing to say. */
+static void and_so_does_what_another_domains_router_has_mapped_of_it(void **state)
+{
+	(void)state;
+	abort_before_its_lane_looks(2);
 }
 
 /* ---- a buffer that is freed during a call ---- */
@@ -363,6 +380,7 @@ int main(int argc, char **argv)
 	        TEST(a_buffer_that_others_push_into_comes_back_when_its_rank_has_aborted),
 	        TEST(memory_of_a_rank_that_dies_while_others_push_into_it_comes_back),
 	        TEST(memory_that_an_aborted_rank_named_in_a_call_that_nobody_took_up_comes_back),
+	        TEST(and_so_does_what_another_domains_router_has_mapped_of_it),
 	        TEST(a_buffer_freed_during_a_call_is_freed_when_the_call_is_over),
 	        TEST(memory_unmapped_during_a_call_takes_the_pushes_and_nothing_else_does),
 	};
