@@ -92,6 +92,8 @@ struct ferry_seat {
 	uint64_t idle_since;                   /* nanoseconds; 0: its last round found work */
 	/* nanoseconds: when it last waited for its stream, or (H2D) for a rank that had not come */
 	uint64_t awaited_until;
+	const struct ferry_call *watched;      /* the first call begun when it was last looked at: to compare with */
+	uint64_t watched_number;
 	bool reported;                         /* that it has not got on since then */
 	bool awaiting;                         /* and that others are told for whom (router/traffic.h) */
 	uint64_t checked;                      /* when the routers were last looked at */

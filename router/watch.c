@@ -201,6 +201,17 @@ static void tell(struct ferry_seat *seat, const struct ferry_timeout *timeout, u
 	seat->reported = true;
 }
 
+/* True once for each: a lane that slept has not seen it begin, and has not waited for anybody in it before. */
+static bool is_new(struct ferry_seat *seat, const struct ferry_call *call)
+{
+	uint64_t number = ferry_call_number(call);
+	if (seat->watched == call && seat->watched_number == number)
+		return false;
+	seat->watched = call;
+	seat->watched_number = number;
+	return true;
+}
+
 /* A lane that has waited long with a started call: what it waits for. */
 static void report_stall(struct ferry_seat *seat, uint64_t now)
 {
@@ -213,7 +224,8 @@ static void report_stall(struct ferry_seat *seat, uint64_t now)
 	const struct ferry_call *unnumbered = call ? NULL : first_unnumbered(seat);
 	/* Waiting for one's own stream is nothing to report; of ranks that have not come the D2H lane tells. */
 	uint64_t missing = call && call->steps ? ferry_order_missing(member, call) : 0;
-	if ((!call && !unnumbered) || ((missing || unnumbered) && seat->direction == FERRY_DOWN))
+	if ((!call && !unnumbered) || ((missing || unnumbered) && seat->direction == FERRY_DOWN) ||
+	    (call && is_new(seat, call)))
 		seat->awaited_until = now;
 	uint64_t since = seat->idle_since > seat->awaited_until ? seat->idle_since : seat->awaited_until;
 	uint64_t waited = now > since && seat->idle_since ? now - since : 0;
