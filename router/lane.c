@@ -215,6 +215,7 @@ static bool take_inbox(struct ferry_seat *seat)
 		return false;
 	pthread_mutex_lock(&seat->inbox_lock);
 	if (seat->inbox) {
+		seat->called = true;
 		for (const struct ferry_call *call = seat->inbox; call; call = call->halves[seat->direction].next)
 			seat->out_of_line += !is_in_line(call);
 		*seat->calls_end = seat->inbox;

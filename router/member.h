@@ -84,6 +84,7 @@ struct ferry_seat {
 	struct ferry_call *calls, **calls_end;
 	uint32_t out_of_line;                  /* of those: messages, and calls whose numbers rank 0 gives */
 	uint32_t seen_announced;
+	bool called;                           /* it has had a call */
 	uint32_t under_way;                    /* copies of its calls */
 	bool moves;                            /* as in the rank's line */
 	uint64_t message[FERRY_MAX_RANKS];     /* next message to or from each peer */

@@ -260,5 +260,6 @@ void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 {
 	if (seat->calls)
 		watch_calls(seat, now);
-	ferry_audit_seat(seat);
+	if (seat->called) /* else the rank may move its data itself, as mapping failed when it was tried */
+		ferry_audit_seat(seat);
 }
