@@ -260,6 +260,5 @@ void ferry_watch_seat(struct ferry_seat *seat, uint64_t now)
 {
 	if (seat->calls)
 		watch_calls(seat, now);
-	if (seat->called) /* else the rank may move its data itself, as mapping failed when it was tried */
-		ferry_audit_seat(seat);
+	ferry_audit_seat(seat);
 }

@@ -83,7 +83,7 @@ static void a_router_that_is_stopped_at_rest_ends_the_streams_that_wait_for_it(v
 	char words[80];
 	(void)state;
 	begin(ranks, FAILS);
-	doze(100);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REST), NULL);
 	stop_router();
 	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 2), NULL);
 	for (int rank = 0; rank < 2; rank++)
@@ -104,7 +104,7 @@ static void a_router_that_is_stopped_in_a_call_is_named_with_the_call(void **sta
 	(void)state;
 	begin(ranks, "FERRY_TIMEOUT=2 FERRY_ON_TIMEOUT=fail");
 	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 1));
-	doze(300);
+	rank_tell(&ranks[0], ORDER(.order = RANK_REST, .wanted = true));
 	stop_router();
 	snprintf(words, sizeof words, " s for the router of domain 0 (process %d) to go on with call 3 (all",
 	         (int)routers_pid(0));
@@ -119,7 +119,8 @@ static void an_abort_beside_a_router_that_is_stopped_at_rest_waits_for_nothing(v
 	(void)state;
 	begin(ranks, NULL);
 	rank_tell(&ranks[0], ORDER(.order = RANK_ROUNDS, .number = 1));
-	doze(300);
+	rank_tell(&ranks[0], ORDER(.order = RANK_REST, .wanted = true));
+	rank_tell(&ranks[1], ORDER(.order = RANK_REST));
 	stop_router();
 	for (int rank = 0; rank < 2; rank++)
 		assert_in_range(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).milliseconds, 0, 1000);

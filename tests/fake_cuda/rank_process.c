@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/rank_process.h"
 
+#include "rank-lib/comm.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -21,6 +23,7 @@ static struct {
 	struct place place;
 	CUgraphExec graph;
 	_Atomic int held;
+	uint64_t copied; /* before the last rounds */
 	bool placed;
 } mine;
 
@@ -44,9 +47,32 @@ static ferryResult_t join(const struct rank_ordered *order)
 	return result;
 }
 
+static uint64_t copied(void)
+{
+	const struct ferry_rank *rank = &mine.comm->rank;
+	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	return atomic_load(&line->traffic[FERRY_UP].bytes);
+}
+
+static bool any_moves(void)
+{
+	const struct ferry_rank *rank = &mine.comm->rank;
+	const struct ferry_rank_line *line = ferry_rank_line(&rank->shared, (uint32_t)rank->self);
+	return atomic_load(&line->traffic[FERRY_UP].moves) || atomic_load(&line->traffic[FERRY_DOWN].moves);
+}
+
+/* Its lanes sleep: a router that is stopped now has nothing under way for it. */
+static ferryResult_t rest(bool more)
+{
+	while ((more && copied() == mine.copied) || any_moves())
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	return ferrySuccess;
+}
+
 static ferryResult_t rounds(int count)
 {
 	ferryResult_t result = ferrySuccess;
+	mine.copied = copied();
 	for (int i = 0; i < count && !result; i++) {
 		place_write(&mine.place);
 		result = place_try(&mine.place, mine.comm);
@@ -183,6 +209,8 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 	case RANK_THREADS:
 		count_threads(answer);
 		return ferrySuccess;
+	case RANK_REST:
+		return rest(order->wanted);
 	case RANK_GUARD:
 		guard(order->number, answer);
 		return ferrySuccess;

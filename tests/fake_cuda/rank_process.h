@@ -24,6 +24,8 @@ enum rank_order {
 	RANK_REPLAY,   /* so many times into the stream */
 	RANK_FORGET,   /* destroys the graph */
 	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
+	/* waits until its lanes sleep, and, if `wanted`, have copied from it what they had not before RANK_ROUNDS */
+	RANK_REST,
 	RANK_GUARD,    /* zeroes the output, and looks at it for so many ms: `wrong`, bytes that somebody writes */
 	RANK_DESTROY,  /* the communicator; the place stays */
 	RANK_ABORT,
