@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferry-fairness: what two jobs have of one router, and what small calls wait for beside large ones. */
+#include "bench/command/folder.h"
 #include "bench/command/option.h"
 #include "bench/fairness/crowd.h"
 
@@ -7,7 +8,6 @@
 #include "ipc/endpoint.h"
 
 #include <argp.h>
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -247,20 +247,6 @@ static int wait_beside(const struct command *command)
 	return command->most_ratio > 0 && beside.p99 > command->most_ratio * alone.p99 ? 2 : 0;
 }
 
-static void remove_directory(void)
-{
-	char path[300];
-	struct dirent *entry;
-	DIR *files = opendir(directory);
-	while (files && (entry = readdir(files))) {
-		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-		unlink(path);
-	}
-	if (files)
-		closedir(files);
-	rmdir(directory);
-}
-
 int main(int argc, char **argv)
 {
 	struct command command = {.weights = {1, 1},
@@ -279,6 +265,6 @@ int main(int argc, char **argv)
 	setenv("FERRY_FABRICS", "host", 1);
 	crowd_open();
 	int code = command.small ? wait_beside(&command) : share(&command);
-	remove_directory();
+	folder_remove(directory);
 	return code;
 }

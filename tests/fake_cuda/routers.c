@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/routers.h"
 
+#include "bench/command/folder.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -29,17 +30,8 @@ static pid_t owner, running[MOST]; /* 0: none */
 
 static void remove_directory(void)
 {
-	char path[300];
-	struct dirent *entry;
-	DIR *files;
-	if (getpid() != owner || !(files = opendir(directory)))
-		return;
-	while ((entry = readdir(files))) {
-		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-		unlink(path);
-	}
-	closedir(files);
-	rmdir(directory);
+	if (getpid() == owner)
+		folder_remove(directory);
 }
 
 void routers_use(void)

@@ -5,11 +5,11 @@
  */
 #include "tests/hostility/hostility.h"
 
+#include "bench/command/folder.h"
 #include "bench/command/option.h"
 #include "ipc/wait.h"
 
 #include <argp.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -169,20 +169,6 @@ static bool end_all(void)
 	return well && !atomic_load(&shared->wrong);
 }
 
-static void remove_directory(void)
-{
-	char path[300];
-	struct dirent *entry;
-	DIR *files = opendir(directory);
-	while (files && (entry = readdir(files))) {
-		snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-		unlink(path);
-	}
-	if (files)
-		closedir(files);
-	rmdir(directory);
-}
-
 static void prepare(void)
 {
 	char text[8];
@@ -259,7 +245,7 @@ int main(int argc, char **argv)
 	well &= all_is_well();
 	unsigned long long rounds = atomic_load(&shared->rounds);
 	well &= end_all();
-	remove_directory();
+	folder_remove(directory);
 	printf("the other job: %llu calls, %llu wrong elements\n%s\n", rounds,
 	       (unsigned long long)atomic_load(&shared->wrong), well ? "all is well" : "NOT WELL");
 	return well ? 0 : 1;

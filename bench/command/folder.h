@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** A folder for the sockets of one run. */
+#ifndef FERRY_BENCH_FOLDER_H
+#define FERRY_BENCH_FOLDER_H
+
+#include <dirent.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/** With the files that are left in it; one that holds folders stays. */
+static inline void folder_remove(const char *folder)
+{
+	char path[4096];
+	struct dirent *entry;
+	DIR *files = opendir(folder);
+	while (files && (entry = readdir(files))) {
+		snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+		unlink(path);
+	}
+	if (files)
+		closedir(files);
+	rmdir(folder);
+}
+
+#endif
