@@ -156,6 +156,22 @@ static void a_descriptor_that_is_wiped_out_ends_the_job(void **state)
 	ends_with("it is at call 0, where it has submitted 1 (allreduce)");
 }
 
+static void a_descriptor_of_another_call_ends_the_job(void **state)
+{
+	(void)state;
+	reduce_by_one(1);
+	atomic_store(&arena.rank_lines[0].ring[1].name, 77);
+	ends_with("its call 1 (allreduce) has name 77 and routers");
+}
+
+static void a_descriptor_that_names_other_routers_ends_the_job(void **state)
+{
+	(void)state;
+	reduce_by_one(1);
+	atomic_store(&arena.rank_lines[0].ring[1].domains, 6);
+	ends_with("and routers 0x6, where it has submitted it with name");
+}
+
 static void a_call_that_is_over_before_it_began_ends_the_job(void **state)
 {
 	(void)state;
@@ -300,6 +316,8 @@ int main(void)
 	        TEST(a_counter_that_has_lost_what_its_writer_published_ends_the_job),
 	        TEST(a_descriptor_of_a_call_to_come_ends_the_job),
 	        TEST(a_descriptor_that_is_wiped_out_ends_the_job),
+	        TEST(a_descriptor_of_another_call_ends_the_job),
+	        TEST(a_descriptor_that_names_other_routers_ends_the_job),
 	        TEST(a_call_that_is_over_before_it_began_ends_the_job),
 	        TEST(a_call_that_is_not_over_any_more_ends_the_job),
 	        TEST(a_router_that_is_ahead_ends_the_job),
