@@ -44,8 +44,9 @@ static void expect(const char *command, int code, const char *says)
 static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 {
 	(void)state;
-	static const char *const scripts[] = {"api-reference", "bundle", "check-models", "fuzz", "gpu-check",
-	                                      "gpu-report", "nccl-report", "setup", "tsan-prefix"};
+	static const char *const scripts[] = {"api-reference", "bundle", "check-models", "compare-builds", "fuzz",
+	                                      "gpu-check", "gpu-report", "nccl-report", "setup",
+	                                      "tsan-prefix"};
 	for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
 		char command[64];
 		snprintf(command, sizeof command, "$S/%s --help", scripts[i]);
@@ -55,6 +56,8 @@ static void every_script_says_what_it_takes_and_refuses_the_rest(void **state)
 	}
 	expect("$S/fuzz . soon", 64, "\"soon\"");
 	expect("$S/bundle a b c", 64, "\"c\"");
+	expect("$S/compare-builds a", 64, "OLD and NEW");
+	expect("$S/compare-builds a b", 64, "no bin/ferry-perf in a");
 	expect("rmdir *", 1, ""); /* nothing was made */
 }
 
@@ -167,6 +170,24 @@ static void what_is_installed_needs_no_package_of_the_tests(void **state)
 	}
 }
 
+/* Of builds whose ferry-perf only seems to measure: the third run of each build is an hour of a slow machine. */
+static void compare_builds_takes_medians_of_turns(void **state)
+{
+	(void)state;
+	expect("for us in 300 200; do mkdir -p of-$us/bin && cat >of-$us/bin/ferry-perf <<END && chmod +x of-$us/bin/*\n"
+	       "#!/bin/sh\necho run >>of-$us/runs; echo of-$us >>order; us=$us\n"
+	       "[ \\$(wc -l <of-$us/runs) != 3 ] || us=999\n"
+	       "[ \\$1 != alltoall ] || { echo broken; exit 1; }\n"
+	       "echo \"  1024 256 f32 sum \\$us 1 1 1 0 100.0 1 1 1 0\"\n"
+	       "END\ndone",
+	       0, "");
+	expect("$S/compare-builds of-300 of-200 allreduce", 0,
+	       "allreduce             1024  out         300.0       200.0   1.500   1.000   1.500\n"
+	       "allreduce             1024  in          100.0       100.0   1.000   1.000   1.000\n");
+	expect("tr '\\n' ' ' <order", 0, "of-300 of-200 of-200 of-300 of-300 of-200");
+	expect("$S/compare-builds of-300 of-200 alltoall", 1, "of-300/bin/ferry-perf alltoall failed");
+}
+
 static int make_directory(void **state)
 {
 	(void)state;
@@ -187,6 +208,7 @@ int main(void)
 #define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_directory, remove_directory)
 	const struct CMUnitTest tests[] = {
 	        IN_A_FOLDER(every_script_says_what_it_takes_and_refuses_the_rest),
+	        IN_A_FOLDER(compare_builds_takes_medians_of_turns),
 	        IN_A_FOLDER(bundle_takes_nothing_away_that_is_not_its_own),
 	        IN_A_FOLDER(bundle_replaces_an_earlier_bundle_but_not_what_was_measured_in_it),
 	        IN_A_FOLDER(bundle_has_what_is_between_programs_and_nccl),
