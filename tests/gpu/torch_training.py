@@ -4,6 +4,7 @@
 
     torch_training.py run OUT.json [--ranks N] [--steps N] [--limit SECONDS] [--name TEXT] [PHASE...]
     torch_training.py table OUT.json...
+    torch_training.py same OUT.json OTHER.json [--most MS]
 
 `run` starts a process per GPU; whether Ferry is between them and NCCL is the environment's to say (LD_PRELOAD). Nothing
 here knows of Ferry. Without GPUs it runs on CPUs, by gloo, to see that it works. PHASES, default all, in this order:
@@ -15,6 +16,8 @@ here knows of Ferry. Without GPUs it runs on CPUs, by gloo, to see that it works
   graph    AllReduce in a CUDA graph of the program's own
   compile  DDP under torch.compile(mode="reduce-overhead")
 `table` prints what runs took beside the first one; runs of one name are told apart by their files.
+`same` fails where losses or parameters of the second run are not those of the first, to the bit, or a step of it took
+longer than MS.
 """
 import argparse
 import hashlib
@@ -215,7 +218,7 @@ class Rank:
         word = hashlib.sha256(b"".join(one.cpu().numpy().tobytes() for one in everyones)).hexdigest()[:12]
         settled = sorted(times[WARM_STEPS:] or times)
         report = {"losses": losses, "bits": word, "steps": len(losses), "step_ms": settled[len(settled) // 2],
-                  "step_ms_p90": settled[len(settled) * 9 // 10]}
+                  "step_ms_p90": settled[len(settled) * 9 // 10], "step_ms_most": max(times)}
         if self.cuda:
             report["peak_mib"] = torch.cuda.max_memory_allocated() >> 20
             report["reserved_mib"] = torch.cuda.max_memory_reserved() >> 20
@@ -460,21 +463,46 @@ def print_table(paths):
                 print(f"{name:8} {report['name']:16} {found.get('error', found.get('skipped'))}")
 
 
+def tell_same(paths, most_ms):
+    """The exit code: 0, 1 where something differs, or took too long."""
+    first, second = [json.load(open(path, encoding="ascii"))["phases"] for path in paths]
+    wrong = []
+    for name in PHASES:
+        one, other = first.get(name, {}), second.get(name, {})
+        wrong += [f"{name}: {found['error']}" for found in (one, other) if "error" in found]
+        if "losses" not in one or "losses" not in other:
+            continue
+        gap, step = differences(other["losses"], one["losses"])
+        if gap or len(one["losses"]) != len(other["losses"]) or one["bits"] != other["bits"]:
+            wrong.append(f"{name}: losses differ by {gap:.1e} at step {step}; bits {one['bits']} and {other['bits']}")
+        if most_ms and other["step_ms_most"] > most_ms:
+            wrong.append(f"{name}: a step took {other['step_ms_most']:.0f} ms, of at most {most_ms}")
+        print(f"{name}: {len(other['losses'])} steps, the longest {other['step_ms_most']:.0f} ms; in the first run "
+              f"{one['step_ms_most']:.0f} ms")
+    print("\n".join(wrong) or "the same bits")
+    return int(bool(wrong))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "rank", "table"], metavar="run|table")
+    parser.add_argument("what", choices=["run", "rank", "table", "same"], metavar="run|table|same")
     parser.add_argument("out", nargs="?")
     parser.add_argument("phases", nargs="*")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--limit", type=int, default=120, metavar="SECONDS")
     parser.add_argument("--name", default="")
+    parser.add_argument("--most", type=int, metavar="MS")
     arguments = parser.parse_intermixed_args()
     if not arguments.out:
         parser.error("OUT.json is missing")
     if arguments.what == "table":
         print_table([arguments.out, *arguments.phases])
         return 0
+    if arguments.what == "same":
+        if len(arguments.phases) != 1:
+            parser.error("two files are compared")
+        return tell_same([arguments.out, *arguments.phases], arguments.most)
     unknown = [phase for phase in arguments.phases if phase not in PHASES]
     if unknown:
         parser.error(f"no phase \"{unknown[0]}\"; there are {', '.join(PHASES)}")
