@@ -9,6 +9,7 @@
 #include "router/guard.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/mapper.h"
 #include "router/parts.h"
 #include "router/run_audit.h"
 
@@ -105,6 +106,8 @@ static void say_ready(struct ferry_job *job)
 /* Nobody waits for an answer: the connection thread looks (router/adoption.c). */
 static void open_brought(struct ferry_job *job)
 {
+	ferry_intakes_find_reach(job);
+	ferry_mapper_land(job->mapper, job); /* before a lane asks for one */
 	ferryResult_t result = ferry_intakes_open(job);
 	if (!result)
 		atomic_store_explicit(&job->opened, 1, memory_order_release);
@@ -115,8 +118,10 @@ static void open_brought(struct ferry_job *job)
 static void answer_ready(struct ferry_job *job)
 {
 	ferryResult_t result = map_peers(job);
-	if (!result)
+	if (!result) {
+		ferry_intakes_find_reach(job);
 		result = ferry_intakes_open(job);
+	}
 	if (!result)
 		result = ferry_guests_open(job);
 	if (atomic_load_explicit(&job->dead, memory_order_acquire))

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/wait.h"
+#include "router/later_export.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,11 @@ void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu)
 		if (imports->others[i] == gpu)
 			return;
 	imports->others[imports->nothers++] = gpu;
+}
+
+void ferry_imports_await_others(struct ferry_imports *imports)
+{
+	imports->awaits_others = true;
 }
 
 /* ---- lanes ---- */
@@ -189,6 +195,18 @@ static void unmap_landings(struct ferry_landing_map *landings, uint32_t count)
 	free(landings);
 }
 
+/* When it is known for whom. */
+static ferryResult_t map_later(struct ferry_imports *imports, const struct ferry_exported *exported,
+                               const int *descriptors, struct ferry_import *import)
+{
+	if (exported->npieces > FERRY_MOST_LATER_PIECES - imports->later_pieces)
+		return ferry_fail(ferrySystemError,
+		                  "exports of %u pieces before all ranks have come: at most %u are kept so long",
+		                  imports->later_pieces + exported->npieces, FERRY_MOST_LATER_PIECES);
+	imports->later_pieces += exported->npieces;
+	return ferry_later_export_new(exported, descriptors, &import->later);
+}
+
 /* For all GPUs that reach it. Nothing is left where one fails. */
 static ferryResult_t map_landings(const struct ferry_imports *imports, const struct ferry_exported *exported,
                                   const int *descriptors, struct ferry_landing_map **mapped)
@@ -231,6 +249,7 @@ static void unmap_list(struct ferry_imports *imports, struct ferry_import *list)
 		struct ferry_import *import = list;
 		list = import->next;
 		unmap_landings(import->landings, import->nlandings);
+		ferry_later_export_free(import->later);
 		if (!imports->guest)
 			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
 		pthread_mutex_lock(&imports->lock);
@@ -318,7 +337,8 @@ static void note_use(struct ferry_import *import, uint64_t now)
 static bool is_mapped(struct ferry_imports *imports, const struct ferry_exported *exported)
 {
 	struct ferry_import *old = imports->table[exported->index];
-	if (!old || old->generation != exported->generation || (exported->landing && !old->landings))
+	if (!old || old->generation != exported->generation ||
+	    (exported->landing && !old->landings && !old->later))
 		return false;
 	note_use(old, ferry_now_ns());
 	say_mapped(imports, exported->index, exported->generation);
@@ -342,7 +362,9 @@ static ferryResult_t import_new(struct ferry_imports *imports, const struct ferr
 		free(import);
 		return result;
 	}
-	if (exported->landing) {
+	if (exported->landing && imports->awaits_others) {
+		result = map_later(imports, exported, descriptors, import);
+	} else if (exported->landing) {
 		result = map_landings(imports, exported, descriptors, &import->landings);
 		import->nlandings = result ? 0 : imports->nothers;
 	}
@@ -370,17 +392,55 @@ static struct ferry_import *find_without_landings(const struct ferry_imports *im
 static ferryResult_t add_landings(struct ferry_imports *imports, const struct ferry_exported *exported,
                                   const int *descriptors, struct ferry_import *import)
 {
-	struct ferry_landing_map *landings;
-	ferryResult_t result = map_landings(imports, exported, descriptors, &landings);
+	struct ferry_landing_map *landings = NULL;
+	ferryResult_t result = imports->awaits_others ? map_later(imports, exported, descriptors, import)
+	                                              : map_landings(imports, exported, descriptors, &landings);
 	if (result)
 		return result;
 	pthread_mutex_lock(&imports->lock);
 	import->landings = landings;
-	import->nlandings = imports->nothers;
+	import->nlandings = landings ? imports->nothers : 0;
 	if (imports->cells)
 		say_mapped(imports, import->index, import->generation);
 	pthread_mutex_unlock(&imports->lock);
 	return ferrySuccess;
+}
+
+/* Under the lock: one whose landings are to be mapped, as it is named now or was before. */
+static struct ferry_import *find_later(const struct ferry_imports *imports)
+{
+	struct ferry_import *import = imports->retired;
+	while (import && !import->later)
+		import = import->next;
+	for (uint32_t index = 0; !import && index < FERRY_MOST_EXPORTS; index++)
+		if (imports->table[index] && imports->table[index]->later)
+			import = imports->table[index];
+	return import;
+}
+
+ferryResult_t ferry_imports_land_later(struct ferry_imports *imports)
+{
+	imports->awaits_others = false;
+	while (1) {
+		struct ferry_landing_map *landings;
+		pthread_mutex_lock(&imports->lock);
+		struct ferry_import *import = find_later(imports);
+		pthread_mutex_unlock(&imports->lock);
+		if (!import)
+			return ferrySuccess;
+		/* It stays where it is: it is taken out by this thread alone. */
+		ferryResult_t result = map_landings(imports, &import->later->exported, import->later->descriptors,
+		                                    &landings);
+		if (result)
+			return ferry_fail_context(result, "export %u of rank %u, for others", import->index,
+			                          imports->rank);
+		pthread_mutex_lock(&imports->lock);
+		import->landings = landings;
+		import->nlandings = imports->nothers;
+		pthread_mutex_unlock(&imports->lock);
+		ferry_later_export_free(import->later);
+		import->later = NULL;
+	}
 }
 
 static ferryResult_t map_anew(struct ferry_imports *imports, const struct ferry_exported *exported,

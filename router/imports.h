@@ -41,12 +41,17 @@
 #define FERRY_IMPORT_IDLE_NS      1000000000ull
 #define FERRY_IMPORT_IDLE_MOST_NS 20000000000ull
 
+/* Descriptors that are kept for a rank's exports until all ranks have come, at most: other jobs need some, too. */
+#define FERRY_MOST_LATER_PIECES 2048u
+
 /* The same memory as another GPU that puts into it has it: to its own GPU's address another one's copies go through
    the host. */
 struct ferry_landing_map {
 	struct ferry_gpu *gpu; /* held */
 	struct ferry_mapping mapping;
 };
+
+struct ferry_later_export;
 
 /** One mapped export. Lanes see no more of it than its name; its generation and mapping do not change. */
 struct ferry_import {
@@ -56,6 +61,8 @@ struct ferry_import {
 	struct ferry_mapping mapping;
 	struct ferry_landing_map *landings; /* NULL: nobody puts into it yet; the mapper, under the lock, once */
 	uint32_t nlandings;
+	/* what maps it for others, once it is known which; NULL: nothing; mapper */
+	struct ferry_later_export *later;
 	uint32_t users;      /* under the lock */
 	uint32_t takes;      /* since it was mapped, modulo 2^32; under the lock */
 	uint32_t seen_takes; /* mapper, from here on: at its last look */
@@ -85,6 +92,8 @@ struct ferry_imports {
 	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */
 	struct ferry_gpu *others[FERRY_MAX_RANKS];
 	uint32_t nothers;
+	bool awaits_others; /* they are not all known, and exports come already; before any does, then the mapper's */
+	uint32_t later_pieces; /* that were kept meanwhile; mapper */
 	uint32_t putting; /* takes by others that put, not released; under the lock */
 	bool shut;        /* to those; under the lock */
 	pthread_cond_t quiet; /* putting is 0 */
@@ -132,8 +141,20 @@ ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct fer
                                  char **address, struct ferry_import **held);
 
 /** That GPU reaches the rank's memory: what the rank exports as a landing is mapped for it, too. Before the rank
- * exports anything. */
+ * exports anything, or where the table awaits others. */
 void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu);
+
+/**
+ * The rank comes from another router, and exports at once: what it has exported as landings is mapped for others when
+ * all ranks have come, by ferry_imports_land_later. Before it exports anything.
+ */
+void ferry_imports_await_others(struct ferry_imports *imports);
+
+/**
+ * They are known: maps for them what has been exported as a landing, older generations too, and from now on at once.
+ * Mapper's thread. Errors: those of ferry_gpu_map; the rest is mapped by another call.
+ */
+ferryResult_t ferry_imports_land_later(struct ferry_imports *imports);
 
 /** No copy of it is under way any more. */
 void ferry_imports_release(struct ferry_import *held);

@@ -2,6 +2,7 @@
 #include "router/intakes.h"
 
 #include "ipc/error.h"
+#include "ipc/leavers.h"
 #include "router/pair.h"
 #include "router/submitted.h"
 
@@ -309,16 +310,16 @@ static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to
 	return to->guest ? ferry_gpu_reaches_uuid(from, to->uuid) : gpu && ferry_gpu_reaches(from, gpu);
 }
 
-/*
- * Whose memory the ranks reach that this router moves: within the GPU, or as the GPUs' driver says. The ranks choose
- * their programs by it, and where they export what others put into.
- */
-static void find_reach(struct ferry_job *job)
+void ferry_intakes_find_reach(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	/* Before the router before this one ended: who makes its first call now is to find what the others have. */
+	uint64_t left = job->brought ? ferry_leavers(&job->shared) : 0;
 	for (uint32_t from = 0; from < job->shared.nranks; from++) {
 		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
-		uint64_t reached = 0;
+		uint64_t reached = left & atomic_load_explicit(&header->reach[from], memory_order_relaxed);
+		if (left >> from & 1)
+			continue;
 		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
 			struct ferry_imports *theirs = job->imports[to];
 			if (!theirs || !reaches(mine, theirs))
@@ -332,7 +333,6 @@ static void find_reach(struct ferry_job *job)
 
 ferryResult_t ferry_intakes_open(struct ferry_job *job)
 {
-	find_reach(job);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
 		struct ferry_lanes *lanes;

@@ -10,6 +10,13 @@
 #include "router/job.h"
 
 /**
+ * All ranks have attached: finds whose memory the ranks reach that this router moves: within the GPU, or as the GPUs'
+ * driver says. The ranks choose their programs by it, and where they export what others put into. Of ranks that left
+ * before this router came it stays as it was. The attendant's thread.
+ */
+void ferry_intakes_find_reach(struct ferry_job *job);
+
+/**
  * All ranks have attached and the other domains' arenas are mapped: registers the arenas, and has those ranks join the
  * lanes of their GPUs that the mapper has found. The attendant's thread. Errors: ferryRefused for words that are not
  * sealed shared memory of the right size, ferrySystemError, the driver's. The job fails then, and is closed as always.

@@ -45,6 +45,7 @@ struct ferry_gpu_lanes;
 struct ferry_guest;
 struct ferry_imports;
 struct ferry_intake;
+struct ferry_mapper;
 struct ferry_resumed;
 struct ferry_tenant;
 
@@ -67,6 +68,7 @@ struct ferry_job {
 	struct ferry_intake *intakes[FERRY_MAX_RANKS];
 	struct ferry_guest *guests[FERRY_MAX_RANKS]; /* of those of other domains that are on GPUs; the same */
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
+	struct ferry_mapper *mapper;            /* the same */
 	struct ferry_gpu *registrar;            /* has the arenas registered; NULL: none has. Attendant thread */
 	bool registered[FERRY_MAX_DOMAINS];
 	/*

@@ -108,6 +108,7 @@ ferryResult_t ferry_jobs_add(struct ferry_jobs *jobs, struct ferry_job *job, con
 	job->store = jobs->store;
 	job->cached_store = jobs->cached_store;
 	job->gpu_lanes = &jobs->gpu_lanes;
+	job->mapper = &jobs->mapper;
 	job->process = jobs->process;
 	result = ferry_attendant_start(job, &jobs->workers, jobs->directory, jobs->prefix, jobs->lock_staging);
 	if (!result)

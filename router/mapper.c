@@ -35,6 +35,7 @@ struct ferry_mapped_rank {
 	int descriptors[FERRY_MOST_PIECES]; /* exported.npieces many */
 	pthread_mutex_t welcoming;          /* held while the job welcomes it, and by who takes the job away */
 	struct ferry_job *job;              /* NULL once that has ended; under `welcoming` */
+	bool lands;                         /* what it has exported is to be mapped for others; under the lock */
 	bool left;                          /* under the lock */
 	struct ferry_mapped_rank *next;
 };
@@ -57,13 +58,29 @@ static bool clear_ranks(struct ferry_mapper *mapper)
  * The driver maps no memory beside what has been freed and was at its place, in whichever job that is mapped: nobody
  * uses that any more, though its lane may still be about to say so.
  */
-static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+static ferryResult_t insist(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank,
+                            ferryResult_t (*map)(struct ferry_mapped_rank *rank))
 {
 	uint64_t until = ferry_now_ns() + CLEAR_NS;
 	ferryResult_t result;
-	while ((result = ferry_imports_map(rank->imports, &rank->exported, rank->descriptors)) == ferryRefused &&
-	       (clear_ranks(mapper) || ferry_now_ns() < until))
+	while ((result = map(rank)) == ferryRefused && (clear_ranks(mapper) || ferry_now_ns() < until))
 		sched_yield();
+	return result;
+}
+
+static ferryResult_t map_exported(struct ferry_mapped_rank *rank)
+{
+	return ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+}
+
+static ferryResult_t map_later(struct ferry_mapped_rank *rank)
+{
+	return ferry_imports_land_later(rank->imports);
+}
+
+static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	ferryResult_t result = insist(mapper, rank, map_exported);
 	for (uint32_t i = 0; i < rank->exported.npieces; i++)
 		close(rank->descriptors[i]);
 	return result;
@@ -109,6 +126,28 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	else
 		ferry_attach_reply(client, result, result ? ferry_last_message() : "", -1);
 	close(client);
+}
+
+static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	ferryResult_t result = insist(mapper, rank, map_later);
+	pthread_mutex_lock(&rank->welcoming);
+	if (result && rank->job)
+		ferry_job_fail(rank->job, result, ferry_last_message());
+	pthread_mutex_unlock(&rank->welcoming);
+	pthread_mutex_lock(&mapper->lock);
+	rank->lands = false;
+	pthread_cond_broadcast(&mapper->landed);
+	pthread_mutex_unlock(&mapper->lock);
+}
+
+/* Under the lock. */
+static struct ferry_mapped_rank *next_landing(struct ferry_mapper *mapper)
+{
+	struct ferry_mapped_rank *rank = mapper->ranks;
+	while (rank && !rank->lands)
+		rank = rank->next;
+	return rank;
 }
 
 /* Under the lock. */
@@ -210,6 +249,12 @@ static void *mapper_main(void *argument)
 			due = 0;
 			continue;
 		}
+		if ((rank = next_landing(mapper))) {
+			pthread_mutex_unlock(&mapper->lock);
+			land(mapper, rank);
+			pthread_mutex_lock(&mapper->lock);
+			continue;
+		}
 		uint64_t now = ferry_now_ns();
 		if (mapper->changed || now >= due)
 			due = look_after(mapper);
@@ -232,6 +277,7 @@ void ferry_mapper_init(struct ferry_mapper *mapper)
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&mapper->asked, &monotonic);
+	pthread_cond_init(&mapper->landed, NULL);
 	pthread_condattr_destroy(&monotonic);
 }
 
@@ -244,6 +290,7 @@ void ferry_mapper_stop(struct ferry_mapper *mapper)
 		pthread_mutex_unlock(&mapper->lock);
 		pthread_join(mapper->thread, NULL);
 	}
+	pthread_cond_destroy(&mapper->landed);
 	pthread_cond_destroy(&mapper->asked);
 	pthread_mutex_destroy(&mapper->gpus.lock);
 	pthread_mutex_destroy(&mapper->lock);
@@ -287,6 +334,8 @@ static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct fe
 	 */
 	for (uint32_t i = 0; job->brought && i < FERRY_MOST_EXPORTS; i++)
 		atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
+	if (job->brought)
+		ferry_imports_await_others(rank->imports);
 	ferry_full_fence(); /* before who is answered looks at what is used */
 	rank->kind = kind;
 	rank->client = client;
@@ -389,6 +438,29 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 	if (result)
 		close(copy);
 	return result;
+}
+
+/* Under the lock: whether something of the job's is to be mapped for others. ask: so it is. */
+static bool lands(struct ferry_mapper *mapper, const struct ferry_job *job, bool ask)
+{
+	bool any = false;
+	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
+		if (job->imports[rank->imports->rank] != rank->imports)
+			continue;
+		rank->lands |= ask;
+		any |= rank->lands;
+	}
+	return any;
+}
+
+void ferry_mapper_land(struct ferry_mapper *mapper, const struct ferry_job *job)
+{
+	pthread_mutex_lock(&mapper->lock);
+	lands(mapper, job, true);
+	pthread_cond_signal(&mapper->asked);
+	while (lands(mapper, job, false))
+		pthread_cond_wait(&mapper->landed, &mapper->lock);
+	pthread_mutex_unlock(&mapper->lock);
 }
 
 static void leave(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)

@@ -20,6 +20,7 @@ struct ferry_mapper {
 	pthread_cond_t asked;
 	pthread_t thread;
 	bool running;                    /* connection thread */
+	pthread_cond_t landed;           /* a rank's landings are mapped */
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_gpus gpus;          /* mapper */
@@ -52,6 +53,12 @@ ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_impo
                                   const struct ferry_exported *exported, int *descriptors, int client);
 ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
                                   bool unmapped, int client);
+
+/**
+ * All ranks of a job that comes from another router have come, and it is known whom their GPUs reach: what they have
+ * exported as landings is mapped when this returns, or the job has failed. Attendant's thread.
+ */
+void ferry_mapper_land(struct ferry_mapper *mapper, const struct ferry_job *job);
 
 /**
  * The job ends: it and its arena are not touched from here on, its tables are the mapper's, which unmaps and frees them

@@ -625,6 +625,100 @@ static void what_a_guest_names_stays_until_its_call_is_over(void **state)
 	assert_int_equal(owner_memory_left(), before + ROOM);
 }
 
+/* ---- ranks that come from another router ---- */
+
+static int attach_brought(void **state)
+{
+	CUuuid uuid;
+	int refused = attach_rank(state);
+	CU(cuDeviceGetUuid(&uuid, 1));
+	ferry_imports_await_others(imports);
+	return refused || ferry_gpus_hold(&gpus, (const uint8_t *)&uuid, &putting);
+}
+
+/* Of an older generation too, whether in one piece or several. */
+static void what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer first = owner_allocate(4, 1), second = owner_tell((struct order){.kind = CREATE, .npieces = 2});
+	second.exported.index = 4;
+	second.exported.generation = 2;
+	first.exported.landing = second.exported.landing = 1;
+	rank_uses(4, 1);
+	assert_int_equal(map(&first), ferrySuccess);
+	assert_int_equal(map(&second), ferrySuccess);
+	owner_drop_descriptors(&second);
+	assert_int_equal(atomic_load(&cells[4].mapped), 2);
+	assert_int_equal(take(4, 2, 0, 1, &address, &held), ferrySuccess); /* its own lanes need not wait */
+	ferry_imports_release(held);
+	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	ferry_imports_other(imports, putting);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
+	for (uint64_t generation = 1; generation <= 2; generation++) {
+		assert_int_equal(land(generation, PIECE, 1, putting, &address, &held), ferrySuccess);
+		assert_int_equal(byte_at(address), 2);
+		ferry_imports_let_go(held);
+	}
+	ferry_imports_ended(imports, 1);
+	owner_tell((struct order){.kind = FREE, .at = first.at});
+	owner_tell((struct order){.kind = UNMAP, .at = second.at, .npieces = 2});
+}
+
+static void what_is_exported_for_others_and_not_before_waits_for_them_too(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer answer = owner_allocate(4, 1);
+	assert_int_equal(map(&answer), ferrySuccess);
+	answer.exported.landing = 1;
+	for (int again = 0; again < 2; again++)
+		assert_int_equal(map(&answer), ferrySuccess);
+	ferry_imports_other(imports, putting);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	ferry_imports_let_go(held);
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+}
+
+static void a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind(void **state)
+{
+	(void)state;
+	uint64_t before = owner_memory_left();
+	struct answer answer = owner_tell((struct order){.kind = CREATE, .npieces = 2});
+	answer.exported.index = 4;
+	answer.exported.generation = answer.exported.landing = 1;
+	assert_int_equal(map(&answer), ferrySuccess);
+	owner_drop_descriptors(&answer);
+	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 2});
+	ferry_imports_forget(imports, 4);
+	assert_int_equal(owner_memory_left(), before);
+}
+
+/* Descriptors are other jobs', too. */
+static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
+{
+	(void)state;
+	ferryResult_t result = ferrySuccess;
+	struct answer answer = owner_tell((struct order){.kind = CREATE, .npieces = 200});
+	answer.exported.generation = answer.exported.landing = 1;
+	uint32_t kept = 0;
+	while (kept < 20) {
+		answer.exported.index = kept;
+		if ((result = map(&answer)))
+			break;
+		kept++;
+	}
+	owner_drop_descriptors(&answer);
+	assert_int_equal(kept, FERRY_MOST_LATER_PIECES / 200);
+	assert_int_equal(result, ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), "2200 pieces"));
+	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 200});
+}
+
+#define BROUGHT(name) cmocka_unit_test_setup_teardown(name, attach_brought, leave_guest)
 #define GUEST(name) cmocka_unit_test_setup_teardown(name, attach_guest, leave_guest)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attach_rank, leave)
 
@@ -649,6 +743,10 @@ int main(void)
 	        GUEST(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
 	        GUEST(pieces_of_a_guest_are_mapped_for_who_puts_into_them),
 	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
+	        BROUGHT(what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then),
+	        BROUGHT(what_is_exported_for_others_and_not_before_waits_for_them_too),
+	        BROUGHT(a_rank_has_no_more_kept_for_others_than_it_may),
+	        BROUGHT(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
 	};
 	char machine[32], bytes[24];
 	snprintf(bytes, sizeof bytes, "%llu", MACHINE);
