@@ -79,6 +79,8 @@ void ferry_held_exports_add(struct ferry_held_exports *held, const struct ferry_
 	struct ferry_held_export *there = current(held, exported->index);
 	if (!made || !kept || (there && there->exported.generation == exported->generation)) {
 		close_all(descriptors, exported->npieces); /* mapped again, or not to be had again: the job would end */
+		if (there && there->exported.generation == exported->generation)
+			there->exported.landing |= exported->landing; /* for others, too, from now on */
 		free(made);
 		free(kept);
 	} else {

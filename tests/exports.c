@@ -413,6 +413,35 @@ static void what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_p
 	CU(cuMemFree(at));
 }
 
+static ferryResult_t note_landing(void *sum, const struct ferry_exported *exported, const int *descriptors)
+{
+	(void)descriptors;
+	*(uint32_t *)sum += 1 + 16 * exported->landing;
+	return ferrySuccess;
+}
+
+/* First for the rank itself, then under the same name for others, too. */
+static void the_next_router_hears_what_others_put_into(void **state)
+{
+	(void)state;
+	struct ferry_held_exports held;
+	struct ferry_buffer_name first, again;
+	uint32_t given = 0;
+	CUdeviceptr at = allocate(100000);
+	ferry_held_exports_init(&held, arena.rings);
+	ferry_exports_hold_in(exports, &held);
+	for (int landing = 0; landing < 2; landing++)
+		assert_int_equal(ferry_exports_name(exports, (void *)(uintptr_t)at, 1000, 1, false, landing,
+		                                    landing ? &again : &first),
+		                 ferrySuccess);
+	assert_memory_equal(&again, &first, sizeof again);
+	assert_int_equal(ferry_held_exports_each(&held, arena.export_cells, note_landing, &given), ferrySuccess);
+	assert_int_equal(given, 17);
+	ferry_exports_hold_in(exports, NULL);
+	ferry_held_exports_end(&held);
+	CU(cuMemFree(at));
+}
+
 static void memory_that_could_not_be_known_again_is_not_exported(void **state)
 {
 	(void)state;
@@ -571,6 +600,7 @@ static int run(void)
 	                interrupt_the_driver, let_the_driver_be),
 	        cmocka_unit_test_setup_teardown(memory_that_could_not_be_known_again_is_not_exported,
 	                                        interrupt_the_driver, let_the_driver_be),
+	        TEST(the_next_router_hears_what_others_put_into),
 	        TEST(what_is_pinned_stays_and_what_is_forgotten_gives_its_memory_back),
 	        TEST(what_the_router_has_forgotten_is_exported_again_under_its_name),
 	        TEST(the_buffer_named_longest_ago_makes_room_and_pinned_ones_do_not),
