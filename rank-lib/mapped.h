@@ -92,6 +92,14 @@ void ferry_mapped_end(struct ferry_mapped *mapped);
 ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
                                    bool captured, struct ferry_stream_call *in_stream);
 
+/**
+ * A call pushes: whether the next router could not go on with it. Guests (router/guests.h) do not export to that again.
+ */
+static inline bool ferry_mapped_pushes_beyond(const struct ferry_mapped *mapped, bool pushes)
+{
+	return pushes && mapped->rank->ndomains > 1;
+}
+
 /* mapped_collective.c */
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */
 ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collective_call *collective);

@@ -135,8 +135,8 @@ static void resume_half(struct ferry_half *half, uint64_t seq)
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
 		uint8_t opcode = (uint8_t)transfer->step->instr->opcode;
-		if (opcode == FERRY_COPY || opcode == FERRY_PUT || !transfer->nslices)
-			continue;
+		if (opcode == FERRY_COPY || opcode == FERRY_LAND || !transfer->nslices)
+			continue; /* which publish nothing */
 		uint64_t value = atomic_load_explicit(&transfer->step->counter->value, memory_order_acquire);
 		uint32_t slices = ferry_counter_slices(value, seq);
 		transfer->issued = transfer->finished = slices < transfer->nslices ? slices : transfer->nslices;

@@ -185,7 +185,7 @@ void ferry_call_arm(struct ferry_call *call, uint32_t bank);
 /**
  * Armed for its number: the halves go on behind what their counters say, as a router that has ended may have begun
  * them. What had been copied and not published is copied again: nobody has read it, and what was to be written over its
- * source waits for the counter.
+ * source waits for the counter. So does the stream of a rank that was pushed to (LAND): its buffer is the call's still.
  */
 void ferry_call_resume(struct ferry_call *call);
 

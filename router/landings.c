@@ -2,10 +2,21 @@
 #include "router/landings.h"
 
 #include "ipc/error.h"
+#include "ipc/leavers.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
 #define PATIENCE_NS 10000000000ull
+
+/*
+ * A PUT to that rank of which something is left. What a router before this one has put is over, and so may the call be
+ * for that rank, whose buffer is its application's then.
+ */
+static bool puts_to(const struct ferry_transfer *transfer, uint32_t peer)
+{
+	const struct ferry_instr *instr = transfer->step->instr;
+	return instr->opcode == FERRY_PUT && instr->peer == peer && transfer->finished < transfer->nslices;
+}
 
 /* How far this rank's PUTs reach into that rank's buffer. */
 static uint64_t reach(const struct ferry_half *half, uint32_t peer)
@@ -14,7 +25,7 @@ static uint64_t reach(const struct ferry_half *half, uint32_t peer)
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		const struct ferry_instr *instr = half->transfers[i].step->instr;
 		uint64_t end = instr->user_destination + instr->length;
-		if (instr->opcode == FERRY_PUT && instr->peer == peer && end > bytes)
+		if (puts_to(&half->transfers[i], peer) && end > bytes)
 			bytes = end;
 	}
 	return bytes;
@@ -27,7 +38,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	const struct ferry_half *half = &call->halves[FERRY_UP];
 	uint64_t bytes = reach(half, peer);
 	if (!bytes)
-		return true; /* all of them are empty */
+		return true; /* all of them are empty, or over */
 	ferry_descriptor_read(&ferry_rank_line(member->shared, peer)->ring[call->bank], &theirs);
 	ferryResult_t result = member->ops->land(member, peer, &theirs.landing, bytes, &landing);
 	if (result) {
@@ -36,7 +47,7 @@ static bool find(struct ferry_member *member, struct ferry_call *call, uint32_t 
 	}
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
 		struct ferry_transfer *transfer = &half->transfers[i];
-		if (transfer->step->instr->opcode != FERRY_PUT || transfer->step->instr->peer != peer)
+		if (!puts_to(transfer, peer))
 			continue;
 		transfer->destination = landing.address + transfer->step->instr->user_destination;
 		transfer->process = landing.process;
@@ -94,17 +105,21 @@ static bool is_landed_in(const struct ferry_call *call)
 	return false;
 }
 
-/* Bit r: rank r, whose GPU reaches this rank's memory, may put into it still. */
+/*
+ * Bit r: rank r, whose GPU reaches this rank's memory, may put into it still. Who has left does not: its calls are
+ * over. Where its router had died when it left, nobody has said that it has stopped.
+ */
 static uint64_t putting(const struct ferry_member *member)
 {
 	const struct ferry_job_arenas *shared = member->shared;
+	uint64_t left = ferry_leavers(shared);
 	uint32_t ended = atomic_load_explicit(&ferry_member_line(member)->ended, memory_order_acquire);
 	uint64_t ranks = 0;
 	for (uint32_t rank = 0; rank < shared->nranks; rank++) {
 		uint32_t domain = shared->rank_domain[rank];
 		uint64_t reach = atomic_load_explicit(&shared->arenas[domain].header->reach[rank],
 		                                      memory_order_relaxed);
-		if (reach >> member->rank & 1 && !(ended >> domain & 1) &&
+		if (reach >> member->rank & 1 && !(ended >> domain & 1) && !(left >> rank & 1) &&
 		    !atomic_load_explicit(&ferry_rank_line(shared, rank)->stopped, memory_order_acquire))
 			ranks |= 1ull << rank;
 	}
