@@ -63,5 +63,15 @@ if(CUDA_INCLUDE_DIR)
   gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
   gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
     --calls 8 --seed 61)
+  # A push takes milliseconds: most kills come in the middle of one.
+  function(pushing_router_kills_test name fabrics)
+    gpu_router_kills_test(${name} ${ARGN})
+    get_test_property(${name} ENVIRONMENT environment)
+    list(FILTER environment EXCLUDE REGEX "^FERRY_FABRICS=")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};FAKE_CUDA_PUSH_MS=1;${fabrics}")
+  endfunction()
+  pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
+  pushing_router_kills_test(routers_that_push_and_stage_are_killed
+    "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
 endif()

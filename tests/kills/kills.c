@@ -246,7 +246,7 @@ static void print_help(void)
 	       "  --gpu             buffers of GPUs, as many of them as there are\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
 	       "  --spare           the same, and has others stand by\n"
-	       "  --calls N         of a round: AllReduce, AllGather, ReduceScatter, AllToAll (48)\n"
+	       "  --calls N         of a round, of any collective; messages go round (48)\n"
 	       "  --bytes MOST      of a rank's buffer (1048576)\n"
 	       "  --fresh N         a new communicator every N rounds (0: never)\n"
 	       "  --seed S          of calls and instants (1)\n"

@@ -59,14 +59,13 @@ double kills_chance(uint64_t *state)
 /* The same on all ranks, but for the buffers. */
 static bool make_call(struct player *player, struct call *call, uint64_t *random)
 {
-	static const enum ferry_collective kinds[] = {FERRY_ALLREDUCE, FERRY_ALLGATHER, FERRY_REDUCESCATTER,
-	                                              FERRY_ALLTOALL};
 	const struct kills_options *options = &player->shared->options;
 	struct ferry_trial *trial = &call->trial;
 	*trial = (struct ferry_trial){.nranks = player->nranks,
 	                              .ndomains = (unsigned)options->domains,
 	                              .exact = options->domains == 1};
-	trial->collective = kinds[trial_random(random) % 4];
+	trial->collective = (enum ferry_collective)(trial_random(random) % FERRY_NUM_COLLECTIVES);
+	trial->root = (int)(trial_random(random) % (uint64_t)player->nranks);
 	trial->type = (ferryDataType_t)(trial_random(random) % ferryNumTypes);
 	trial->op = (ferryRedOp_t)(trial_random(random) % (ferryNumOps + 1));
 	size_t most = options->bytes / ferry_type_size(trial->type) >> trial_random(random) % 12;
