@@ -434,6 +434,70 @@ static void who_stays_may_still_send_and_receive(void **state)
 	table_close(&table);
 }
 
+static void send_all(const struct seat *from, int to)
+{
+	enter(from);
+	OK(ferrySend(from->input, COUNT, ferryUint32, to, from->comm, from->streams[0]));
+}
+
+static void receive_all(const struct seat *to, int from)
+{
+	enter(to);
+	OK(ferryRecv(to->output, COUNT, ferryUint32, from, to->comm, to->streams[0]));
+}
+
+/*
+ * Rank 2 leaves, and the router dies; late: when that has died. Ranks 0 and 2 have pushed before, 1 has not called. The
+ * next router serves when this returns, as it has moved what rank 0 sends itself.
+ */
+static void leave_and_lose_the_router(struct table *table, bool late)
+{
+	send_all(&table->seats[0], 2);
+	receive_all(&table->seats[2], 0);
+	succeeded(&table->seats[0], 0);
+	succeeded(&table->seats[2], 0);
+	if (!late)
+		leave(table, 2);
+	routers_kill(0);
+	if (late)
+		leave(table, 2);
+	routers_open(1);
+	OK(ferryGroupStart());
+	send_all(&table->seats[0], 0);
+	receive_all(&table->seats[0], 0);
+	OK(ferryGroupEnd());
+	succeeded(&table->seats[0], 0);
+}
+
+/*
+ * With the next router ranks that have pushed and one that calls for the first time go the same way, though a rank has
+ * left meanwhile; and nobody waits for that one when the job ends.
+ */
+static void who_stays_goes_on_pushing_when_the_router_dies(void **state)
+{
+	(void)state;
+	if (!getenv("FERRY_TEST_PUSHES") || getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	for (int late = 0; late < 2; late++) {
+		struct table table;
+		struct seat *one = &table.seats[1], *other = &table.seats[0];
+		table_open(&table, 3, 1);
+		leave_and_lose_the_router(&table, late);
+		send_all(one, 0);
+		receive_all(other, 1);
+		succeeded(one, 0);
+		succeeded(other, 0);
+		for (uint32_t i = 0; i < COUNT; i++)
+			assert_int_equal(other->outputs[i], i + 1);
+		receive_all(other, 1);
+		enter(one);
+		OK(ferryCommAbort(one->comm));
+		one->comm = NULL;
+		settle(other, 0);
+		table_close(&table);
+	}
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(void)
@@ -449,6 +513,7 @@ int main(void)
 	        TEST(who_leaves_behind_its_last_call_holds_nobody_up),
 	        TEST(a_call_that_a_rank_made_before_it_left_completes_beside_one_that_it_did_not_make),
 	        TEST(who_stays_may_still_send_and_receive),
+	        TEST(who_stays_goes_on_pushing_when_the_router_dies),
 	};
 	setenv("FERRY_STAGING", "4M", 1);
 	fake_is_the_driver();
