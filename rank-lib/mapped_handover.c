@@ -43,8 +43,7 @@ static ferryResult_t give(void *context, struct ferry_handover *handover, struct
 	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
 	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
 	struct ferry_submissions *submissions = &mapped->submissions;
-	struct ferry_kept_taken taken = {
-	        .number = atomic_load_explicit(&submissions->ring->over, memory_order_acquire)};
+	struct ferry_kept_taken taken = {0};
 	ferryResult_t result = ferry_held_exports_each(&mapped->held, cells, give_export, handover);
 	if (!result)
 		result = ferry_kept_submissions_give(&submissions->kept, submissions->ring, give_submissions, handover,
