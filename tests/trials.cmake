@@ -33,8 +33,8 @@ if(FERRY_MPI_WORKS)
 endif()
 
 # Routers and ranks that are killed; `router_kills --help` says how to have more of it.
-add_executable(router_kills kills/kills.c kills/kills_held.c kills/kills_job.c kills/kills_place.c kills/kills_rank.c
-  kills/kills_routers.c kills/kills_victims.c)
+add_executable(router_kills kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
+  kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c)
 if(CUDA_INCLUDE_DIR)
   target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
   target_compile_definitions(router_kills PRIVATE FERRY_PERF_CUDA)
