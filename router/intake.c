@@ -20,6 +20,13 @@ static bool started(const struct ferry_call *call)
 static void ending(struct ferry_call *call)
 {
 	const struct ferry_mapped_call *mapped = mapped_of(call);
+	char text[FERRY_MESSAGE_BYTES];
+	if (mapped->lost) {
+		snprintf(text, sizeof text,
+		         "rank %u replays a captured call whose buffers were freed before its router died",
+		         mapped->intake->member.rank);
+		ferry_job_fail(mapped->intake->job, ferryInvalidUsage, text);
+	}
 	ferry_word_end(mapped->word, mapped->turn);
 }
 

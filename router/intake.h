@@ -56,6 +56,7 @@ struct ferry_mapped_call {
 	struct ferry_mapped_call *before, *after; /* in the intake's list */
 	/* turn: captured: of the run that it is in, or comes to next; who ends one, before its number is 0 again */
 	uint32_t turn, stamp, nimports;
+	bool lost; /* captured: nothing of it is known but its word; constant */
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
 

@@ -383,8 +383,11 @@ static void refuse(struct ferry_intake *intake)
 	intake->refused = true;
 }
 
-/* The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. */
-static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head)
+/*
+ * The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. lost: it fails
+ * once the stream comes.
+ */
+static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head, bool lost)
 {
 	if (head->word >= FERRY_WORDS || (head->flags & FERRY_SUBMIT_MORE))
 		return;
@@ -392,6 +395,7 @@ static void take_in_vain(struct ferry_intake *intake, const struct ferry_submiss
 	if (!mapped)
 		return;
 	ferry_call_arm(&mapped->call, 0);
+	mapped->lost = lost;
 	mapped->call.name = mapped->call.captured;
 	atomic_store_explicit(&mapped->call.lanes, 1, memory_order_relaxed);
 	ferry_lanes_submit(&intake->member, &mapped->call);
@@ -456,8 +460,10 @@ static ferryResult_t take_next(struct ferry_intake *intake, bool *any)
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
 	struct ferry_submission *head = (struct ferry_submission *)record;
 	ferryResult_t result = ferrySuccess, taken;
+	bool lost = false;
 	if (intake->resumed && ferry_resumed_take(intake->resumed, record)) {
 		*any = true;
+		lost = head->flags & FERRY_SUBMIT_CAPTURED;
 		taken = take_again(intake, head);
 	} else {
 		if (intake->resumed)
@@ -468,8 +474,9 @@ static ferryResult_t take_next(struct ferry_intake *intake, bool *any)
 		taken = !result && *any ? take_record(intake, head) : ferrySuccess;
 	}
 	if (taken) {
-		refuse(intake);
-		take_in_vain(intake, head);
+		if (!lost)
+			refuse(intake);
+		take_in_vain(intake, head, lost);
 	}
 	return result;
 }
