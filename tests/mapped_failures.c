@@ -360,6 +360,39 @@ static void their_graphs_do(void **state)
 	survive(RANK_REPLAY, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
 }
 
+/* Only its replay misses them: that ends the job, with the reason. */
+static void a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place(void **state)
+{
+	struct rank_process ranks[2];
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	domains_open(1);
+	start_all(ranks, 2, "FERRY_FABRICS=host");
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 1, .wanted = true), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_MOVE), NULL);
+	for (uint32_t death = 1; death <= 2; death++) {
+		routers_kill(0);
+		routers_open(1);
+		ranks_round(ranks, 2, 2, 2 * death);
+	}
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
+	for (int rank = 0; rank < 2; rank++) {
+		struct rank_answer answer =
+		        rank_tell(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
+		if (!answer.settled || !answer.error || !strstr(answer.message, "buffers were freed"))
+			fail_msg("settled %d, %s: %s", answer.settled, ferryGetErrorString(answer.error),
+			         answer.message);
+	}
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_FORGET), NULL);
+	finish_all(ranks, 2);
+	domains_close();
+}
+
 static void so_do_jobs_of_both_kinds_of_ranks(void **state)
 {
 	(void)state;
@@ -566,6 +599,7 @@ int main(int argc, char **argv)
 	        TEST(ranks_whose_data_routers_move_go_on_with_the_next_one),
 	        TEST(their_messages_do),
 	        TEST(their_graphs_do),
+	        TEST(a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place),
 	        TEST(so_do_jobs_of_both_kinds_of_ranks),
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
