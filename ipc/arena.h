@@ -41,7 +41,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 19u
+#define FERRY_ARENA_ABI 20u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -181,11 +181,17 @@ struct ferry_pair_post {
 
 /*
  * Which message one end is at, for a router that takes the place of the one that moved it: written when it is the
- * message's turn, slot message mod 2; message = 0 first, then base, then message with release.
+ * message's turn, slot message mod 2; message = 0 first, then all else, then message with release. It is not replaced
+ * by itself: slices of it may be published, and what is in the other slot says nothing of those.
  */
 struct ferry_pair_turn {
 	_Atomic uint64_t message; /* number, from 1; 0: none, or being replaced */
 	_Atomic uint64_t base;    /* slices of all earlier messages */
+	/*
+	 * Where it was numbered when its stream came to it: the number of the first one between these ranks in that
+	 * direction that its call has, and which call that is: its word + 1, over its turn. Else 0.
+	 */
+	_Atomic uint64_t first, call;
 };
 
 struct ferry_pair_line {

@@ -19,7 +19,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 7u
+#define FERRY_ATTACH_ABI 8u
 #define FERRY_KEY_BYTES 16
 #define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */

@@ -10,6 +10,8 @@
  * then done + 1, then word = 0: who sees the new `done` no longer sees the old 1, and a router that takes another's
  * place tells from the two what that one had come to, whichever of the three it had stored last: the 1 of the next call
  * comes behind the 0. docs/models/words.pml and takeover.pml check all of this.
+ *
+ * Each replay of a captured call is a turn of its word, as if it had been made then.
  */
 #ifndef FERRY_IPC_WORDS_H
 #define FERRY_IPC_WORDS_H
@@ -21,17 +23,24 @@
 
 #define FERRY_WORDS 32768u /* in a process: streams that wait for calls, and captured calls */
 
-/* Half a cache line. */
+/* A cache line. */
 struct ferry_word {
 	/* GPU: 1; who moves the data of the call that is at it: ferry_word_mark, then 0; release */
-	_Atomic uint32_t word;
+	_Alignas(64) _Atomic uint32_t word;
 	_Atomic uint32_t done;      /* calls of its stream that are over; who moves the data, release, between those */
 	/* captured: 1 by the rank's process once no graph names it; 2 by who moves the data: it may be used again */
 	_Atomic uint32_t forgotten;
 	uint32_t reserved;
 	_Atomic uint64_t scalar;    /* premulsum with a factor in device memory: GPU, before word = 1 */
-	uint64_t reserved64;
+	/*
+	 * Messages that are numbered as streams come to them, by direction: bit r: all with rank r that the call has
+	 * are over. That direction's lane of who moves the data, release, before another call's with that rank begin;
+	 * 0 between the mark and `done`.
+	 */
+	_Atomic uint64_t passed[2];
 };
+
+_Static_assert(sizeof(struct ferry_word) == 64, "no two words share a line");
 
 /** Whether the stream has reached the call of that turn. Acquires what the stream wrote before. */
 static inline bool ferry_word_reached(const struct ferry_word *word, uint32_t turn)
@@ -56,6 +65,8 @@ static inline void ferry_word_end(struct ferry_word *word, uint32_t turn)
 static inline void ferry_word_pass(struct ferry_word *word, uint32_t turn)
 {
 	ferry_word_end(word, turn);
+	atomic_store_explicit(&word->passed[0], 0, memory_order_release);
+	atomic_store_explicit(&word->passed[1], 0, memory_order_release);
 	atomic_store_explicit(&word->done, turn + 1, memory_order_release);
 	atomic_store_explicit(&word->word, 0, memory_order_release);
 }

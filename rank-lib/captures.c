@@ -28,6 +28,9 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 		ferry_exports_unpin(captures->exports, &capture->names[i]);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
+	/* First: while a router may still be told of the call, its word must be its own. */
+	ferry_kept_submissions_forget(captures->kept, capture->word);
+	ferry_word_hold(captures->words, capture->word, false);
 	free(capture);
 }
 
@@ -42,6 +45,7 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 		free(capture);
 		return result;
 	}
+	ferry_word_hold(captures->words, *word, true);
 	capture->word = *word;
 	capture->entry = entry;
 	for (uint32_t i = 0; i < nnames; i++)

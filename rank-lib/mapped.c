@@ -163,7 +163,7 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 		return result;
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
-	ferry_kept_submissions_init(&mapped->submissions.kept);
+	ferry_kept_submissions_init(&mapped->submissions.kept, ferry_word_answer);
 	ferry_held_exports_init(&mapped->held, mapped->submissions.ring);
 	ferry_exports_hold_in(mapped->exports, &mapped->held);
 	find_movers(mapped);

@@ -22,12 +22,31 @@ static void introduce(void *context, struct ferry_attach_message *message, int *
 	descriptors[message->descriptors++] = mapped->words_descriptor;
 }
 
+static bool is_pinned(const struct ferry_rank *rank, uint32_t index)
+{
+	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
+	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
+	return atomic_load_explicit(&cells[index].used, memory_order_relaxed) == FERRY_EXPORT_PINNED;
+}
+
+/*
+ * What is pinned may have been freed, which nobody finds out who does not name it: no other router maps it. Only a
+ * graph that is replayed would miss it (router/submitted.c).
+ */
 static ferryResult_t give_export(void *context, const struct ferry_exported *exported, const int *descriptors)
 {
+	struct ferry_handover *handover = context;
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_EXPORT,
 	                                       .descriptors = exported->npieces,
 	                                       .payload = ferry_exported_size(exported)};
-	return ferry_handover_ask(context, &message, exported, descriptors);
+	ferryResult_t result = ferry_handover_ask(handover, &message, exported, descriptors);
+	bool mapped = !result || result == ferryRemoteError || result == ferrySystemError;
+	if (mapped || !is_pinned(handover->rank, exported->index))
+		return result;
+	ferry_log(FERRY_LOG_INFO, "rank %d: captured calls lose a buffer with their router: %s", handover->rank->self,
+	          ferry_last_message());
+	ferry_forget_message();
+	return ferrySuccess;
 }
 
 static ferryResult_t give_submissions(void *context, const void *records, size_t bytes)
@@ -43,8 +62,7 @@ static ferryResult_t give(void *context, struct ferry_handover *handover, struct
 	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
 	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
 	struct ferry_submissions *submissions = &mapped->submissions;
-	struct ferry_kept_taken taken = {
-	        .number = atomic_load_explicit(&submissions->ring->over, memory_order_acquire)};
+	struct ferry_kept_taken taken = {0};
 	ferryResult_t result = ferry_held_exports_each(&mapped->held, cells, give_export, handover);
 	if (!result)
 		result = ferry_kept_submissions_give(&submissions->kept, submissions->ring, give_submissions, handover,

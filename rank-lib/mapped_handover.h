@@ -3,8 +3,7 @@
  * What a rank whose router moves its data hands to the next one, beside what every rank does: its block of words, what
  * it has exported, and its submissions that are not over. By the keeper; it asks no driver.
  *
- * Not handed over, so that the job ends with its router, are calls that a graph has captured, and ranks of several
- * domains.
+ * Not handed over, so that the job ends with its router, are pushes between GPUs where ranks are of several domains.
  */
 #ifndef FERRY_RANK_LIB_MAPPED_HANDOVER_H
 #define FERRY_RANK_LIB_MAPPED_HANDOVER_H

@@ -101,6 +101,8 @@ static bool take(uint32_t *index)
 	if (any) {
 		atomic_store_explicit(&words[*index].done, 0, memory_order_relaxed);
 		atomic_store_explicit(&words[*index].forgotten, 0, memory_order_relaxed);
+		for (int i = 0; i < 2; i++) /* what another communicator's router had said when it died */
+			atomic_store_explicit(&words[*index].passed[i], 0, memory_order_relaxed);
 	}
 	return any;
 }
@@ -148,7 +150,7 @@ static bool is_over(const struct ferry_word_use *use)
 static void drop_forgotten(struct ferry_word_table *table)
 {
 	for (uint32_t i = table->count; i-- > 0;)
-		if (table->uses[i].captured && is_over(&table->uses[i])) {
+		if (table->uses[i].captured && !table->uses[i].held && is_over(&table->uses[i])) {
 			give_back(table->uses[i].index);
 			table->uses[i] = table->uses[--table->count];
 		}
@@ -201,6 +203,23 @@ ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *i
 	return result;
 }
 
+void ferry_word_hold(struct ferry_word_table *table, uint32_t index, bool held)
+{
+	pthread_mutex_lock(&table->lock);
+	for (uint32_t i = 0; i < table->count; i++)
+		if (table->uses[i].index == index)
+			table->uses[i].held = held;
+	pthread_mutex_unlock(&table->lock);
+}
+
+bool ferry_word_answer(uint32_t index)
+{
+	uint32_t forgotten = 1;
+	return atomic_compare_exchange_strong_explicit(&words[index].forgotten, &forgotten, 2, memory_order_acq_rel,
+	                                               memory_order_acquire) ||
+	       forgotten == 2;
+}
+
 void ferry_word_forget(uint32_t index)
 {
 	atomic_store_explicit(&words[index].forgotten, 1, memory_order_release);
@@ -221,14 +240,12 @@ bool ferry_word_table_waits(struct ferry_word_table *table)
 static void release(const struct ferry_word_use *use)
 {
 	struct ferry_word *word = &words[use->index];
-	uint32_t forgotten = 1;
 	uint32_t value = atomic_load_explicit(&word->word, memory_order_acquire);
 	uint32_t done = atomic_load_explicit(&word->done, memory_order_relaxed);
 	if (value) /* a mark of the turn before: whoever moved the data has ended before it stored 0 */
 		ferry_word_pass(word, value == ferry_word_mark(done - 1) ? done - 1 : done);
 	if (use->captured)
-		atomic_compare_exchange_strong_explicit(&word->forgotten, &forgotten, 2, memory_order_acq_rel,
-		                                        memory_order_relaxed);
+		ferry_word_answer(use->index);
 }
 
 bool ferry_word_table_release(struct ferry_word_table *table)

@@ -17,6 +17,7 @@ struct ferry_word_use {
 	uint32_t index;
 	uint32_t made;   /* calls on it so far; captured: 0 */
 	bool captured;
+	bool held;       /* captured: somebody still tells others of it: not to be used again yet */
 	bool lost;       /* of a communicator that has gone: not to be used again */
 };
 
@@ -41,6 +42,15 @@ ferryResult_t ferry_word_for_stream(struct ferry_word_table *table, uint64_t str
 
 /** A word for a captured call. ferryInvalidUsage, with the number, where all are taken. */
 ferryResult_t ferry_word_for_capture(struct ferry_word_table *table, uint32_t *index);
+
+/** The captured call's word, which is the table's, is not to be used again until it is held no longer. */
+void ferry_word_hold(struct ferry_word_table *table, uint32_t index, bool held);
+
+/**
+ * No router has the captured call, nor will any have it: if no graph has it either, says so in the place of one. True:
+ * it is forgotten.
+ */
+bool ferry_word_answer(uint32_t index);
 
 /**
  * No graph has the captured call any more: from any thread. Who moves the data lets go of it, and the word may be used

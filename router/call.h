@@ -32,6 +32,8 @@ struct ferry_transfer {
 	uint64_t message;              /* number between these two ranks, from 1 */
 	uint32_t type;
 	uint64_t base;                 /* slices of earlier messages; known once it is this message's turn */
+	uint64_t first;                /* number of the call's first message with that peer this way; named calls */
+	bool last;                     /* with that peer this way, of its call; constant */
 	bool puts;                     /* pushed into the destination's buffer, which is `landing` there */
 	bool told;                     /* the same: its destination can see what is about to be pushed */
 	struct ferry_buffer_name landing;
@@ -66,6 +68,13 @@ struct ferry_call_ops {
 	void (*finish)(struct ferry_call *call, ferryResult_t result, const char *message);
 	/** A call that has failed may be finished before its stream is at it. */
 	bool finish_early;
+	/**
+	 * Of messages that are numbered as streams come to them: what a router that takes the place of this one knows
+	 * the run by, as in struct ferry_pair_turn; and that all with that peer are over, before others with it begin.
+	 * Both NULL: nobody takes its place.
+	 */
+	uint64_t (*run)(const struct ferry_call *call);
+	void (*passed)(const struct ferry_call *call, enum ferry_direction direction, uint32_t peer);
 	/** Captured: no graph is left that could reach it again. */
 	bool (*forgotten)(const struct ferry_call *call);
 	/** The lanes have let go of it. */
@@ -107,6 +116,8 @@ struct ferry_call {
 	uint64_t scalar;            /* premulsum: this rank's factor */
 	const void *device_scalar;  /* where it is read when the stream reaches the call; NULL: it is in `scalar` */
 	enum ferry_call_stage stage;
+	/* a router before this one may have told the others of the run that it is in; D2H lane, until it has begun */
+	bool resumed;
 	bool timed;                 /* constant */
 	uint64_t reached_ns;        /* 0, or when a timed call was reached; D2H lane, before any slice */
 	/* that have not finished their half: set by who begins the call, each lane takes itself away */

@@ -20,6 +20,13 @@ static bool started(const struct ferry_call *call)
 static void ending(struct ferry_call *call)
 {
 	const struct ferry_mapped_call *mapped = mapped_of(call);
+	char text[FERRY_MESSAGE_BYTES];
+	if (mapped->lost) {
+		snprintf(text, sizeof text,
+		         "rank %u replays a captured call whose buffers were freed before its router died",
+		         mapped->intake->member.rank);
+		ferry_job_fail(mapped->intake->job, ferryInvalidUsage, text);
+	}
 	ferry_word_end(mapped->word, mapped->turn);
 }
 
@@ -30,6 +37,19 @@ static void finish(struct ferry_call *call, ferryResult_t result, const char *me
 	if (call->reached_ns)
 		ferry_ring_stamp(mapped->intake->ring, mapped->stamp, ferry_now_ns() - call->reached_ns);
 	ferry_word_pass(mapped->word, mapped->turn);
+	if (call->captured) /* the next run's: nobody looks before its number is 0 again */
+		((struct ferry_mapped_call *)call)->turn++;
+}
+
+static uint64_t run(const struct ferry_call *call)
+{
+	const struct ferry_mapped_call *mapped = mapped_of(call);
+	return ferry_intake_run((uint32_t)(mapped->word - mapped->intake->words), mapped->turn);
+}
+
+static void passed(const struct ferry_call *call, enum ferry_direction direction, uint32_t peer)
+{
+	atomic_fetch_or_explicit(&mapped_of(call)->word->passed[direction], 1ull << peer, memory_order_release);
 }
 
 static bool forgotten(const struct ferry_call *call)
@@ -72,7 +92,8 @@ static void unlist_call(struct ferry_mapped_call *mapped)
 void ferry_intake_listed(struct ferry_intake *intake, uint64_t number)
 {
 	pthread_mutex_lock(&intake->over_lock);
-	intake->listed = number;
+	if (number > intake->listed) /* captured ones are taken again that are older than what is over */
+		intake->listed = number;
 	say_over(intake);
 	pthread_mutex_unlock(&intake->over_lock);
 }
@@ -128,6 +149,8 @@ static void release(struct ferry_call *call)
 static const struct ferry_call_ops call_ops = {.started = started,
                                                .ending = ending,
                                                .finish = finish,
+                                               .run = run,
+                                               .passed = passed,
                                                .forgotten = forgotten,
                                                .release = release};
 

@@ -38,9 +38,12 @@ struct ferry_intake {
 	bool broken;                   /* what the rank submits is not to be believed any more */
 	struct ferry_resumed *resumed; /* taken again, before what is in the ring; NULL: nothing (any more) */
 	bool resumes;                  /* the record that is taken is of a call that may be under way */
-	/* by direction and peer, as its intake was opened: which message it was the turn of, and its slices there */
+	/*
+	 * By direction and peer, as its intake was opened: which message it was the turn of, and its slices there.
+	 * first, call: as in struct ferry_pair_turn.
+	 */
 	struct {
-		uint64_t message, slices;
+		uint64_t message, slices, first, call;
 	} turns[2][FERRY_MAX_RANKS];
 };
 
@@ -51,9 +54,17 @@ struct ferry_mapped_call {
 	struct ferry_word *word;
 	uint64_t number;             /* of its last submission */
 	struct ferry_mapped_call *before, *after; /* in the intake's list */
+	/* turn: captured: of the run that it is in, or comes to next; who ends one, before its number is 0 again */
 	uint32_t turn, stamp, nimports;
+	bool lost; /* captured: nothing of it is known but its word; constant */
 	struct ferry_import *imports[]; /* held: its own buffers */
 };
+
+/** A run of named messages as struct ferry_pair_turn has it. */
+static inline uint64_t ferry_intake_run(uint32_t word, uint32_t turn)
+{
+	return (uint64_t)(word + 1) << 32 | turn;
+}
 
 /**
  * A call under way, of so many transfers each way and these banks, with room for what it holds of the rank's buffers;

@@ -160,9 +160,21 @@ static ferryResult_t map_words(int descriptor, struct ferry_word **words, uint64
 
 /* ---- of a job that another router has served ---- */
 
-/* What of the calls before is still asked for: which routers had work in the last one of each bank. */
-static void restore_order(struct ferry_member *member)
+/* Whether that call must be alone in its staging, where that can still be known: who waits for it is only slower. */
+static bool was_alone(struct ferry_job *job, uint64_t plan_hash)
 {
+	struct ferry_job_plan *plan = ferry_job_plans_find(&job->plans, plan_hash);
+	bool alone = !plan || plan->plan->flags & FERRY_PLAN_ALONE;
+	if (plan)
+		ferry_job_release_plan(plan);
+	return alone;
+}
+
+/* What of the calls before is still asked for: which routers had work in the last one of each bank. */
+static void restore_order(struct ferry_job *job, struct ferry_member *member)
+{
+	const struct ferry_descriptor *latest = &ferry_member_line(member)->ring[0];
+	uint64_t most = 0;
 	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
 		const struct ferry_descriptor *last = &ferry_member_line(member)->ring[bank];
 		uint64_t seq = atomic_load_explicit(&last->seq, memory_order_acquire);
@@ -172,33 +184,59 @@ static void restore_order(struct ferry_member *member)
 			if (domains >> domain & 1)
 				member->order.router_seq[bank][domain] = seq;
 		member->order.last_seq[bank] = seq;
+		latest = seq > most ? last : latest;
+		most = seq > most ? seq : most;
 	}
+	member->order.named_alone =
+	        most && was_alone(job, atomic_load_explicit(&latest->plan_hash, memory_order_relaxed));
 }
 
-/* How many slices the message has that is handed over; 0: it is not, so it is over. */
-static uint32_t slices_of(const struct ferry_intake *intake, enum ferry_direction direction, uint32_t peer,
-                          uint64_t number)
+/* A message whose turn it was, and its call. */
+struct at_turn {
+	enum ferry_direction direction;
+	uint32_t peer;
+	uint64_t message, first, call; /* as in struct ferry_pair_turn */
+	uint32_t nslices;              /* 0: it is not handed over, so it is over */
+	uint64_t count;                /* of named ones: messages that the call has with that peer this way */
+};
+
+/* Whether the record is of the call that has the message: a named one's run has begun, and is not over. */
+static bool is_of_call(const struct ferry_intake *intake, const struct ferry_submission *head,
+                       const struct at_turn *found)
+{
+	if (head->kind != FERRY_SUBMIT_MESSAGES || head->word >= FERRY_WORDS ||
+	    head->nparts > (head->bytes - sizeof *head) / sizeof(struct ferry_submitted_message))
+		return false;
+	if (!head->name || !found->call)
+		return !head->name && !found->call;
+	uint32_t turn = ferry_resumed_turn(intake->words, head);
+	return ferry_intake_run(head->word, turn) == found->call &&
+	       ferry_resumed_judge(&intake->words[head->word], turn) == FERRY_RESUMED_REACHED;
+}
+
+static void find_in_records(const struct ferry_intake *intake, struct at_turn *found)
 {
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
 	const struct ferry_submission *head = (const struct ferry_submission *)record;
 	const struct ferry_submitted_message *messages = (const struct ferry_submitted_message *)(head + 1);
 	const struct ferry_job_arenas *shared = intake->member.shared;
-	uint32_t source = direction == FERRY_UP ? intake->member.rank : peer;
+	uint32_t source = found->direction == FERRY_UP ? intake->member.rank : found->peer;
 	struct ferry_resumed all = *intake->resumed;
 	while (ferry_resumed_take(&all, record)) {
-		bool any = head->kind == FERRY_SUBMIT_MESSAGES &&
-		           head->nparts <= (head->bytes - sizeof *head) / sizeof *messages;
+		bool any = is_of_call(intake, head, found);
 		for (uint32_t i = 0; any && i < head->nparts; i++) {
 			struct ferry_transfer transfer = {.length = messages[i].bytes};
-			if (messages[i].peer != peer || messages[i].direction != direction ||
-			    messages[i].message != number)
+			if (messages[i].peer != found->peer || messages[i].direction != found->direction)
+				continue;
+			uint64_t number = head->name ? found->first + found->count : messages[i].message;
+			found->count += head->name;
+			if (number != found->message)
 				continue;
 			ferry_pair_cut(&transfer, messages[i].puts,
 			               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
-			return transfer.nslices;
+			found->nslices = transfer.nslices;
 		}
 	}
-	return 0;
 }
 
 /* Whose turn it is between this rank and that one. */
@@ -218,30 +256,45 @@ static void restore_turn(struct ferry_intake *intake, enum ferry_direction direc
 	const struct ferry_pair_turn *turn = &turns[numbers[1] > numbers[0]];
 	uint64_t number = numbers[numbers[1] > numbers[0]];
 	uint64_t base = atomic_load_explicit(&turn->base, memory_order_relaxed);
-	uint32_t all = number ? slices_of(intake, direction, peer, number) : 0;
-	bool over = !all || slices - base >= all;
+	struct at_turn found = {.direction = direction,
+	                        .peer = peer,
+	                        .message = number,
+	                        .first = atomic_load_explicit(&turn->first, memory_order_relaxed),
+	                        .call = atomic_load_explicit(&turn->call, memory_order_relaxed)};
+	if (number)
+		find_in_records(intake, &found);
+	bool over = !found.nslices || slices - base >= found.nslices;
 	member->seats[direction].message[peer] = number + over;
 	member->seats[direction].slices[peer] = over ? slices : base;
 	member->seats[direction].told[peer] = slices;
+	member->order.messages[direction][peer] = number;
 	intake->turns[direction][peer].message = number + over;
 	intake->turns[direction][peer].slices = over ? 0 : slices - base;
+	if (!found.count)
+		return;
+	intake->turns[direction][peer].first = found.first;
+	intake->turns[direction][peer].call = found.call;
+	/* all that its call has are numbered */
+	member->order.messages[direction][peer] = found.first + found.count - 1;
+	if (over && number == member->order.messages[direction][peer]) /* that was not said, and others' turn comes */
+		atomic_fetch_or_explicit(&intake->words[(uint32_t)(found.call >> 32) - 1].passed[direction],
+		                         1ull << peer, memory_order_release);
 }
 
 /* Seated, and on no lane yet. */
 static void restore(struct ferry_intake *intake)
 {
-	uint64_t records, calls;
 	if (!intake->resumed)
 		return;
-	ferry_resumed_count(intake->resumed, &records, &calls);
 	intake->taken = atomic_load_explicit(&intake->ring->taken, memory_order_acquire);
-	intake->number = intake->resumed->number - records;
+	uint64_t over = atomic_load_explicit(&intake->ring->over, memory_order_acquire);
+	intake->listed = over < intake->resumed->number ? over : intake->resumed->number;
 	/* Its one writer has ended. Less than it was for a moment: calls that are over are counted again. */
-	uint64_t ended = intake->resumed->calls - calls;
+	uint64_t ended = intake->resumed->calls - ferry_resumed_calls(intake->resumed);
 	atomic_store_explicit(&intake->ring->ended, ended, memory_order_release);
 	atomic_store_explicit(&intake->counting, ended, memory_order_relaxed);
 	atomic_store_explicit(&intake->counted, ended, memory_order_relaxed);
-	restore_order(&intake->member);
+	restore_order(intake->job, &intake->member);
 	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
 		for (uint32_t peer = 0; peer < intake->member.shared->nranks; peer++)
 			restore_turn(intake, direction, peer);

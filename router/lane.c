@@ -31,18 +31,21 @@ static void wake_descent(struct ferry_lane *lane, const struct ferry_call *call)
 /* The stream waits: gives the call its number if it has none, and tells the others, once its bank is free. */
 static bool begin(struct ferry_member *member, struct ferry_call *call)
 {
+	bool numbered = !call->name || call->resumed;
 	if (!call->steps) {
-		if (call->name)
+		if (!numbered)
 			ferry_order_begin_messages(member, call);
+		call->resumed = false;
 		return true;
 	}
-	if (call->name ? !ferry_order_begin(member, call)
-	               : !ferry_order_may_begin(member, ferry_call_number(call), call->after))
+	if (numbered ? !ferry_order_may_begin(member, ferry_call_number(call), call->after)
+	             : !ferry_order_begin(member, call))
 		return false;
 	member->order.last_seq[call->bank] = ferry_call_number(call);
 	if (call->aside)
 		memcpy(call->aside, call->aside_from, call->aside_bytes);
 	ferry_order_submit(member, call);
+	call->resumed = false;
 	return true;
 }
 

@@ -89,15 +89,24 @@ bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call)
 	return true;
 }
 
+void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
+                                struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS])
+{
+	uint64_t *last = &member->order.messages[direction][transfer->peer];
+	transfer->message = *last = (transfer->message > *last ? transfer->message : *last) + 1;
+	if (!first[transfer->peer])
+		first[transfer->peer] = transfer->message;
+	transfer->first = first[transfer->peer];
+}
+
 void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call)
 {
 	ferry_call_arm(call, 0);
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
-		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++) {
-			struct ferry_transfer *transfer = &call->halves[direction].transfers[i];
-			uint64_t *last = &member->order.messages[direction][transfer->peer];
-			transfer->message = *last = (transfer->message > *last ? transfer->message : *last) + 1;
-		}
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		uint64_t first[FERRY_MAX_RANKS] = {0};
+		for (uint32_t i = 0; i < call->halves[direction].ntransfers; i++)
+			ferry_order_number_message(member, direction, &call->halves[direction].transfers[i], first);
+	}
 	if (call->captured) {
 		atomic_store_explicit(&call->lanes, 1 + ferry_call_descends(call), memory_order_relaxed);
 		member->ops->begun(member);
@@ -146,11 +155,14 @@ static void describe(const struct ferry_call *call, struct ferry_descriptor_fiel
 void ferry_order_submit(struct ferry_member *member, struct ferry_call *call)
 {
 	uint64_t seq = ferry_call_number(call);
+	struct ferry_descriptor *own = &ferry_member_line(member)->ring[call->bank];
 	struct ferry_descriptor_fields fields;
 	if (call->device_scalar)
 		memcpy(&call->scalar, call->device_scalar, ferry_type_size(call->steps->plan->type));
 	describe(call, &fields);
-	ferry_descriptor_write(&ferry_member_line(member)->ring[call->bank], seq, &fields);
+	/* One that is there is not taken back: a number that rank 0 has given would be lost with this router. */
+	if (!call->resumed || atomic_load_explicit(&own->seq, memory_order_relaxed) != seq)
+		ferry_descriptor_write(own, seq, &fields);
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++)
 		if (call->steps->domains >> domain & 1)
 			member->order.router_seq[call->bank][domain] = seq;

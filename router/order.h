@@ -18,6 +18,10 @@ bool ferry_order_begin(struct ferry_member *member, struct ferry_call *call);
  */
 void ferry_order_begin_messages(struct ferry_member *member, struct ferry_call *call);
 
+/** One of them; first: by peer, the number of its first one with that, 0: none yet. */
+void ferry_order_number_message(struct ferry_member *member, enum ferry_direction direction,
+                                struct ferry_transfer *transfer, uint64_t first[FERRY_MAX_RANKS]);
+
 /**
  * Whether the call before in this one's bank, and call `after` (0: none), are over on all ranks and in the routers that
  * had work.

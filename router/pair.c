@@ -189,12 +189,18 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
-static void take_turn(struct ferry_seat *seat, const struct ferry_transfer *transfer)
+static void take_turn(struct ferry_seat *seat, const struct ferry_call *call, const struct ferry_transfer *transfer)
 {
 	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
 	struct ferry_pair_turn *turn = &line->ends[seat->direction].turns[transfer->message % 2];
+	bool named = call->name && call->ops->run;
+	if (atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message &&
+	    atomic_load_explicit(&turn->base, memory_order_relaxed) == transfer->base)
+		return; /* a router before this one has said so */
 	atomic_store_explicit(&turn->message, 0, memory_order_relaxed);
 	atomic_store_explicit(&turn->base, transfer->base, memory_order_release);
+	atomic_store_explicit(&turn->first, named ? transfer->first : 0, memory_order_release);
+	atomic_store_explicit(&turn->call, named ? call->ops->run(call) : 0, memory_order_release);
 	atomic_store_explicit(&turn->message, transfer->message, memory_order_release);
 }
 
@@ -251,7 +257,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];
-		take_turn(seat, transfer);
+		take_turn(seat, call, transfer);
 		if (transfer->puts && seat->direction == FERRY_DOWN)
 			post(seat, transfer);
 	}
@@ -297,12 +303,14 @@ void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer
 	ferry_wake(seat->member->shared, up ? 0 : peer, up ? peer : 0, 0);
 }
 
-void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer)
+void ferry_pair_done(struct ferry_seat *seat, const struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	/* Now, not with the call: others of its messages may wait for ranks that come much later. */
 	if (transfer->hold)
 		seat->member->ops->let_go(seat->member, transfer->hold);
 	transfer->hold = NULL;
+	if (call->name && transfer->last && call->ops->passed)
+		call->ops->passed(call, seat->direction, transfer->peer);
 	seat->message[transfer->peer]++;
 	seat->slices[transfer->peer] += transfer->nslices;
 }

@@ -35,7 +35,7 @@ bool ferry_pair_told_is_there(const struct ferry_seat *seat, char *text, size_t 
 void ferry_pair_publish(struct ferry_seat *seat, struct ferry_transfer *transfer);
 
 /** The whole message has: the next one between these ranks may go. */
-void ferry_pair_done(struct ferry_seat *seat, struct ferry_transfer *transfer);
+void ferry_pair_done(struct ferry_seat *seat, const struct ferry_call *call, struct ferry_transfer *transfer);
 
 /**
  * Of a message whose turn it is and that is not over: false if its line says what nobody who keeps to the rules can

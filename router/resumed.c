@@ -52,14 +52,13 @@ bool ferry_resumed_take(struct ferry_resumed *resumed, void *record)
 	return true;
 }
 
-void ferry_resumed_count(const struct ferry_resumed *resumed, uint64_t *records, uint64_t *calls)
+uint64_t ferry_resumed_calls(const struct ferry_resumed *resumed)
 {
 	struct ferry_submission head;
-	*records = *calls = 0;
-	for (uint64_t at = resumed->at; read_head(resumed, at, &head); at += head.bytes) {
-		*records += 1;
-		*calls += !(head.flags & (FERRY_SUBMIT_MORE | FERRY_SUBMIT_CAPTURED));
-	}
+	uint64_t calls = 0;
+	for (uint64_t at = resumed->at; read_head(resumed, at, &head); at += head.bytes)
+		calls += !(head.flags & (FERRY_SUBMIT_MORE | FERRY_SUBMIT_CAPTURED));
+	return calls;
 }
 
 enum ferry_resumed_state ferry_resumed_judge(const struct ferry_word *word, uint32_t turn)
@@ -71,4 +70,14 @@ enum ferry_resumed_state ferry_resumed_judge(const struct ferry_word *word, uint
 	if ((int32_t)(done - turn) > 0)
 		return FERRY_RESUMED_OVER;
 	return done == turn && value == 1 ? FERRY_RESUMED_REACHED : FERRY_RESUMED_ANEW;
+}
+
+uint32_t ferry_resumed_turn(const struct ferry_word *words, const struct ferry_submission *head)
+{
+	const struct ferry_word *word = &words[head->word];
+	if (!(head->flags & FERRY_SUBMIT_CAPTURED))
+		return head->turn;
+	uint32_t done = atomic_load_explicit(&word->done, memory_order_acquire);
+	/* over but for the 0: its stream has not come to the next run */
+	return atomic_load_explicit(&word->word, memory_order_acquire) == ferry_word_mark(done - 1) ? done - 1 : done;
 }

@@ -2,8 +2,9 @@
 /**
  * Submissions that a router before this one had taken out of a rank's ring, and that were not over: the rank has kept
  * them, and hands them over (router/adoption.h). They are taken again, in front of what is in the ring; a word tells of
- * each how far it had come (ipc/words.h). Filled by the connection thread, before the rank's intake is opened; then its
- * D2H lane's.
+ * each how far it had come (ipc/words.h). Captured calls are among them as long as a graph may have them, however old
+ * they are, so there are gaps between the numbers. Filled by the connection thread, before the rank's intake is opened;
+ * then its D2H lane's.
  */
 #ifndef FERRY_ROUTER_RESUMED_H
 #define FERRY_ROUTER_RESUMED_H
@@ -27,8 +28,8 @@ void ferry_resumed_free(struct ferry_resumed *resumed);
 /** Copies the next record. False: that was the last, or what is there is none. */
 bool ferry_resumed_take(struct ferry_resumed *resumed, void *record);
 
-/** Counts the records, and the calls that they are, captured ones apart. */
-void ferry_resumed_count(const struct ferry_resumed *resumed, uint64_t *records, uint64_t *calls);
+/** How many calls the records are, captured ones apart. */
+uint64_t ferry_resumed_calls(const struct ferry_resumed *resumed);
 
 enum ferry_resumed_state {
 	FERRY_RESUMED_ANEW,     /* its stream has not come to it */
@@ -38,5 +39,8 @@ enum ferry_resumed_state {
 };
 /** What the word says of the call of that turn. */
 enum ferry_resumed_state ferry_resumed_judge(const struct ferry_word *word, uint32_t turn);
+
+/** The turn of the record's call: a captured call's is that of the run that its word is at. Its word is one. */
+uint32_t ferry_resumed_turn(const struct ferry_word *words, const struct ferry_submission *head);
 
 #endif

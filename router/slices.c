@@ -13,7 +13,7 @@
 static void transfer_done(struct ferry_seat *seat, struct ferry_call *call, struct ferry_transfer *transfer)
 {
 	if (!transfer->step)
-		ferry_pair_done(seat, transfer);
+		ferry_pair_done(seat, call, transfer);
 	call->halves[seat->direction].left--;
 }
 

@@ -5,6 +5,7 @@
 #include "ipc/error.h"
 #include "ipc/rankset.h"
 #include "router/lanes.h"
+#include "router/order.h"
 #include "router/pair.h"
 
 #include <stdlib.h>
@@ -122,6 +123,25 @@ static ferryResult_t check_collective(const struct ferry_intake *intake, const s
 	return ferrySuccess;
 }
 
+/*
+ * Of a call whose stream has come to it, that a router before this one may have begun: its number, 0: it has none.
+ * Named ones have theirs in the rank's own descriptor; that of a run before is over.
+ */
+static uint64_t number_under_way(const struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	const struct ferry_rank_line *line = ferry_member_line(&intake->member);
+	if (head->kind != FERRY_SUBMIT_COLLECTIVE || head->seq)
+		return head->seq;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		uint64_t seq = atomic_load_explicit(&line->ring[bank].seq, memory_order_acquire);
+		if (seq % FERRY_BANKS == bank &&
+		    seq > atomic_load_explicit(&line->finished[bank], memory_order_acquire) &&
+		    atomic_load_explicit(&line->ring[bank].name, memory_order_relaxed) == head->name)
+			return seq;
+	}
+	return 0;
+}
+
 static void place(struct ferry_intake *intake, const struct ferry_submission *head, struct ferry_call *call)
 {
 	struct ferry_order *order = &intake->member.order;
@@ -131,13 +151,17 @@ static void place(struct ferry_intake *intake, const struct ferry_submission *he
 	}
 	call->name = head->name;
 	call->after = head->after;
-	if (!head->seq)
+	uint64_t seq = intake->resumes ? number_under_way(intake, head) : head->seq;
+	if (!seq)
 		return;
-	ferry_call_arm(call, head->seq % FERRY_BANKS);
-	atomic_store_explicit(&call->seq, head->seq, memory_order_relaxed);
-	if (intake->resumes)
+	ferry_call_arm(call, seq % FERRY_BANKS);
+	atomic_store_explicit(&call->seq, seq, memory_order_relaxed);
+	call->resumed = intake->resumes;
+	if (call->resumed)
 		ferry_call_resume(call);
-	atomic_store_explicit(&call->steps->last_seq, head->seq, memory_order_relaxed);
+	if (call->name)
+		call->stage = FERRY_CALL_REACHED;
+	atomic_store_explicit(&call->steps->last_seq, seq, memory_order_relaxed);
 }
 
 static ferryResult_t take_collective(struct ferry_intake *intake, const struct ferry_submission *head,
@@ -199,22 +223,76 @@ static ferryResult_t fill_message(struct ferry_intake *intake, struct ferry_mapp
 	return ferrySuccess;
 }
 
-/* Of a job that another router has served: what was done in messages before the one whose turn it was, and in that. */
-static void resume_messages(const struct ferry_intake *intake, struct ferry_call *call)
+static void find_last(struct ferry_half *half)
 {
-	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN && intake->resumed; direction++) {
-		struct ferry_half *half = &call->halves[direction];
-		for (uint32_t i = 0; i < half->ntransfers; i++) {
-			struct ferry_transfer *transfer = &half->transfers[i];
-			uint64_t turn = intake->turns[direction][transfer->peer].message;
-			uint64_t slices = transfer->message < turn ? transfer->nslices
-			                  : transfer->message > turn ? 0
-			                                             : intake->turns[direction][transfer->peer].slices;
-			transfer->issued = transfer->finished =
-			        slices < transfer->nslices ? (uint32_t)slices : transfer->nslices;
-			half->left -= transfer->finished == transfer->nslices;
+	uint64_t seen = 0;
+	for (uint32_t i = half->ntransfers; i-- > 0; seen |= 1ull << half->prepared[0][i].peer)
+		half->prepared[0][i].last = !(seen >> half->prepared[0][i].peer & 1);
+}
+
+/*
+ * Numbers that named messages of a call under way have: those that they had, if it was the turn of one of its messages
+ * last; else nobody has seen them. passed: ranks with which all are over, whose numbers nobody asks for.
+ */
+static void number_again(struct ferry_intake *intake, struct ferry_call *call, enum ferry_direction direction,
+                         uint64_t passed)
+{
+	struct ferry_half *half = &call->halves[direction];
+	uint64_t first[FERRY_MAX_RANKS] = {0}, next[FERRY_MAX_RANKS];
+	for (uint32_t peer = 0; peer < intake->member.shared->nranks; peer++)
+		next[peer] = intake->turns[direction][peer].call == call->ops->run(call)
+		                     ? intake->turns[direction][peer].first
+		                     : 0;
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		struct ferry_transfer *transfer = &half->transfers[i];
+		uint32_t peer = transfer->peer;
+		if (passed >> peer & 1)
+			continue;
+		if (!next[peer]) {
+			ferry_order_number_message(&intake->member, direction, transfer, first);
+			continue;
 		}
+		transfer->first = intake->turns[direction][peer].first;
+		transfer->message = next[peer]++;
 	}
+}
+
+/* Of a job that another router has served: what was done in messages before the one whose turn it was, and in that. */
+static void resume_messages(const struct ferry_intake *intake, struct ferry_half *half, enum ferry_direction direction,
+                            uint64_t passed)
+{
+	for (uint32_t i = 0; i < half->ntransfers; i++) {
+		struct ferry_transfer *transfer = &half->transfers[i];
+		uint64_t turn = intake->turns[direction][transfer->peer].message;
+		uint64_t slices = transfer->message < turn || passed >> transfer->peer & 1 ? transfer->nslices
+		                  : transfer->message > turn ? 0
+		                                             : intake->turns[direction][transfer->peer].slices;
+		transfer->issued = transfer->finished =
+		        slices < transfer->nslices ? (uint32_t)slices : transfer->nslices;
+		half->left -= transfer->finished == transfer->nslices;
+	}
+}
+
+/* Where another router has served the job: the call goes on where that one was. */
+static void place_messages(struct ferry_intake *intake, const struct ferry_submission *head, struct ferry_call *call)
+{
+	bool named = head->name;
+	call->name = head->name;
+	if (!intake->resumed || (named && !intake->resumes))
+		return;
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++) {
+		uint64_t passed = named ? atomic_load_explicit(&intake->words[head->word].passed[direction],
+		                                               memory_order_acquire)
+		                        : 0;
+		if (named)
+			number_again(intake, call, direction, passed);
+		resume_messages(intake, &call->halves[direction], direction, passed);
+	}
+	if (!named)
+		return;
+	call->resumed = true;
+	call->stage = FERRY_CALL_REACHED;
+	atomic_store_explicit(&call->seq, ++intake->member.order.runs, memory_order_relaxed);
 }
 
 static ferryResult_t make_messages(struct ferry_intake *intake, const struct ferry_submission *head)
@@ -230,9 +308,10 @@ static ferryResult_t make_messages(struct ferry_intake *intake, const struct fer
 			return result;
 		}
 	}
+	for (enum ferry_direction direction = FERRY_UP; direction <= FERRY_DOWN; direction++)
+		find_last(&mapped->call.halves[direction]);
 	ferry_call_arm(&mapped->call, 0);
-	resume_messages(intake, &mapped->call);
-	mapped->call.name = head->name;
+	place_messages(intake, head, &mapped->call);
 	atomic_store_explicit(&mapped->call.lanes, 1 + ferry_call_descends(&mapped->call), memory_order_relaxed);
 	ferry_lanes_submit(&intake->member, &mapped->call);
 	return ferrySuccess;
@@ -304,8 +383,11 @@ static void refuse(struct ferry_intake *intake)
 	intake->refused = true;
 }
 
-/* The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. */
-static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head)
+/*
+ * The job has failed, and the stream that comes to this call has to go on: a call of nothing does that. lost: it fails
+ * once the stream comes.
+ */
+static void take_in_vain(struct ferry_intake *intake, const struct ferry_submission *head, bool lost)
 {
 	if (head->word >= FERRY_WORDS || (head->flags & FERRY_SUBMIT_MORE))
 		return;
@@ -313,45 +395,61 @@ static void take_in_vain(struct ferry_intake *intake, const struct ferry_submiss
 	if (!mapped)
 		return;
 	ferry_call_arm(&mapped->call, 0);
+	mapped->lost = lost;
 	mapped->call.name = mapped->call.captured;
 	atomic_store_explicit(&mapped->call.lanes, 1, memory_order_relaxed);
 	ferry_lanes_submit(&intake->member, &mapped->call);
 }
 
-/* Nothing of the call is under way, and its stream has gone on, or goes on now. */
-static void end_again(struct ferry_intake *intake, const struct ferry_submission *head, bool complete)
+/* Nothing was missing of the call, or of a run of a captured one, but that it be said: what of that is missing. */
+static void complete(struct ferry_intake *intake, const struct ferry_submission *head)
 {
-	struct ferry_rank_line *line = ferry_member_line(&intake->member);
-	_Atomic uint64_t *finished = &line->finished[head->seq % FERRY_BANKS];
-	intake->number = head->number;
-	intake->nmessages = 0;
-	if (complete && head->kind == FERRY_SUBMIT_COLLECTIVE && atomic_load(finished) < head->seq) {
-		struct ferry_order *order = &intake->member.order;
-		atomic_store_explicit(&order->ending[head->seq % FERRY_BANKS], head->seq, memory_order_release);
-		atomic_store_explicit(finished, head->seq, memory_order_release);
-		atomic_store_explicit(&order->ended[head->seq % FERRY_BANKS], head->seq, memory_order_release);
+	uint64_t seq = head->kind == FERRY_SUBMIT_COLLECTIVE ? number_under_way(intake, head) : 0;
+	_Atomic uint64_t *finished = &ferry_member_line(&intake->member)->finished[seq % FERRY_BANKS];
+	struct ferry_order *order = &intake->member.order;
+	if (atomic_load(finished) < seq) {
+		atomic_store_explicit(&order->ending[seq % FERRY_BANKS], seq, memory_order_release);
+		atomic_store_explicit(finished, seq, memory_order_release);
+		atomic_store_explicit(&order->ended[seq % FERRY_BANKS], seq, memory_order_release);
 	}
-	if (complete)
-		ferry_word_pass(&intake->words[head->word], head->turn);
+	ferry_word_pass(&intake->words[head->word], head->turn);
 	ferry_wake(intake->member.shared, ferry_rankset_all(intake->member.shared->nranks), 0, 0);
-	if (head->flags & FERRY_SUBMIT_CAPTURED)
-		ferry_doorbell_ring(&line->app);
-	else
-		ferry_intake_count_ended(intake);
+}
+
+/* Those between this one and the one before are over, or no graph has them any more. */
+static ferryResult_t pass_over(struct ferry_intake *intake, const struct ferry_submission *head)
+{
+	if (head->number <= intake->number || head->number > intake->resumed->number)
+		return ferry_fail(ferryInvalidUsage, "submission %llu is handed over after %llu, of %llu",
+		                  (unsigned long long)head->number, (unsigned long long)intake->number,
+		                  (unsigned long long)intake->resumed->number);
+	intake->number = head->number - 1;
+	return ferrySuccess;
 }
 
 /* A record that the router before this one had taken. */
-static ferryResult_t take_again(struct ferry_intake *intake, const struct ferry_submission *head)
+static ferryResult_t take_again(struct ferry_intake *intake, struct ferry_submission *head)
 {
 	enum ferry_resumed_state state = FERRY_RESUMED_ANEW;
-	if (head->word < FERRY_WORDS && !(head->flags & FERRY_SUBMIT_MORE))
+	ferryResult_t result = pass_over(intake, head);
+	if (result)
+		return result;
+	if (head->word < FERRY_WORDS && !(head->flags & FERRY_SUBMIT_MORE)) {
+		head->turn = ferry_resumed_turn(intake->words, head);
 		state = ferry_resumed_judge(&intake->words[head->word], head->turn);
-	if (state == FERRY_RESUMED_COMPLETE || state == FERRY_RESUMED_OVER) {
-		end_again(intake, head, state == FERRY_RESUMED_COMPLETE);
+	}
+	if (state == FERRY_RESUMED_COMPLETE)
+		complete(intake, head);
+	if (state == FERRY_RESUMED_COMPLETE && head->flags & FERRY_SUBMIT_CAPTURED) {
+		head->turn++; /* it may be replayed again */
+	} else if (state == FERRY_RESUMED_COMPLETE || state == FERRY_RESUMED_OVER) {
+		intake->number = head->number;
+		intake->nmessages = 0;
+		ferry_intake_count_ended(intake);
 		return ferrySuccess;
 	}
 	intake->resumes = state == FERRY_RESUMED_REACHED;
-	ferryResult_t result = take_record(intake, head);
+	result = take_record(intake, head);
 	intake->resumes = false;
 	return result;
 }
@@ -360,20 +458,25 @@ static ferryResult_t take_again(struct ferry_intake *intake, const struct ferry_
 static ferryResult_t take_next(struct ferry_intake *intake, bool *any)
 {
 	_Alignas(64) char record[FERRY_SUBMISSION_MOST];
-	const struct ferry_submission *head = (const struct ferry_submission *)record;
+	struct ferry_submission *head = (struct ferry_submission *)record;
 	ferryResult_t result = ferrySuccess, taken;
+	bool lost = false;
 	if (intake->resumed && ferry_resumed_take(intake->resumed, record)) {
 		*any = true;
+		lost = head->flags & FERRY_SUBMIT_CAPTURED;
 		taken = take_again(intake, head);
 	} else {
+		if (intake->resumed)
+			intake->number = intake->resumed->number;
 		ferry_resumed_free(intake->resumed);
 		intake->resumed = NULL;
 		result = ferry_ring_take(intake->ring, &intake->taken, record, any);
 		taken = !result && *any ? take_record(intake, head) : ferrySuccess;
 	}
 	if (taken) {
-		refuse(intake);
-		take_in_vain(intake, head);
+		if (!lost)
+			refuse(intake);
+		take_in_vain(intake, head, lost);
 	}
 	return result;
 }

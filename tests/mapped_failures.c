@@ -222,12 +222,12 @@ static void a_replay_while_a_rank_dies_ends_within_a_second(void **state)
 
 /* ---- routers die ---- */
 
-static void streams_go_on_when_their_router_dies(void **state)
+static void streams_go_on_when_their_router_dies_and_no_other_may_take_its_place(void **state)
 {
 	(void)state;
 	struct rank_process ranks[2];
 	domains_open(1);
-	start_all(ranks, 2, NULL);
+	start_all(ranks, 2, "FERRY_TAKEOVER=off");
 	ranks_join(ranks, 2, devices, COUNT);
 	ranks_round(ranks, 2, 2, 2);
 	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 2), NULL);
@@ -303,6 +303,8 @@ static void survive(enum rank_order rounds, int nranks, int deaths, const char *
 		ranks[rank] = rank_start(rank % 2 ? of_every_second : "FERRY_FABRICS=host");
 	ranks_join(ranks, nranks, devices, LARGE);
 	ranks_round(ranks, nranks, 2, 2);
+	if (rounds == RANK_REPLAY)
+		ranks_tell(ranks, nranks, ORDER(.order = RANK_CAPTURE, .number = 1), NULL);
 	for (int death = 0; death < deaths; death++) {
 		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
 		ranks_tell(ranks, nranks, ORDER(.order = rounds, .number = 12), NULL);
@@ -322,6 +324,8 @@ static void survive(enum rank_order rounds, int nranks, int deaths, const char *
 		}
 	}
 	ranks_round(ranks, nranks, 2, (uint32_t)(4 + 12 * deaths));
+	if (rounds == RANK_REPLAY)
+		ranks_tell(ranks, nranks, ORDER(.order = RANK_FORGET), NULL);
 	destroy_and_finish(ranks, nranks);
 	domains_close();
 }
@@ -343,6 +347,50 @@ static void their_messages_do(void **state)
 		skip();
 	survive(RANK_RING, 2, 12, "FERRY_FABRICS=host");
 	survive(RANK_RING, 4, 8, "FERRY_FABRICS=host");
+}
+
+/* The last of them are plain calls whose numbers rank 0's router gives. */
+static void their_graphs_do(void **state)
+{
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	survive(RANK_REPLAY, 2, 12, "FERRY_FABRICS=host");
+	survive(RANK_REPLAY, 4, 8, "FERRY_FABRICS=host");
+	survive(RANK_REPLAY, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
+}
+
+/* Only its replay misses them: that ends the job, with the reason. */
+static void a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place(void **state)
+{
+	struct rank_process ranks[2];
+	(void)state;
+	if (getenv("FERRY_TEST_DOMAINS"))
+		skip();
+	domains_open(1);
+	start_all(ranks, 2, "FERRY_FABRICS=host");
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 1, .wanted = true), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_MOVE), NULL);
+	for (uint32_t death = 1; death <= 2; death++) {
+		routers_kill(0);
+		routers_open(1);
+		ranks_round(ranks, 2, 2, 2 * death);
+	}
+	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
+	for (int rank = 0; rank < 2; rank++) {
+		struct rank_answer answer =
+		        rank_tell(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
+		if (!answer.settled || !answer.error || !strstr(answer.message, "buffers were freed"))
+			fail_msg("settled %d, %s: %s", answer.settled, ferryGetErrorString(answer.error),
+			         answer.message);
+	}
+	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
+	ranks_tell(ranks, 2, ORDER(.order = RANK_FORGET), NULL);
+	finish_all(ranks, 2);
+	domains_close();
 }
 
 static void so_do_jobs_of_both_kinds_of_ranks(void **state)
@@ -546,10 +594,12 @@ int main(int argc, char **argv)
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_that_they_wait_for),
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls),
 	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
-	        TEST(streams_go_on_when_their_router_dies),
+	        TEST(streams_go_on_when_their_router_dies_and_no_other_may_take_its_place),
 	        TEST(ranks_with_lanes_of_their_own_go_on_with_the_next_router),
 	        TEST(ranks_whose_data_routers_move_go_on_with_the_next_one),
 	        TEST(their_messages_do),
+	        TEST(their_graphs_do),
+	        TEST(a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place),
 	        TEST(so_do_jobs_of_both_kinds_of_ranks),
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),

@@ -33,8 +33,8 @@ if(FERRY_MPI_WORKS)
 endif()
 
 # Routers and ranks that are killed; `router_kills --help` says how to have more of it.
-add_executable(router_kills kills/kills.c kills/kills_held.c kills/kills_job.c kills/kills_place.c kills/kills_rank.c
-  kills/kills_routers.c kills/kills_victims.c)
+add_executable(router_kills kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
+  kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c)
 if(CUDA_INCLUDE_DIR)
   target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
   target_compile_definitions(router_kills PRIVATE FERRY_PERF_CUDA)
@@ -73,5 +73,7 @@ if(CUDA_INCLUDE_DIR)
   pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
   pushing_router_kills_test(routers_that_push_and_stage_are_killed
     "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
+  gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
+    --twice 30 --seed 71)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
 endif()

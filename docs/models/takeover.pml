@@ -33,6 +33,7 @@
  *   -DFORGET_EARLY     the rank drops its record of a call before word = 0
  *   -DLAST_SUBMITTED   the last number is the descriptor's, though it may be about to be replaced
  *   -DBEGIN_AGAIN      a call that has a descriptor begins again, with a new number
+ *   -DDESCRIBE_AGAIN   the descriptor of a call that goes on is written again
  */
 #define SLICES 2 /* a window has one slot */
 #define ROUTERS 3
@@ -157,6 +158,13 @@ end_unused:
 	{
 		adopt(A);
 		adopt(B);
+#ifdef DESCRIBE_AGAIN
+		if
+		:: atomic { mine != 0 -> MINE; submitted = 0 }
+			atomic { MINE; submitted = n }
+		:: mine == 0
+		fi;
+#endif
 #ifdef LAST_SUBMITTED
 		last = submitted;
 #else

@@ -105,19 +105,29 @@ static ferryResult_t ring(int number)
 	return result;
 }
 
-static ferryResult_t capture(int calls)
+static ferryResult_t capture(int calls, bool alone)
 {
 	CUgraph captured;
 	ferryResult_t result = ferrySuccess;
 	CU(cuStreamBeginCapture(mine.place.stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-	place_write(&mine.place);
+	if (!alone)
+		place_write(&mine.place);
 	for (int i = 0; i < calls && !result; i++)
 		result = place_try(&mine.place, mine.comm);
-	place_judge(&mine.place);
+	if (!alone)
+		place_judge(&mine.place);
 	CU(cuStreamEndCapture(mine.place.stream, &captured));
 	CU(cuGraphInstantiateWithFlags(&mine.graph, captured, 0));
 	CU(cuGraphDestroy(captured));
 	return result;
+}
+
+static void move(void)
+{
+	struct place before = mine.place;
+	place_open(&mine.place, before.device, before.rank, before.nranks, before.count);
+	mine.place.round = before.round;
+	place_close(&before);
 }
 
 static void settle(const struct rank_ordered *order, struct rank_answer *answer)
@@ -198,13 +208,16 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		settle(order, answer);
 		return ferrySuccess;
 	case RANK_CAPTURE:
-		return capture(order->number);
+		return capture(order->number, order->wanted);
 	case RANK_REPLAY:
 		for (int i = 0; i < order->number; i++)
 			CU(cuGraphLaunch(mine.graph, mine.place.stream));
 		return ferrySuccess;
 	case RANK_FORGET:
 		CU(cuGraphExecDestroy(mine.graph));
+		return ferrySuccess;
+	case RANK_MOVE:
+		move();
 		return ferrySuccess;
 	case RANK_THREADS:
 		count_threads(answer);

@@ -20,9 +20,11 @@ enum rank_order {
 	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
 	RANK_LET_GO,
 	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
-	RANK_CAPTURE,  /* a graph of so many calls, the kernels around them included */
+	/* a graph of so many calls, and the kernels around them; `wanted`: without those, which touch the buffers */
+	RANK_CAPTURE,
 	RANK_REPLAY,   /* so many times into the stream */
 	RANK_FORGET,   /* destroys the graph */
+	RANK_MOVE,     /* frees the place's buffers, and has others; a graph still names the first */
 	RANK_THREADS,  /* `number`: of this process, and `keepers`: of them Ferry's one */
 	/* waits until its lanes sleep, and, if `wanted`, have copied from it what they had not before RANK_ROUNDS */
 	RANK_REST,

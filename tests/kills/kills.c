@@ -244,6 +244,8 @@ static void print_help(void)
 	       "  --n RANKS         of the job (4)\n"
 	       "  --domains N       (1)\n"
 	       "  --gpu             buffers of GPUs, as many of them as there are\n"
+	       "  --captured PERCENT    of the calls are replays of CUDA graphs, with --gpu (0)\n"
+	       "  --messages        each AllToAll is a group of sends and receives\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
 	       "  --spare           the same, and has others stand by\n"
 	       "  --calls N         of a round, of any collective; messages go round (48)\n"
@@ -268,8 +270,9 @@ static bool set_flag(struct kills_options *options, int option)
 	options->by_ferryrun |= option == 'F' || option == 'S';
 	options->spare |= option == 'S';
 	options->gpu |= option == 'g';
+	options->messages |= option == 'M';
 	options->verbose |= option == 'v';
-	return strchr("RFSgv", option);
+	return strchr("RFSgMv", option);
 }
 
 static void set(int option, const char *text)
@@ -285,6 +288,9 @@ static void set(int option, const char *text)
 		return;
 	case 'k':
 		options->kills = whole;
+		return;
+	case 'C':
+		options->captured = whole;
 		return;
 	case 'w':
 		options->twice = whole;
@@ -358,10 +364,13 @@ static void parse(int argc, char **argv)
 	                                             {"slow", 1, NULL, 'o'},
 	                                             {"help", 0, NULL, 'h'},
 	                                             {"gpu", 0, NULL, 'g'},
+	                                             {"captured", 1, NULL, 'C'},
+	                                             {"messages", 0, NULL, 'M'},
 	                                             {0}};
 	for (int c; (c = getopt_long(argc, argv, "", long_options, NULL)) >= 0;)
 		set(c, optarg);
-	if (optind < argc || (shared->options.ranks && shared->options.by_ferryrun))
+	if (optind < argc || (shared->options.ranks && shared->options.by_ferryrun) ||
+	    (shared->options.captured && !shared->options.gpu))
 		set('?', NULL);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank of router_kills: rounds of the same calls, whose results must be those of the first round, to the bit. */
 #include "ipc/error.h"
+#include "tests/kills/kills_graph.h"
 #include "tests/kills/kills_place.h"
 #include "tests/kills/kills_shared.h"
 #include "tests/trial_run.h"
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #define TOGETHER  4    /* calls of a batch, at most */
+#define RENEWED   16   /* rounds, until a graph is made anew */
 #define UNTOUCHED 0xa5 /* trial_run.c's */
 
 struct call {
@@ -20,6 +22,8 @@ struct call {
 	struct kills_buffers there;
 	unsigned together; /* of the batch that begins with it */
 	int stream;
+	bool captured, messages; /* replayed out of a graph; an AllToAll of sends and receives */
+	void *graph;             /* NULL: it is to be captured (again) */
 };
 
 struct player {
@@ -77,6 +81,12 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	call->together = 1 + (unsigned)(trial_random(random) % TOGETHER);
 	call->stream = (int)(trial_random(random) % 2);
 	unsigned offset = (unsigned)(trial_random(random) % 4);
+	call->captured = trial_random(random) % 100 < options->captured;
+	call->messages = options->messages && trial->collective == FERRY_ALLTOALL;
+	if (call->messages) { /* between two ranks they go in the order in which streams come to them */
+		trial->in_place = false;
+		call->stream = 0;
+	}
 	return ferry_trial_open(trial) && trial_buffers_open(trial, player->rank, offset, &call->buffers) &&
 	       !kills_place_take(&player->place, &call->buffers, &call->there);
 }
@@ -90,8 +100,17 @@ static bool make_calls(struct player *player)
 	return true;
 }
 
+static void drop_graphs(struct player *player)
+{
+	for (int i = 0; i < player->shared->options.ncalls; i++) {
+		kills_graph_destroy(player->calls[i].graph);
+		player->calls[i].graph = NULL;
+	}
+}
+
 static void drop_calls(struct player *player)
 {
+	drop_graphs(player);
 	for (int i = 0; i < player->shared->options.ncalls; i++) {
 		kills_place_give_back(&player->place, &player->calls[i].there);
 		trial_buffers_close(&player->calls[i].buffers);
@@ -121,20 +140,70 @@ static uint64_t hash_of(const char *bytes, size_t count)
 	return hash;
 }
 
-static ferryResult_t start(struct player *player, struct call *call)
+/* What an AllToAll does; every block in two messages, the first of which may be empty. */
+static ferryResult_t exchange(struct player *player, const struct call *call, char *send, char *receive)
+{
+	const struct ferry_trial *trial = &call->trial;
+	ferryStream_t stream = player->place.streams[call->stream];
+	size_t size = ferry_type_size(trial->type), half = trial->count / 3;
+	ferryResult_t result = ferryGroupStart();
+	for (int peer = 0; peer < player->nranks && !result; peer++)
+		for (int part = 0; part < 2 && !result; part++) {
+			size_t at = (size_t)peer * trial->count + (part ? half : 0);
+			size_t count = part ? trial->count - half : half;
+			result = ferrySend(send + at * size, count, trial->type, peer, player->comm, stream);
+			if (!result)
+				result = ferryRecv(receive + at * size, count, trial->type, peer, player->comm, stream);
+		}
+	ferryResult_t ended = ferryGroupEnd();
+	return result ? result : ended;
+}
+
+static ferryResult_t make(struct player *player, const struct call *call)
 {
 	ferryRedOp_t op;
 	const struct ferry_trial *trial = &call->trial;
-	ferryResult_t result = kills_place_send(&player->place, &call->there, call->stream);
+	char *send = kills_place_at(&call->there, call->buffers.send);
+	char *receive = kills_place_at(&call->there, call->buffers.receive);
+	if (call->messages)
+		return exchange(player, call, send, receive);
+	ferryResult_t result = trial_op(trial, player->rank, player->comm, &op);
 	if (!result)
-		result = trial_op(trial, player->rank, player->comm, &op);
-	if (!result)
-		result = ferry_trial_start(trial, player->rank, kills_place_at(&call->there, call->buffers.send),
-		                           kills_place_at(&call->there, call->buffers.receive), op, player->comm,
+		result = ferry_trial_start(trial, player->rank, send, receive, op, player->comm,
 		                           player->place.streams[call->stream]);
 	if (!result && op >= ferryNumOps)
 		result = ferryRedOpDestroy(op, player->comm);
 	return result;
+}
+
+/* Nothing is left that captures where the call fails. */
+static ferryResult_t capture(struct player *player, struct call *call)
+{
+	ferryStream_t stream = player->place.streams[call->stream];
+	ferryResult_t result = kills_graph_begin(stream);
+	if (result)
+		return result;
+	result = make(player, call);
+	ferryResult_t ended = kills_graph_end(stream, &call->graph);
+	return result ? result : ended;
+}
+
+/* Once, or twice, which gives the same, unless it reads what it has written. */
+static ferryResult_t replay(struct player *player, struct call *call)
+{
+	ferryStream_t stream = player->place.streams[call->stream];
+	ferryResult_t result = call->graph ? ferrySuccess : capture(player, call);
+	for (int i = 0; i < 1 + (!call->trial.in_place && call->trial.seed % 2) && !result; i++)
+		result = kills_graph_replay(call->graph, stream);
+	return result;
+}
+
+static ferryResult_t start(struct player *player, struct call *call)
+{
+	ferryResult_t result = kills_place_send(&player->place, &call->there, call->stream);
+	if (result)
+		return result;
+	return call->captured ? replay(player, call) : make(player, call);
 }
 
 /* In the round that nobody disturbs, what arithmetic says; later, what it was then. */
@@ -165,8 +234,14 @@ static ferryResult_t batch(struct player *player, int index, unsigned round, int
 	int left = player->shared->options.ncalls - index, together = (int)player->calls[index].together;
 	ferryResult_t result = ferrySuccess;
 	*count = together < left ? together : left;
-	for (int i = 0; i < *count; i++)
-		renew(player, &player->calls[index + i]);
+	for (int i = 0; i < *count; i++) {
+		struct call *call = &player->calls[index + i];
+		renew(player, call);
+		if ((round + (unsigned)(index + i)) % RENEWED)
+			continue;
+		kills_graph_destroy(call->graph);
+		call->graph = NULL;
+	}
 	for (int i = 0; i < *count && !result; i++)
 		result = start(player, &player->calls[index + i]);
 	ferryResult_t ended = synchronize(player);
@@ -237,6 +312,7 @@ static void tell(struct player *player, ferryResult_t result)
 /* A communicator goes, and another one comes. */
 static ferryResult_t begin_anew(struct player *player)
 {
+	drop_graphs(player);
 	ferryResult_t result = ferryCommDestroy(player->comm);
 	player->comm = NULL;
 	return result ? result : ferryCommInitRank(&player->comm, player->nranks, player->job->next, player->rank);

@@ -51,7 +51,8 @@ struct kills_options {
 	unsigned fresh;
 	size_t bytes;
 	double every, spread, limit, seconds; /* seconds */
-	bool by_ferryrun, spare, ranks, gpu, verbose;
+	unsigned long long captured;  /* per cent of the calls */
+	bool by_ferryrun, spare, ranks, gpu, messages, verbose;
 };
 
 struct kills_shared {
