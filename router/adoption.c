@@ -8,6 +8,7 @@
 #include "ipc/rankset.h"
 #include "router/attendant.h"
 #include "router/brought.h"
+#include "router/imports.h"
 #include "router/resumed.h"
 
 #include <stdlib.h>
@@ -222,6 +223,11 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	          jobs->domain, job->shared.nranks, (double)(now - since) / 1e6, (unsigned long long)epoch);
 }
 
+bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank)
+{
+	return job->adoption && job->imports[rank] && !job->imports[rank]->guest;
+}
+
 /* At once where no data is moved here; else when the attendant has made ready for that. */
 static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 {
@@ -241,7 +247,7 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 	if (!job->adoption)
 		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
 		                  rank);
-	if (job->imports[rank]) {
+	if (ferry_adoption_takes(job, rank)) {
 		ferryResult_t result = ferry_resumed_add(&job->resumed[rank], NULL, 0);
 		if (result)
 			return result;

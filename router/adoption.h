@@ -39,6 +39,9 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
                                   const struct ferry_attach_message *message);
 
+/** Whether the rank comes as one whose data this router moves, and may hand something over still. */
+bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank);
+
 /**
  * Looks after ranks that have not come: ends the job of one that has died, or that nobody waits for any longer. In how
  * many milliseconds to look again; -1: no job is being adopted.

@@ -316,6 +316,8 @@ static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to
 static void find_reach(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
+	/* What a router before this one has found stays: ranks have chosen by it, or do, and some may have left. */
+	bool found = atomic_load_explicit(&header->ready, memory_order_acquire);
 	for (uint32_t from = 0; from < job->shared.nranks; from++) {
 		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
 		uint64_t reached = 0;
@@ -326,7 +328,8 @@ static void find_reach(struct ferry_job *job)
 			reached |= 1ull << to;
 			ferry_imports_other(theirs, mine);
 		}
-		atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed); /* `ready` follows */
+		if (!found) /* `ready` follows */
+			atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed);
 	}
 }
 

@@ -80,6 +80,10 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 		client->descriptors[client->message.ndomains] = -1;
 		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
 	}
+	if (client->message.flags & FERRY_ATTACH_LANDS)
+		result = ferry_mapper_join_guest(&jobs->mapper, job, &client->message);
+	if (result)
+		return result;
 	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	return ferrySuccess;
@@ -88,7 +92,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 static ferryResult_t resubmit(struct ferry_client *client)
 {
 	struct ferry_job *job = client->job;
-	if (!job || !job->adoption || !job->imports[client->rank])
+	if (!job || !ferry_adoption_takes(job, client->rank))
 		return ferry_fail(ferryInvalidUsage, "RESUBMIT of a rank that no other router has moved the data of");
 	return ferry_resumed_add(&job->resumed[client->rank], client->payload, client->message.payload);
 }

@@ -61,7 +61,11 @@ function(gpu_router_kills_test name)
 endfunction()
 if(CUDA_INCLUDE_DIR)
   gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
+  gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30
+    --domains 2 --both 40 --seed 131)
   gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
     --calls 8 --seed 61)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
+  gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
+    --meanwhile 100 --domains 2 --seed 55)
 endif()
