@@ -339,7 +339,7 @@ ferryResult_t ferry_intakes_open(struct ferry_job *job)
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
 		struct ferry_lanes *lanes;
-		if (!gpu)
+		if (!gpu || (job->brought && !job->resumed[rank])) /* it has left, and has not come here */
 			continue;
 		ferryResult_t result = register_arenas(job, gpu);
 		if (!result)

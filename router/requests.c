@@ -170,6 +170,7 @@ static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client
 	job->detached |= 1ull << client->rank;
 	bool guest = ferry_guest_is_open(job, client->rank);
 	if (!guest && !ferry_intake_is_open(job, client->rank)) {
+		ferry_adoption_leave(job, client->rank);
 		ferry_job_say_left(job, client->rank);
 		return ferrySuccess;
 	}

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of two domains, in processes of their own, whose routers move their data, over the double of the driver: what
- * goes on when the router of either domain dies, or both do, and who dies while others take their place.
+ * goes on when the router of either domain dies, or both do, and who leaves or dies while others take their place.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define RANKS 4
 #define DOMAINS 2
@@ -18,6 +20,8 @@
 #else
 #define LARGE 1000003
 #endif
+#define SOON_MS 3000 /* far beyond what it takes, far below what anybody gives up after */
+#define SOME (1u << 20) /* bytes: less than a buffer has */
 
 static const int devices[] = {0, 1, 2, 3}; /* of each domain every other one */
 
@@ -99,6 +103,74 @@ static void messages_do(void **state)
 	survive(RANK_RING);
 }
 
+/* ---- ranks that leave ---- */
+
+static size_t memory_left(void)
+{
+	size_t left, total;
+	place_enter(&(struct place){.device = devices[0]});
+	CU(cuMemGetInfo(&left, &total));
+	return left;
+}
+
+static void leaves_soon(struct rank_process *rank)
+{
+	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_DESTROY));
+	if (answer.result || answer.milliseconds > SOON_MS)
+		fail_msg("it leaves in %d ms: %s: %s", answer.milliseconds, ferryGetErrorString(answer.result),
+		         answer.message);
+}
+
+/* The others have not been told that it is dead: they leave as they would, with the routers that come later. */
+static void a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++) {
+		struct rank_process ranks[RANKS];
+		open_all(ranks);
+		kill_routers(which);
+		leaves_soon(&ranks[0]);
+		rank_finish(&ranks[0]);
+		routers_open(DOMAINS);
+		for (int rank = 1; rank < RANKS; rank++) {
+			struct rank_answer answer;
+			follow(&ranks[rank], which);
+			answer = rank_tell(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 1000));
+			assert_int_equal(answer.error, ferrySuccess);
+		}
+		close_from(ranks, 1);
+	}
+}
+
+/*
+ * Rank 3 stands still, so the next routers wait for it. What rank 0 has registered they have mapped by then, and they
+ * give it back while the others stay.
+ */
+static void a_rank_leaves_while_the_next_router_waits_for_others(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++) {
+		struct rank_process ranks[RANKS];
+		size_t before = memory_left();
+		open_all(ranks);
+		rank_tell(&ranks[0], ORDER(.order = RANK_REGISTER));
+		kill(ranks[3].pid, SIGSTOP);
+		kill_routers(which);
+		routers_open(DOMAINS);
+		for (int rank = 0; rank < 3; rank++)
+			follow(&ranks[rank], which);
+		leaves_soon(&ranks[0]);
+		rank_finish(&ranks[0]);
+		kill(ranks[3].pid, SIGCONT);
+		follow(&ranks[3], which);
+		for (int waited = 0; memory_left() + SOME < before && waited < 5000; waited++)
+			doze(1);
+		if (memory_left() + SOME < before)
+			fail_msg("%zu bytes of a rank that has left stay mapped (%d)", before - memory_left(), which);
+		close_from(ranks, 1);
+	}
+}
+
 /* ---- ranks that die ---- */
 
 /* The stream goes on within a second, and the communicator says why. */
@@ -155,11 +227,17 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(calls_go_on_whichever_routers_die),
 	        TEST(messages_do),
+	        TEST(a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one),
+	        TEST(a_rank_leaves_while_the_next_router_waits_for_others),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_when_it_has_handed_over),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_before_it_has),
 	};
+	char machine[32];
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));
+	snprintf(machine, sizeof machine, "domains %d", (int)getpid()); /* whose memory no other suite takes */
+	setenv("FAKE_CUDA_MACHINE", machine, 1);
+	setenv("FAKE_CUDA_CONTEXT_MEMORY", "0", 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
