@@ -14,6 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+static ferryResult_t check_guest(const struct ferry_jobs *jobs, const struct ferry_attach_message *message)
+{
+	if (!(message->flags & FERRY_ATTACH_LANDS) || message->domain != jobs->domain)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
+	                  jobs->domain);
+}
+
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	const struct ferry_attach_message *message = &client->message;
@@ -38,12 +46,10 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	/* the attendant may look at it meanwhile, to tell who is there that it has failed the job */
 	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (guest && message->domain == jobs->domain)
-		result = ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
-		                    jobs->domain);
-	else if (mapped)
+	result = check_guest(jobs, message);
+	if (!result && mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
-	else if (guest)
+	else if (!result && guest)
 		result = ferry_mapper_join_guest(&jobs->mapper, job, message);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */
@@ -69,8 +75,9 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	ferryResult_t result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors,
-	                                           &job);
+	ferryResult_t result = check_guest(jobs, &client->message);
+	if (!result)
+		result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors, &job);
 	if (result)
 		return result;
 	client->job = job;
