@@ -67,5 +67,5 @@ if(CUDA_INCLUDE_DIR)
     --calls 8 --seed 61)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
   gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
-    --meanwhile 100 --domains 2 --seed 55)
+    --meanwhile 100 --domains 2 --both 40 --seed 55)
 endif()
