@@ -25,7 +25,7 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	bool arenas = adopts || (message->kind == FERRY_ATTACH_READY && message->descriptors);
 	uint32_t descriptors = (arenas ? message->ndomains : 0) + mapped;
 	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
-	                 : adopts                               ? FERRY_ATTACH_MAPPED
+	                 : adopts                               ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_LANDS
 	                 : message->kind == FERRY_ATTACH_FORGET ? FERRY_ATTACH_UNMAPPED
 	                                                        : 0;
 	if (message->flags & ~flags ||

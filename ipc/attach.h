@@ -62,7 +62,7 @@ enum ferry_status_of {
 /* RANK, ADOPT: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
 #define FERRY_ATTACH_MAPPED 1u
 #define FERRY_ATTACH_WISHED 2u /* RANK: `staging` is what suits best: less will do where there is less */
-/* RANK, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
+/* RANK, ADOPT, to another domain's router than its own: I am on a GPU, and yours may put into its memory */
 #define FERRY_ATTACH_LANDS 4u
 #define FERRY_ATTACH_UNMAPPED 8u /* FORGET: answer when it is unmapped, or has not been for 100 ms */
 
@@ -88,7 +88,7 @@ struct ferry_attach_message {
 	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK with MAPPED or LANDS, ADOPT with MAPPED: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or LANDS: the UUID */
 };
 
 struct ferry_attach_reply {

@@ -198,8 +198,7 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	comm->topology.ndomains = comm->rank.ndomains;
 	memcpy(comm->topology.rank_domain, comm->rank.shared.rank_domain, sizeof comm->topology.rank_domain);
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
-	comm->mapped.handed_over = comm->routers.takeover && comm->rank.links[comm->rank.domain].process >= 0 &&
-	                           ferry_mapped_may_be_handed_over(&comm->mapped);
+	comm->mapped.handed_over = comm->routers.takeover && ferry_mapped_may_be_handed_over(&comm->mapped);
 	if (!result)
 		result = open_data(comm, may_map);
 	if (!result)

@@ -36,7 +36,8 @@ static void on_router_lost(struct ferry_kept *kept)
 {
 	struct ferry_watched *watched = (struct ferry_watched *)kept;
 	struct ferry_mover *mover = &watched->mapped->movers[watched->domain];
-	if (watched->domain != watched->mapped->rank->domain)
+	/* where it has failed already, others would hear of the router instead of why */
+	if (watched->domain != watched->mapped->rank->domain && !ferry_rank_failed(watched->mapped->rank))
 		fail_lost(watched->mapped, watched->domain);
 	if (!mover->copies)
 		return;
@@ -127,7 +128,7 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;
-		int descriptor = own && mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
+		int descriptor = mapped->handed_over ? -1 : mapped->rank->links[domain].socket;
 		*watched = (struct ferry_watched){.kept = {.descriptor = descriptor,
 		                                           .closed = on_router_lost,
 		                                           .look = own ? release_streams : tell_end,

@@ -5,7 +5,10 @@
 
 bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped)
 {
-	return mapped->rank->ndomains == 1;
+	bool may = true;
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		may &= mapped->rank->links[domain].process >= 0;
+	return may;
 }
 
 static bool may(void *context)
@@ -14,12 +17,11 @@ static bool may(void *context)
 	return !atomic_load_explicit(&mapped->beyond, memory_order_acquire);
 }
 
-static void introduce(void *context, struct ferry_attach_message *message, int *descriptors)
+static const uint8_t *gpu_of(void *context, int *words)
 {
 	const struct ferry_mapped *mapped = context;
-	message->flags |= FERRY_ATTACH_MAPPED;
-	memcpy(message->gpu, mapped->gpu, sizeof message->gpu);
-	descriptors[message->descriptors++] = mapped->words_descriptor;
+	*words = mapped->words_descriptor;
+	return mapped->gpu;
 }
 
 static bool is_pinned(const struct ferry_rank *rank, uint32_t index)
@@ -59,6 +61,8 @@ static ferryResult_t give(void *context, struct ferry_handover *handover, struct
 {
 	struct ferry_mapped *mapped = context;
 	const struct ferry_rank *rank = mapped->rank;
+	if (handover->domain != rank->domain)
+		return ferrySuccess; /* which has nothing to move for it */
 	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
 	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
 	struct ferry_submissions *submissions = &mapped->submissions;
@@ -86,4 +90,4 @@ static void lost(void *context, uint32_t domain)
 }
 
 const struct ferry_handover_ops ferry_mapped_handover = {
-        .may = may, .introduce = introduce, .give = give, .renewed = renewed, .lost = lost};
+        .may = may, .gpu = gpu_of, .give = give, .renewed = renewed, .lost = lost};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a rank whose router moves its data hands to the next one, beside what every rank does: its block of words, what
- * it has exported, and its submissions that are not over. By the keeper; it asks no driver.
+ * it has exported, and its submissions that are not over. To the next router of another domain, whose guest it is
+ * (router/guests.h), it says which GPU it is on. By the keeper; it asks no driver.
  *
  * Not handed over, so that the job ends with its router, are pushes between GPUs where ranks are of several domains.
  */
@@ -11,7 +12,7 @@
 #include "rank-lib/attach/handover.h"
 #include "rank-lib/mapped.h"
 
-/** Whether that may be at all, as things are when the rank has attached. */
+/** Whether that may be at all, as things are when the rank has attached: it sees the end of each domain's router. */
 bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped);
 
 /** With ferry_mapped as context. */

@@ -2,6 +2,7 @@
 #include "rank-lib/takeover.h"
 
 #include "ipc/endpoint.h"
+#include "ipc/leavers.h"
 #include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
@@ -100,6 +101,12 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	return false;
 }
 
+/* Then a router may go on without this rank, and refuses it, which harms nobody. */
+static bool leaves(const struct ferry_takeovers *all)
+{
+	return atomic_load(&all->given_up) || ferry_leavers(&all->rank->shared) >> all->rank->self & 1;
+}
+
 /* A router listens. True: to be called again. */
 static bool go_over(struct ferry_takeover *takeover, int connection)
 {
@@ -124,7 +131,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	if (!ended) {
 		if (process >= 0)
 			close(process);
-		return atomic_load(&takeover->all->given_up) ? false : end(takeover, text);
+		return leaves(takeover->all) ? false : end(takeover, text);
 	}
 	takeover->vain++;
 	takeover->since_ns = ferry_now_ns();

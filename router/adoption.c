@@ -8,6 +8,8 @@
 #include "ipc/rankset.h"
 #include "router/attendant.h"
 #include "router/brought.h"
+#include "router/guests.h"
+#include "router/intakes.h"
 #include "router/resumed.h"
 
 #include <stdlib.h>
@@ -165,6 +167,8 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 		return result;
 	if (atomic_load(&job->dead))
 		result = ferry_job_failure(job);
+	else if (job->adoption->opening)
+		result = ferry_fail(ferryRefused, "rank %u comes when all have come, or left", message->rank);
 	else if (job->attached >> message->rank & 1)
 		result = ferry_fail(ferryRefused, "rank %u has handed over its part of the job already", message->rank);
 	else if (job->shared.rank_domain[message->rank] != message->domain)
@@ -199,6 +203,34 @@ static bool any_moved(const struct ferry_job *job)
 	return false;
 }
 
+static void say_let_go(const struct ferry_job *job, uint64_t ranks)
+{
+	atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, ranks, memory_order_release);
+}
+
+void ferry_adoption_leave(struct ferry_job *job, uint32_t rank)
+{
+	if (!job->adoption || !job->imports[rank])
+		return;
+	say_let_go(job, 1ull << rank);
+	ferry_doorbell_ring(&ferry_rank_line(&job->shared, rank)->app);
+}
+
+/* Who has left while the job was adopted: what has been mapped and opened for it meanwhile goes. */
+static void close_leavers(struct ferry_jobs *jobs, struct ferry_job *job)
+{
+	for (uint64_t left = ferry_leavers(&job->shared) | job->detached; left; left &= left - 1) {
+		uint32_t rank = ferry_rankset_lowest(left);
+		struct ferry_ending *ending = ferry_intake_leave(job, rank, -1, false, false);
+		if (!ending)
+			ending = ferry_guest_leave(job, rank, -1, false);
+		if (ending)
+			ferry_reaper_give(&jobs->reaper, ending);
+		else if (job->imports[rank]) /* it has not come, so no lane has it */
+			ferry_imports_ended(job->imports[rank], UINT64_MAX);
+	}
+}
+
 /* All have come: the job goes on. */
 static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 {
@@ -214,12 +246,29 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	atomic_store_explicit(&job->ready, 1, memory_order_release);
 	atomic_store_explicit(&header->ready, 1, memory_order_release);
 	ferry_futex_wake(&header->ready, -1, true);
+	close_leavers(jobs, job);
 	/* What the old router has published without waking anybody. This one's attendant is among those that wait. */
 	ferry_wake_all(&job->shared);
 	ferry_log(FERRY_LOG_INFO,
 	          "domain %u: took the place of a router that ended, for a job of %u ranks: %.1f ms after a rank "
 	          "missed it; number %llu",
 	          jobs->domain, job->shared.nranks, (double)(now - since) / 1e6, (unsigned long long)epoch);
+}
+
+/* They have left; some in the middle of handing over. */
+static void forget_absent(struct ferry_job *job)
+{
+	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
+		if (job->adoption->come >> rank & 1)
+			continue;
+		ferry_resumed_free(job->resumed[rank]);
+		job->resumed[rank] = NULL;
+	}
+}
+
+bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank)
+{
+	return job->adoption && !job->adoption->opening && job->imports[rank] && !job->imports[rank]->guest;
 }
 
 /* At once where no data is moved here; else when the attendant has made ready for that. */
@@ -229,8 +278,12 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 		serve(jobs, job);
 		return;
 	}
-	if (!job->adoption->opening && !(job->adoption->opening = ferry_attendant_open(job)))
-		return; /* it has ended: the job has failed */
+	if (!job->adoption->opening) {
+		forget_absent(job);
+		job->adoption->opening = ferry_attendant_open(job);
+		if (!job->adoption->opening)
+			return; /* it has ended: the job has failed */
+	}
 	if (atomic_load_explicit(&job->opened, memory_order_acquire))
 		serve(jobs, job);
 }
@@ -238,10 +291,10 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
                                   const struct ferry_attach_message *message)
 {
-	if (!job->adoption)
+	if (!job->adoption || job->adoption->opening) /* so it had left before */
 		return ferry_fail(ferryInvalidUsage, "rank %u has nothing to hand over: its job is served already",
 		                  rank);
-	if (job->imports[rank]) {
+	if (ferry_adoption_takes(job, rank)) {
 		ferryResult_t result = ferry_resumed_add(&job->resumed[rank], NULL, 0);
 		if (result)
 			return result;
@@ -300,7 +353,7 @@ static void let_go(const struct ferry_job *job)
 		if (job->imports[rank])
 			ranks |= 1ull << rank;
 	if (!job->adoption->opening)
-		atomic_fetch_or_explicit(&job->shared.arenas[job->domain].header->let_go, ranks, memory_order_release);
+		say_let_go(job, ranks);
 }
 
 int ferry_adoptions_watch(struct ferry_jobs *jobs)

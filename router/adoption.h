@@ -34,10 +34,21 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
                                   const struct ferry_standing *standing, int *descriptors, struct ferry_job **job);
 
 /**
- * The rank has handed over everything, with that message. Error: ferryInvalidUsage, where its job is not being adopted.
+ * The rank has handed over everything, with that message. Error: ferryInvalidUsage, where its job is not being adopted,
+ * or, as the rank has left, no longer waits for it.
  */
 ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
                                   const struct ferry_attach_message *message);
+
+/** Whether the rank comes as one whose data this router moves, and may hand something over still. */
+bool ferry_adoption_takes(const struct ferry_job *job, uint32_t rank);
+
+/**
+ * The rank leaves in order: all its calls are over, so nothing is copied for it here, nor into its memory, whatever it
+ * has handed over. If its job is being adopted that is said at once (let_go), so that the rank need not wait for all
+ * others to come; what is opened for it is closed when the job goes on.
+ */
+void ferry_adoption_leave(struct ferry_job *job, uint32_t rank);
 
 /**
  * Looks after ranks that have not come: ends the job of one that has died, or that nobody waits for any longer. In how

@@ -110,6 +110,8 @@ static void open_brought(struct ferry_job *job)
 	ferry_mapper_land(job->mapper, job); /* before a lane asks for one */
 	ferryResult_t result = ferry_intakes_open(job);
 	if (!result)
+		result = ferry_guests_open(job);
+	if (!result)
 		atomic_store_explicit(&job->opened, 1, memory_order_release);
 	else if (!atomic_load_explicit(&job->dead, memory_order_acquire))
 		ferry_job_fail(job, result, ferry_last_message());

@@ -75,6 +75,8 @@ static void client_close(struct ferry_clients *clients, size_t index)
 			         job->shared.nranks);
 			ferry_job_lose(job, text);
 		}
+		if (!lost)
+			ferry_adoption_leave(job, client->rank);
 		/* Its connection closes after that: it may still be there, and then takes that for our end. */
 		struct ferry_ending *ending = ferry_intake_leave(job, client->rank, client->descriptor,
 		                                                  false, client->detached);

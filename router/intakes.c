@@ -366,13 +366,11 @@ static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to
 void ferry_intakes_find_reach(struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
-	/* Before the router before this one ended: who makes its first call now is to find what the others have. */
-	uint64_t left = job->brought ? ferry_leavers(&job->shared) : 0;
+	/* What a router before this one has found stays: ranks have chosen by it, or do, and some may have left. */
+	bool found = atomic_load_explicit(&header->ready, memory_order_acquire);
 	for (uint32_t from = 0; from < job->shared.nranks; from++) {
 		struct ferry_gpu *mine = job->imports[from] ? ferry_imports_gpu(job->imports[from]) : NULL;
-		uint64_t reached = left & atomic_load_explicit(&header->reach[from], memory_order_relaxed);
-		if (left >> from & 1)
-			continue;
+		uint64_t reached = 0;
 		for (uint32_t to = 0; mine && to < job->shared.nranks; to++) {
 			struct ferry_imports *theirs = job->imports[to];
 			if (!theirs || !reaches(mine, theirs))
@@ -380,7 +378,8 @@ void ferry_intakes_find_reach(struct ferry_job *job)
 			reached |= 1ull << to;
 			ferry_imports_other(theirs, mine);
 		}
-		atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed); /* `ready` follows */
+		if (!found) /* `ready` follows */
+			atomic_store_explicit(&header->reach[from], reached, memory_order_relaxed);
 	}
 }
 
@@ -389,7 +388,7 @@ ferryResult_t ferry_intakes_open(struct ferry_job *job)
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		struct ferry_gpu *gpu = job->imports[rank] ? ferry_imports_gpu(job->imports[rank]) : NULL;
 		struct ferry_lanes *lanes;
-		if (!gpu)
+		if (!gpu || (job->brought && !job->resumed[rank])) /* it has left, and has not come here */
 			continue;
 		ferryResult_t result = register_arenas(job, gpu);
 		if (!result)

@@ -114,12 +114,13 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
  */
 static void ring_ranks(const struct ferry_job *job)
 {
-	bool ready = atomic_load_explicit(&job->ready, memory_order_acquire);
+	/* a job that ranks bring comes with all of them */
+	bool known = job->brought || atomic_load_explicit(&job->ready, memory_order_acquire);
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
 		/* once: a rank may attach meanwhile, where the attendant fails the job */
 		uint32_t domain = __atomic_load_n(&job->shared.rank_domain[rank], __ATOMIC_RELAXED);
 		const struct ferry_arena *arena = &job->shared.arenas[domain];
-		if (domain != job->domain && !ready)
+		if (domain != job->domain && !known)
 			continue;
 		ferry_doorbell_ring(&arena->rank_lines[rank].d2h);
 		ferry_doorbell_ring(&arena->rank_lines[rank].h2d);

@@ -14,6 +14,14 @@
 #include <string.h>
 #include <unistd.h>
 
+static ferryResult_t check_guest(const struct ferry_jobs *jobs, const struct ferry_attach_message *message)
+{
+	if (!(message->flags & FERRY_ATTACH_LANDS) || message->domain != jobs->domain)
+		return ferrySuccess;
+	return ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
+	                  jobs->domain);
+}
+
 static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	const struct ferry_attach_message *message = &client->message;
@@ -38,12 +46,10 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	/* the attendant may look at it meanwhile, to tell who is there that it has failed the job */
 	__atomic_store_n(&job->shared.rank_domain[message->rank], (uint8_t)message->domain, __ATOMIC_RELAXED);
 	job->shared.arenas[job->domain].header->rank_domain[message->rank] = (uint8_t)message->domain;
-	if (guest && message->domain == jobs->domain)
-		result = ferry_fail(ferryInvalidArgument, "rank %u is no guest in its own domain %u", message->rank,
-		                    jobs->domain);
-	else if (mapped)
+	result = check_guest(jobs, message);
+	if (!result && mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
-	else if (guest)
+	else if (!result && guest)
 		result = ferry_mapper_join_guest(&jobs->mapper, job, message);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */
@@ -69,8 +75,9 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 	struct ferry_job *job;
 	if (client->job)
 		return ferry_fail(ferryInvalidUsage, "this connection has attached as rank %u already", client->rank);
-	ferryResult_t result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors,
-	                                           &job);
+	ferryResult_t result = check_guest(jobs, &client->message);
+	if (!result)
+		result = ferry_adoption_join(jobs, &client->message, &client->standing, client->descriptors, &job);
 	if (result)
 		return result;
 	client->job = job;
@@ -80,6 +87,10 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 		client->descriptors[client->message.ndomains] = -1;
 		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
 	}
+	if (client->message.flags & FERRY_ATTACH_LANDS)
+		result = ferry_mapper_join_guest(&jobs->mapper, job, &client->message);
+	if (result)
+		return result;
 	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 	return ferrySuccess;
@@ -88,7 +99,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 static ferryResult_t resubmit(struct ferry_client *client)
 {
 	struct ferry_job *job = client->job;
-	if (!job || !job->adoption || !job->imports[client->rank])
+	if (!job || !ferry_adoption_takes(job, client->rank))
 		return ferry_fail(ferryInvalidUsage, "RESUBMIT of a rank that no other router has moved the data of");
 	return ferry_resumed_add(&job->resumed[client->rank], client->payload, client->message.payload);
 }
@@ -166,6 +177,7 @@ static ferryResult_t detach(struct ferry_jobs *jobs, struct ferry_client *client
 	job->detached |= 1ull << client->rank;
 	bool guest = ferry_guest_is_open(job, client->rank);
 	if (!guest && !ferry_intake_is_open(job, client->rank)) {
+		ferry_adoption_leave(job, client->rank);
 		ferry_job_say_left(job, client->rank);
 		return ferrySuccess;
 	}

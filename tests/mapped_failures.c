@@ -471,7 +471,7 @@ static void a_router_of_another_domain_that_dies_ends_the_communicator(void **st
 	(void)state;
 	struct rank_process ranks[4];
 	domains_open(2);
-	start_all(ranks, 4, NULL);
+	start_all(ranks, 4, "FERRY_TAKEOVER=off");
 	ranks_join(ranks, 4, devices, COUNT);
 	ranks_round(ranks, 4, 2, 2);
 	ranks_tell(ranks, 3, ORDER(.order = RANK_ROUNDS, .number = 1), NULL);

@@ -61,6 +61,8 @@ function(gpu_router_kills_test name)
 endfunction()
 if(CUDA_INCLUDE_DIR)
   gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
+  gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30
+    --domains 2 --both 40 --seed 131)
   gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
     --calls 8 --seed 61)
   # A push takes milliseconds: most kills come in the middle of one.
@@ -76,4 +78,6 @@ if(CUDA_INCLUDE_DIR)
   gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
     --twice 30 --seed 71)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
+  gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
+    --meanwhile 100 --domains 2 --both 40 --seed 55)
 endif()

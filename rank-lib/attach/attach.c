@@ -219,12 +219,11 @@ static bool has_ended_by(const struct ferry_link *link, uint64_t deadline)
 	return true;
 }
 
-static void introduce(void *context, struct ferry_attach_message *message, int *descriptors)
+static const uint8_t *gpu_of(void *context, int *words)
 {
 	const struct ferry_wishes *wishes = context;
-	message->flags |= FERRY_ATTACH_MAPPED;
-	memcpy(message->gpu, wishes->gpu, sizeof message->gpu);
-	descriptors[message->descriptors++] = wishes->words;
+	*words = wishes->words;
+	return wishes->gpu;
 }
 
 static ferryResult_t give_nothing(void *context, struct ferry_handover *handover, struct ferry_attach_message *last)
@@ -234,14 +233,16 @@ static ferryResult_t give_nothing(void *context, struct ferry_handover *handover
 }
 
 /* Of a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
-static const struct ferry_handover_ops mapped_ops = {.introduce = introduce, .give = give_nothing};
+static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of, .give = give_nothing};
 
 /* The arena is the next router's (router/adoption.h). A successor that dies is the next case. */
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
+	/* as it has attached: a guest also where its own router does not move its data */
+	bool on_gpu = domain == attaching->rank->domain ? *attaching->mapped : attaching->wishes->mapped;
 	struct ferry_handover handover = {.rank = attaching->rank,
-	                                  .ops = *attaching->mapped ? &mapped_ops : NULL,
+	                                  .ops = on_gpu ? &mapped_ops : NULL,
 	                                  .context = (void *)(uintptr_t)attaching->wishes,
 	                                  .domain = domain,
 	                                  .lost_ns = ferry_now_ns()};
@@ -305,8 +306,7 @@ static ferryResult_t look_for_dead(struct attaching *attaching, bool *found)
 		if (!ferry_endpoint_closed(rank->links[domain].socket))
 			continue;
 		bool kept = atomic_load_explicit(&header->fate, memory_order_acquire) == FERRY_ARENA_KEPT;
-		if (!attaching->routers->takeover || rank->links[domain].process < 0 ||
-		    (kept && attaching->wishes->mapped && rank->ndomains > 1))
+		if (!attaching->routers->takeover || rank->links[domain].process < 0)
 			return say_gone(rank, domain, kept ? &header->ready : &header->attached);
 		ferryResult_t result = go_over(attaching, domain, &waits);
 		*found = !waits;

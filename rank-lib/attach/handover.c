@@ -16,6 +16,19 @@ static ferryResult_t give_plan(void *context, const struct ferry_plan *plan)
 	return ferry_handover_ask(context, &message, plan, NULL);
 }
 
+/* Its own domain's router is to move its data, one of another may put into its memory (router/guests.h). */
+static void say_gpu(const struct ferry_handover *handover, struct ferry_attach_message *message, int *descriptors)
+{
+	int words;
+	memcpy(message->gpu, handover->ops->gpu(handover->context, &words), sizeof message->gpu);
+	if (handover->domain == handover->rank->domain) {
+		message->flags |= FERRY_ATTACH_MAPPED;
+		descriptors[message->descriptors++] = words;
+	} else {
+		message->flags |= FERRY_ATTACH_LANDS;
+	}
+}
+
 /* The rank itself, and its arenas. */
 static ferryResult_t introduce(struct ferry_handover *handover)
 {
@@ -33,10 +46,10 @@ static ferryResult_t introduce(struct ferry_handover *handover)
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		descriptors[domain] = rank->shared.arenas[domain].descriptor;
 	if (handover->ops)
-		handover->ops->introduce(handover->context, &message, descriptors);
+		say_gpu(handover, &message, descriptors);
 	ferryResult_t result = ferry_attach_exchange(handover->connection, &message, NULL, descriptors, &reply,
 	                                             &handover->process, 1, handover->given_up);
-	if (!result && handover->ops && !(reply.flags & FERRY_ATTACH_MAPPED))
+	if (!result && message.flags & FERRY_ATTACH_MAPPED && !(reply.flags & FERRY_ATTACH_MAPPED))
 		return ferry_fail(ferryRefused, "it does not reach the rank's buffers: %.*s",
 		                  (int)sizeof reply.message, reply.message);
 	return result;

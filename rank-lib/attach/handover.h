@@ -15,8 +15,8 @@ struct ferry_handover;
 struct ferry_handover_ops {
 	/** Whether it can all be handed over. */
 	bool (*may)(void *context);
-	/** Adds to ADOPT, and to its descriptors. */
-	void (*introduce)(void *context, struct ferry_attach_message *message, int *descriptors);
+	/** Which GPU the rank is on, FERRY_GPU_BYTES, and its block of words. */
+	const uint8_t *(*gpu)(void *context, int *words);
 	/** Gives what is to come between the plans and the last message, by ferry_handover_ask, and fills that in. */
 	ferryResult_t (*give)(void *context, struct ferry_handover *handover, struct ferry_attach_message *last);
 	/** Another router serves that domain. */
@@ -28,7 +28,8 @@ struct ferry_handover_ops {
 struct ferry_handover {
 	const struct ferry_rank *rank;
 	struct ferry_held_plans *plans; /* NULL: none yet */
-	const struct ferry_handover_ops *ops; /* NULL: the rank has lanes of its own */
+	/* NULL: the rank has lanes of its own, and is no guest of that router's */
+	const struct ferry_handover_ops *ops;
 	void *context;
 	uint32_t domain;
 	int connection;                 /* to the router; the caller's */

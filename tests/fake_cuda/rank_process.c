@@ -69,6 +69,26 @@ static ferryResult_t rest(bool more)
 	return ferrySuccess;
 }
 
+static ferryResult_t follow(int domain)
+{
+	struct ferry_link *link = &mine.comm->rank.links[domain];
+	uint64_t count = 0;
+	while (!count) {
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+		pthread_mutex_lock(&link->lock);
+		count = link->count;
+		pthread_mutex_unlock(&link->lock);
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t register_input(void)
+{
+	const struct place *place = &mine.place;
+	void *handle;
+	return ferryCommRegister(mine.comm, pointer_of(place->input), place->count * sizeof(uint32_t), &handle);
+}
+
 static ferryResult_t rounds(int count)
 {
 	ferryResult_t result = ferrySuccess;
@@ -227,6 +247,10 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 	case RANK_GUARD:
 		guard(order->number, answer);
 		return ferrySuccess;
+	case RANK_FOLLOW:
+		return follow(order->number);
+	case RANK_REGISTER:
+		return register_input();
 	case RANK_DESTROY:
 		return ferryCommDestroy(mine.comm);
 	case RANK_ABORT:

@@ -240,7 +240,7 @@ static void print_help(void)
 	       "  --slow PERCENT    where the router is not killed, but stands still so long (0)\n"
 	       "  --every MS        mean time from one that is over to the next (20)\n"
 	       "  --ranks           kills a rank each time instead, beside a second job whose results are judged\n"
-	       "  --meanwhile PERCENT   with --ranks: where a router is killed at about the same time (0)\n"
+	       "  --meanwhile PERCENT   with --ranks: where a router, or --both, is killed at about the same time (0)\n"
 	       "  --n RANKS         of the job (4)\n"
 	       "  --domains N       (1)\n"
 	       "  --gpu             buffers of GPUs, as many of them as there are\n"

@@ -64,23 +64,32 @@ static bool judge(struct kills_shared *shared, struct kills_job *job, uint64_t w
 	return good;
 }
 
-/* And perhaps a router, somewhat earlier or later. When the rank was. */
+/* The router of that domain; or those of all, at once. */
+static void kill_routers(struct kills_shared *shared, int domain, bool both, struct tally *tally)
+{
+	for (int each = 0; each < shared->options.domains; each++) {
+		pid_t router = both || each == domain ? kills_router(shared->folder, each) : 0;
+		tally->routers += router && !kill(router, SIGKILL);
+	}
+}
+
+/* And perhaps routers, somewhat earlier or later. When the rank was. */
 static uint64_t kill_rank(struct kills_shared *shared, struct kills_job *job, uint64_t *random, struct tally *tally)
 {
 	const struct kills_options *options = &shared->options;
 	int domain = (int)(kills_random(random) % (uint64_t)options->domains);
 	bool meanwhile = kills_chance(random) * 100 < (double)options->meanwhile, first = kills_random(random) % 2;
+	bool both = options->domains > 1 && kills_chance(random) * 100 < (double)options->both;
 	unsigned between = (unsigned)(kills_chance(random) * kills_chance(random) * options->spread * 1e6);
-	pid_t router = meanwhile ? kills_router(shared->folder, domain) : 0;
-	if (router && first) {
-		tally->routers += !kill(router, SIGKILL);
+	if (meanwhile && first) {
+		kill_routers(shared, domain, both, tally);
 		kills_doze_us(between);
 	}
 	uint64_t when = kills_now_ns();
 	kill(atomic_load(&job->ranks[job->victim].pid), SIGKILL);
-	if (router && !first) {
+	if (meanwhile && !first) {
 		kills_doze_us(between);
-		tally->routers += !kill(router, SIGKILL);
+		kill_routers(shared, domain, both, tally);
 	}
 	return when;
 }

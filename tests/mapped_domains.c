@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks of two domains, in processes of their own, whose routers move their data, over the double of the driver: what
+ * goes on when the router of either domain dies, or both do, and who leaves or dies while others take their place.
+ */
+#include "tests/fake_cuda/rank_process.h"
+#include "tests/fake_cuda/routers.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RANKS 4
+#define DOMAINS 2
+/* elements: many slices */
+#ifdef __SANITIZE_THREAD__
+#define LARGE 100003
+#else
+#define LARGE 1000003
+#endif
+#define SOON_MS 3000 /* far beyond what it takes, far below what anybody gives up after */
+#define SOME (1u << 20) /* bytes: less than a buffer has */
+
+static const int devices[] = {0, 1, 2, 3}; /* of each domain every other one */
+
+#define ORDER(...) ((struct rank_ordered){__VA_ARGS__})
+
+static void open_all(struct rank_process *ranks)
+{
+	domains_open(DOMAINS);
+	for (int rank = 0; rank < RANKS; rank++)
+		ranks[rank] = rank_start("FERRY_FABRICS=host");
+	ranks_join(ranks, RANKS, devices, LARGE);
+	ranks_round(ranks, RANKS, 2, 2);
+}
+
+/* Those from this one on leave, in order. */
+static void close_from(struct rank_process *ranks, int first)
+{
+	ranks_tell(&ranks[first], RANKS - first, ORDER(.order = RANK_DESTROY), NULL);
+	for (int rank = first; rank < RANKS; rank++)
+		rank_finish(&ranks[rank]);
+	domains_close();
+}
+
+/* Bit d: the router of domain d. */
+static void kill_routers(int which)
+{
+	for (int domain = 0; domain < DOMAINS; domain++)
+		if (which >> domain & 1)
+			routers_kill(domain);
+}
+
+/* Until the next router of each of these domains has all that it is to have from the rank. */
+static void follow(const struct rank_process *rank, int which)
+{
+	for (int domain = 0; domain < DOMAINS; domain++)
+		if (which >> domain & 1)
+			rank_tell(rank, ORDER(.order = RANK_FOLLOW, .number = domain));
+}
+
+/* ---- calls ---- */
+
+/* Rounds of a kind with deaths between and in the middle of them: all are right. */
+static void survive(enum rank_order rounds)
+{
+	struct rank_process ranks[RANKS];
+	struct rank_answer answers[RANKS];
+	open_all(ranks);
+	for (int death = 0; death < 9; death++) {
+		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
+		ranks_tell(ranks, RANKS, ORDER(.order = rounds, .number = 8), NULL);
+		if (death % 2)
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		doze(3 * death);
+		kill_routers(1 + death % 3);
+		if (!(death % 2))
+			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
+		routers_open(DOMAINS);
+		ranks_tell(ranks, RANKS, ORDER(.order = RANK_SETTLE, .number = 30000), answers);
+		for (int rank = 0; rank < RANKS; rank++) {
+			if (!answers[rank].settled)
+				fail_msg("death %d: rank %d has not settled: %s", death, rank, answers[rank].message);
+			assert_int_equal(answers[rank].round, 2 + 8 * (death + 1));
+			assert_int_equal(answers[rank].wrong, 0);
+		}
+	}
+	ranks_round(ranks, RANKS, 2, 2 + 9 * 8 + 2);
+	close_from(ranks, 0);
+}
+
+static void calls_go_on_whichever_routers_die(void **state)
+{
+	(void)state;
+	survive(RANK_ROUNDS);
+}
+
+static void messages_do(void **state)
+{
+	(void)state;
+	survive(RANK_RING);
+}
+
+/* ---- ranks that leave ---- */
+
+static size_t memory_left(void)
+{
+	size_t left, total;
+	place_enter(&(struct place){.device = devices[0]});
+	CU(cuMemGetInfo(&left, &total));
+	return left;
+}
+
+static void leaves_soon(struct rank_process *rank)
+{
+	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_DESTROY));
+	if (answer.result || answer.milliseconds > SOON_MS)
+		fail_msg("it leaves in %d ms: %s: %s", answer.milliseconds, ferryGetErrorString(answer.result),
+		         answer.message);
+}
+
+/* The others have not been told that it is dead: they leave as they would, with the routers that come later. */
+static void a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++) {
+		struct rank_process ranks[RANKS];
+		open_all(ranks);
+		kill_routers(which);
+		leaves_soon(&ranks[0]);
+		rank_finish(&ranks[0]);
+		routers_open(DOMAINS);
+		for (int rank = 1; rank < RANKS; rank++) {
+			struct rank_answer answer;
+			follow(&ranks[rank], which);
+			answer = rank_tell(&ranks[rank], ORDER(.order = RANK_SETTLE, .number = 1000));
+			assert_int_equal(answer.error, ferrySuccess);
+		}
+		close_from(ranks, 1);
+	}
+}
+
+/*
+ * Rank 3 stands still, so the next routers wait for it. What rank 0 has registered they have mapped by then, and they
+ * give it back while the others stay.
+ */
+static void a_rank_leaves_while_the_next_router_waits_for_others(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++) {
+		struct rank_process ranks[RANKS];
+		size_t before = memory_left();
+		open_all(ranks);
+		rank_tell(&ranks[0], ORDER(.order = RANK_REGISTER));
+		kill(ranks[3].pid, SIGSTOP);
+		kill_routers(which);
+		routers_open(DOMAINS);
+		for (int rank = 0; rank < 3; rank++)
+			follow(&ranks[rank], which);
+		leaves_soon(&ranks[0]);
+		rank_finish(&ranks[0]);
+		kill(ranks[3].pid, SIGCONT);
+		follow(&ranks[3], which);
+		for (int waited = 0; memory_left() + SOME < before && waited < 5000; waited++)
+			doze(1);
+		if (memory_left() + SOME < before)
+			fail_msg("%zu bytes of a rank that has left stay mapped (%d)", before - memory_left(), which);
+		close_from(ranks, 1);
+	}
+}
+
+/* ---- ranks that die ---- */
+
+/* The stream goes on within a second, and the communicator says why. */
+static void released(const struct rank_process *rank, const char *words)
+{
+	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
+	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
+	    !strstr(answer.message, words))
+		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
+		         ferryGetErrorString(answer.error), answer.message, words);
+}
+
+/* In the middle of calls; rank 3 stands still, so the routers that it is to come to wait. */
+static void die(int which, int victim, const char *words)
+{
+	struct rank_process ranks[RANKS];
+	open_all(ranks);
+	ranks_tell(ranks, 3, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
+	kill(ranks[3].pid, SIGSTOP);
+	kill_routers(which);
+	routers_open(DOMAINS);
+	for (int rank = 0; rank < 3; rank++)
+		follow(&ranks[rank], which);
+	rank_kill(&ranks[victim]);
+	kill(ranks[3].pid, SIGCONT);
+	for (int rank = 0; rank < RANKS; rank++) {
+		if (rank == victim)
+			continue;
+		released(&ranks[rank], words);
+		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).result, ferrySuccess);
+		rank_finish(&ranks[rank]);
+	}
+	domains_close();
+}
+
+static void others_hear_within_a_second_of_a_rank_that_dies_when_it_has_handed_over(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++)
+		die(which, 1, "rank 1");
+}
+
+static void others_hear_within_a_second_of_a_rank_that_dies_before_it_has(void **state)
+{
+	(void)state;
+	for (int which = 1; which < 1 << DOMAINS; which++)
+		die(which, 3, "rank 3");
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(calls_go_on_whichever_routers_die),
+	        TEST(messages_do),
+	        TEST(a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one),
+	        TEST(a_rank_leaves_while_the_next_router_waits_for_others),
+	        TEST(others_hear_within_a_second_of_a_rank_that_dies_when_it_has_handed_over),
+	        TEST(others_hear_within_a_second_of_a_rank_that_dies_before_it_has),
+	};
+	char machine[32];
+	if (argc == 2)
+		return rank_process_main(atoi(argv[1]));
+	snprintf(machine, sizeof machine, "domains %d", (int)getpid()); /* whose memory no other suite takes */
+	setenv("FAKE_CUDA_MACHINE", machine, 1);
+	setenv("FAKE_CUDA_CONTEXT_MEMORY", "0", 1);
+	fake_is_the_driver();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
