@@ -13,6 +13,7 @@
 #define FERRY_IPC_ATTACH_H
 
 #include "ipc/ferry_types.h"
+#include "ipc/gpu_uuid.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,7 +22,6 @@
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
 #define FERRY_ATTACH_ABI 7u
 #define FERRY_KEY_BYTES 16
-#define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
 enum ferry_attach_kind {

@@ -32,8 +32,11 @@ static bool end_failed(struct ferry_takeover *takeover)
 	return false;
 }
 
-static bool end(struct ferry_takeover *takeover, const char *text)
+static bool end(struct ferry_takeover *takeover, const char *why)
 {
+	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
+	ferry_rank_say_loss(takeover->all->rank, takeover->domain, loss);
+	snprintf(text, sizeof text, "%.*s%.240s", *loss ? 140 : FERRY_MESSAGE_BYTES - 1, why, loss);
 	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
 	return end_failed(takeover);
 }

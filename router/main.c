@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
+enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1, EXIT_LOST = 3 };
 enum option_key {
 	KEY_READY_FD = 256,
 	KEY_STAGING_LIMIT,
@@ -237,6 +237,17 @@ static void end_reloading(void)
 	pthread_join(reloader.thread, NULL);
 }
 
+/*
+ * At once, whatever other threads do: nothing that was begun in the context may go on beside the next router's, and
+ * nothing is to be saved that is not in the jobs' arenas.
+ */
+static void end_of_loss(const char *why)
+{
+	ferry_log(FERRY_LOG_ERROR, "ends, as its context there is gone for all jobs, and another is to take its place: %s",
+	          why);
+	_exit(EXIT_LOST);
+}
+
 static int fail(const char *doing)
 {
 	fprintf(stderr, "ferry-router: %s: %s\n", doing, ferry_last_message());
@@ -434,7 +445,7 @@ static int start_when_free(struct arguments *arguments)
 
 int main(int argc, char **argv)
 {
-	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
+	struct arguments arguments = {.router = {.pin = true, .lost = end_of_loss}, .ready_fd = -1};
 	struct ferry_layout layout;
 	if (ferry_descriptors_fill())
 		return fail("standard input, output and error");

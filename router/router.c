@@ -183,7 +183,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.config = options->config;
 	router->jobs.process = ferry_process_open(getpid()); /* an old kernel has none: nobody takes its place then */
 	router->idle_exit_ms = options->idle_exit_ms;
-	ferry_mapper_init(&router->jobs.mapper);
+	ferry_mapper_init(&router->jobs.mapper, options->lost);
 	ferry_reaper_init(&router->jobs.reaper);
 	pthread_mutex_init(&router->lock, NULL);
 	pthread_cond_init(&router->over, NULL);

@@ -24,6 +24,12 @@ struct ferry_router_options {
 	const char *nice;
 	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
 	const char *config;    /* file of tenants (router/tenants.h), stays as long as the router; NULL: none */
+	/*
+	 * The router's context on a GPU is gone, for all its jobs, and `why` names GPU and error: ends the process, so
+	 * that another takes its place; never returns. Any thread. NULL: the process is not the router's alone, and the
+	 * jobs on that GPU end.
+	 */
+	void (*lost)(const char *why);
 	uint32_t idle_exit_ms; /* ferry_router_wait returns after this long without a job; 0: never */
 };
 

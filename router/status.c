@@ -132,21 +132,12 @@ static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint32_t
 	return first;
 }
 
-/* As nvidia-smi prints it. */
-static size_t print_uuid(const uint8_t *uuid, char *text, size_t bytes)
-{
-	size_t length = (size_t)snprintf(text, bytes, "GPU");
-	for (int i = 0; i < FERRY_GPU_BYTES && length < bytes; i++)
-		length += (size_t)snprintf(text + length, bytes - length,
-		                           !i || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-	return length;
-}
-
 /* Links: the beginning of the other GPU's UUID, the link's rank, and `a` where it has atomics; as many as fit. */
 static void print_gpu(const struct ferry_gpu_told *told, uint64_t number, char *text, size_t bytes)
 {
-	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=", number);
-	length += print_uuid(told->uuid, text + length, bytes - length);
+	char name[FERRY_GPU_TEXT];
+	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=%s", number,
+	                                 ferry_gpu_uuid_print(told->uuid, name));
 	for (uint32_t i = 0; i < told->nlinks; i++) {
 		const struct ferry_gpu_link *link = &told->links[i];
 		char one[40];

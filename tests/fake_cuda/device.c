@@ -72,6 +72,7 @@ static void initialize(void)
 	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	snprintf(fake_held, sizeof fake_held, "%s", getenv("FAKE_CUDA_HELD") ? getenv("FAKE_CUDA_HELD") : "");
 	fake_machine_start();
+	fake_fault_start();
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
 	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {

@@ -151,6 +151,15 @@ bool fake_backing_is_shareable(const struct fake_region *region);
 /** In a forked child. */
 void fake_backings_forked(void);
 
+/* ---- fault.c ---- */
+
+/** The environment's faults; once. */
+void fake_fault_start(void);
+/** One more copy, or memory to register, is asked for: the error of that call alone. */
+CUresult fake_fault_of_call(CUcontext context);
+/** One more is done: whether that was too many, and nothing works in the context any more. */
+bool fake_fault_of_context(CUcontext context);
+
 /* ---- operation.c ---- */
 
 /* FAKE_SPIN: a kernel that waits for a word. */

@@ -142,6 +142,14 @@ void routers_hang_up(int domain)
 	close(process);
 }
 
+int routers_await_end(int domain)
+{
+	int status = wait_for_end(running[domain]);
+	running[domain] = 0;
+	assert_true(status >= 0 && WIFEXITED(status));
+	return WEXITSTATUS(status);
+}
+
 void routers_kill(int domain)
 {
 	kill(running[domain], SIGKILL);

@@ -27,6 +27,9 @@ void routers_close(void);
 /** Closes all its connections, as the kernel does first of all with one that dies: the process stays, stopped. */
 void routers_hang_up(int domain);
 
+/** It is to end by itself: with which code. */
+int routers_await_end(int domain);
+
 /** SIGKILL, and it is gone. */
 void routers_kill(int domain);
 
