@@ -59,6 +59,13 @@ struct ferry_gpu_told {
  */
 ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
 
+/** How many GPUs this process sees, and the UUID of one by its number. Errors: as ferry_gpus_hold. */
+ferryResult_t ferry_gpus_see(uint32_t *count);
+ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid);
+
+/** `to`, which has none, gets all contexts, as if each had been dropped now. Before anybody else uses either. */
+void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to);
+
 /** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);
 

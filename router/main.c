@@ -8,6 +8,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
+#include "router/ahead.h"
 #include "router/guard.h"
 #include "router/priority.h"
 #include "router/router.h"
@@ -49,6 +50,7 @@ struct arguments {
 	const char *layout;
 	int ready_fd;
 	bool daemon, private_directory, spare;
+	struct ferry_ahead ahead;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -330,7 +332,8 @@ static const struct argp argp = {
 	"between domains of every job that attaches.\v"
 	"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once. "
 	"SIGHUP, with --config: reads that file again.\n"
-	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
+	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 3 its context on a GPU is gone, "
+	"64 bad usage.\n"
 	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
 	NULL, NULL, NULL};
 
@@ -346,6 +349,10 @@ static int read_environment(struct arguments *arguments)
 	if (log)
 		ferry_log_set_level(level);
 	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
+	if (ferry_ahead_read(&arguments->ahead)) {
+		fprintf(stderr, "ferry-router: %s\n", ferry_last_message());
+		return EXIT_FAILED;
+	}
 	return EXIT_DONE;
 }
 
@@ -427,13 +434,17 @@ static void say_ready(struct arguments *arguments)
 /* As start; where another router has the socket, and this is a spare, when that one has ended. */
 static int start_when_free(struct arguments *arguments)
 {
+	static struct ferry_gpus ahead = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	int failed;
-	while ((failed = start(arguments)) == EXIT_TAKEN && arguments->spare) {
+	arguments->router.ahead = &ahead;
+	for (bool made = false; (failed = start(arguments)) == EXIT_TAKEN && arguments->spare; made = true) {
 		sigset_t signals; /* `start` leaves them blocked: nothing is to be saved yet */
 		sigemptyset(&signals);
 		sigaddset(&signals, SIGTERM);
 		sigaddset(&signals, SIGINT);
 		sigprocmask(SIG_UNBLOCK, &signals, NULL);
+		if (!made)
+			ferry_ahead_make(&arguments->ahead, arguments->router.layout, arguments->router.domain, &ahead);
 		say_ready(arguments);
 		if (ferry_router_stand_by(&arguments->router)) {
 			ferry_log(FERRY_LOG_WARN, "standing by: %s", ferry_last_message());

@@ -321,6 +321,12 @@ static ferryResult_t start(struct ferry_mapper *mapper)
 	return ferrySuccess;
 }
 
+ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *ahead)
+{
+	ferry_gpus_move(ahead, &mapper->gpus);
+	return mapper->gpus.all ? start(mapper) : ferrySuccess; /* it gives up those that nobody comes to use */
+}
+
 static ferryResult_t copy_client(int client, int *copy)
 {
 	*copy = fcntl(client, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);

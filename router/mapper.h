@@ -35,6 +35,11 @@ struct ferry_mapper {
 
 void ferry_mapper_init(struct ferry_mapper *mapper, void (*lost)(const char *why));
 
+/**
+ * Has these contexts, made ahead, from now on; nobody else does. Before the router serves. Error: ferrySystemError.
+ */
+ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *ahead);
+
 /** All jobs are gone, and who held imports has released them: unmaps everything, joins. */
 void ferry_mapper_stop(struct ferry_mapper *mapper);
 

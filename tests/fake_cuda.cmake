@@ -56,7 +56,7 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures lost_devices timeouts_mapped hostile hostile_puts puts puts_failures cuda_fabrics landings)
+  foreach(suite mapped mapped_failures lost_devices spares timeouts_mapped hostile hostile_puts puts puts_failures cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -82,8 +82,11 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(hostility_${domains} PROPERTIES TIMEOUT 300 LABELS api)
   endforeach()
 
-  target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
-  add_dependencies(mapped ferry-stat)
+  foreach(suite mapped spares)
+    target_compile_definitions(${suite} PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
+    add_dependencies(${suite} ferry-stat)
+  endforeach()
+  target_compile_definitions(spares PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 
   # And with calls that they push from GPU to GPU.
   foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures leaving open_calls)

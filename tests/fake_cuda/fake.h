@@ -50,7 +50,7 @@ struct CUctx_st {
 
 /* What the environment says; written by cuInit alone. */
 extern int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
-extern char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH];
+extern char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 extern struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 extern _Atomic unsigned fake_misuse_count;
 extern _Thread_local bool fake_in_destructor;
