@@ -127,7 +127,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
 	 "collective fits the communicator, rank 0 warns once of each."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
-	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
+	{"FERRY_DEBUG", "",
+	 "plan: rank 0 prints each plan as it is made. takeover: ranks and routers print each step by which a router "
+	 "takes the place of one that died, with the milliseconds since that. Or both, separated by a comma."},
 	{"FERRY_RANK", "",
 	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "
 	 "ferryrun's default, and other launchers they are unset, and the launcher's own (below) are read."},

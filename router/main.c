@@ -4,6 +4,7 @@
  */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/debug.h"
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
@@ -349,7 +350,7 @@ static int read_environment(struct arguments *arguments)
 	if (log)
 		ferry_log_set_level(level);
 	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
-	if (ferry_ahead_read(&arguments->ahead)) {
+	if (ferry_debug_read() || ferry_ahead_read(&arguments->ahead)) {
 		fprintf(stderr, "ferry-router: %s\n", ferry_last_message());
 		return EXIT_FAILED;
 	}

@@ -180,7 +180,7 @@ static void ends_after(int operation)
 			assert_int_equal(error, ferrySuccess);
 		}
 		assert_int_equal(routers_await_end(0), LOST);
-		routers_open(1);
+		routers_open_again(0);
 	}
 	ended_with(&job, words);
 	job_go_on(&other, 5);

@@ -34,11 +34,12 @@ static int contexts_of(pid_t process, unsigned *which)
 }
 
 /* What ferry-stat has of the router that serves, once the spare has told that one, which it does when it is ready. */
-static void stat_says(const char *words)
+static void stat_says(const char *option, const char *words)
 {
-	char said[4096];
+	char said[4096], command[512];
+	snprintf(command, sizeof command, "%s %s", FERRY_STAT_EXE, option);
 	for (int looks = 0; looks < 100; looks++) {
-		FILE *stat = popen(FERRY_STAT_EXE " --routers", "r");
+		FILE *stat = popen(command, "r");
 		assert_non_null(stat);
 		said[fread(said, 1, sizeof said - 1, stat)] = '\0';
 		assert_int_equal(pclose(stat), 0);
@@ -71,13 +72,14 @@ static void replaced(const char *setting, unsigned ahead)
 	assert_int_equal(contexts_of(spare, &which), __builtin_popcount(ahead));
 	assert_int_equal(which, ahead);
 	snprintf(said, sizeof said, "spares=1 spare_gpus=%d", __builtin_popcount(ahead));
-	stat_says(said);
+	stat_says("--routers", said);
 	for (int round = 0; round < 20; round++)
 		places_round(places, &gang);
 	routers_replace(0);
 	places_settle(places, &gang, 20);
 	assert_int_equal(contexts_of(spare, &which), __builtin_popcount(ahead | used));
 	assert_int_equal(which, ahead | used);
+	stat_says("--once", "router replaced 1 time, the last in ");
 	places_close(places, &gang);
 	gang_close(&gang);
 	routers_close();
@@ -109,6 +111,49 @@ static void a_spare_is_told_of_gpus_by_number_and_uuid(void **state)
 	replaced(setting, 1u << 1 | 1u << 3);
 }
 
+/* Until the end of `test`. */
+static void hear(char *said, size_t bytes, void (*test)(void))
+{
+	FILE *file = tmpfile();
+	int before = dup(STDERR_FILENO);
+	assert_true(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+	test();
+	assert_true(dup2(before, STDERR_FILENO) >= 0);
+	close(before);
+	rewind(file);
+	said[fread(said, 1, bytes - 1, file)] = '\0';
+	fclose(file);
+}
+
+static void replace_one(void)
+{
+	replaced("all", (1u << GPUS) - 1);
+}
+
+static void each_step_of_a_takeover_is_told(void **state)
+{
+	static const char *const of_rank[] = {"rank 0, domain 0: the connection to the router has closed\n",
+	                                      "rank 0, domain 0: the process of the router has ended\n",
+	                                      "rank 0, domain 0: a router listens\n",
+	                                      "rank 0, domain 0: handed over: 1 plans, 2 exports, ",
+	                                      "rank 0, domain 0: that router serves\n", NULL};
+	static const char *const of_router[] = {"router 0: rank 0 is here\n", "router 0: rank 0 has handed over all\n",
+	                                        "router 0: its attendant is ready to move data\n",
+	                                        "router 0: serves the job of 2 ranks\n", NULL};
+	static const char *const *const steps[] = {of_rank, of_router};
+	char said[16384];
+	(void)state;
+	setenv("FERRY_DEBUG", "takeover", 1);
+	hear(said, sizeof said, replace_one);
+	unsetenv("FERRY_DEBUG");
+	for (int who = 0; who < 2; who++) {
+		const char *at = said;
+		for (const char *const *step = steps[who]; *step; step++)
+			if (!(at = strstr(at, *step)))
+				fail_msg("no \"%s\" where it belongs in:\n%s", *step, said);
+	}
+}
+
 static void gpus_that_a_spare_cannot_know_are_refused_by_name(void **state)
 {
 	static const char *const settings[] = {"every", "0,,1", "GPU-0011", "64", "1x"};
@@ -133,6 +178,7 @@ int main(void)
 	        TEST(a_spare_makes_its_contexts_when_it_takes_over),
 	        TEST(a_spare_has_made_its_contexts_ahead_where_it_is_told_to),
 	        TEST(a_spare_is_told_of_gpus_by_number_and_uuid),
+	        TEST(each_step_of_a_takeover_is_told),
 	        TEST(gpus_that_a_spare_cannot_know_are_refused_by_name),
 	};
 	int file = mkstemp(told);

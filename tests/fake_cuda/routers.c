@@ -55,7 +55,7 @@ pid_t routers_pid(int domain)
 	return running[domain];
 }
 
-static pid_t start(int domain, bool spare)
+static pid_t start(int domain, bool spare, bool may_die)
 {
 	int ready[2];
 	char number[16], descriptor[16], byte;
@@ -76,7 +76,7 @@ static pid_t start(int domain, bool spare)
 	while ((told = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
 		;
 	close(ready[0]);
-	assert_int_equal(told, 1);
+	assert_true(told == 1 || may_die);
 	return child;
 }
 
@@ -84,12 +84,17 @@ void routers_open(int domains)
 {
 	for (int domain = 0; domain < domains; domain++)
 		if (!running[domain])
-			running[domain] = start(domain, false);
+			running[domain] = start(domain, false, false);
+}
+
+void routers_open_again(int domain)
+{
+	running[domain] = start(domain, false, true);
 }
 
 pid_t routers_open_spare(int domain)
 {
-	return standing_by[domain] = start(domain, true);
+	return standing_by[domain] = start(domain, true, false);
 }
 
 void routers_replace(int domain)

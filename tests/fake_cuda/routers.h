@@ -19,6 +19,9 @@ bool routers_used(void);
  * to. */
 void routers_open(int domains);
 
+/** In the place of one that has ended: what ranks bring may end it, too, before it says that it is there. */
+void routers_open_again(int domain);
+
 pid_t routers_pid(int domain);
 
 /** Ends them; fails the test unless all ended as routers should, killed ones apart. */
