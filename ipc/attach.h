@@ -80,7 +80,8 @@ struct ferry_attach_message {
 	 * and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
 	 */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
+	/* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
+	uint32_t index;
 	/*
 	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
 	 * rank: number of its last submission that is not in the ring any more

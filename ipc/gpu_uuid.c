@@ -22,7 +22,8 @@ const char *ferry_gpu_uuid_print(const uint8_t uuid[FERRY_GPU_BYTES], char text[
 static int digit(char letter)
 {
 	static const char digits[] = "0123456789abcdef";
-	const char *found = letter ? strchr(digits, letter >= 'A' && letter <= 'F' ? letter - 'A' + 'a' : letter) : NULL;
+	char small = letter >= 'A' && letter <= 'F' ? (char)(letter - 'A' + 'a') : letter;
+	const char *found = letter ? strchr(digits, small) : NULL;
 	return found ? (int)(found - digits) : -1;
 }
 

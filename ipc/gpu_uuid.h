@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** UUIDs of GPUs: by these processes know them, whatever numbers each gives them. As text as nvidia-smi -L has them. */
+/** UUIDs of GPUs: by these processes know them, whatever numbers each gives them. Text is as nvidia-smi -L has it. */
 #ifndef FERRY_IPC_GPU_UUID_H
 #define FERRY_IPC_GPU_UUID_H
 

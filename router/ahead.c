@@ -32,8 +32,8 @@ ferryResult_t ferry_ahead_read(struct ferry_ahead *ahead)
 		snprintf(one, sizeof one, "%.*s", length < sizeof one ? (int)length : (int)sizeof one - 1, at);
 		if (ahead->count == FERRY_MAX_DEVICES || !read_one(ahead, one))
 			return ferry_fail(ferryInvalidArgument,
-			                  "FERRY_SPARE_GPUS=%s: all, or UUIDs (GPU-...) and numbers below %d, separated "
-			                  "by commas; not \"%s\"",
+			                  "FERRY_SPARE_GPUS=%s: all, or UUIDs (GPU-...) and numbers below %d, "
+			                  "separated by commas; not \"%s\"",
 			                  text, FERRY_MAX_DEVICES, one);
 		at += length + (at[length] == ',');
 	}

@@ -25,7 +25,7 @@ struct ferry_gpus {
 	pthread_mutex_t lock;
 	_Atomic uint32_t count; /* with a context; the same, read anywhere */
 	/*
-	 * The context on the GPU of that UUID is gone for good (router/copy/cuda_loss.h), and `why` names GPU and error.
+	 * The context on the GPU of that UUID is gone for good (router/copy/cuda_loss.h); `why` names GPU and error.
 	 * Any thread that works in it, at any time but under `lock`; constant. NULL: nobody is told.
 	 */
 	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);

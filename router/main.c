@@ -246,8 +246,8 @@ static void end_reloading(void)
  */
 static void end_of_loss(const char *why)
 {
-	ferry_log(FERRY_LOG_ERROR, "ends, as its context there is gone for all jobs, and another is to take its place: %s",
-	          why);
+	ferry_log(FERRY_LOG_ERROR,
+	          "ends, as its context there is gone for all jobs, and another is to take its place: %s", why);
 	_exit(EXIT_LOST);
 }
 

@@ -56,7 +56,8 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures lost_devices spares timeouts_mapped hostile hostile_puts puts puts_failures cuda_fabrics landings)
+  foreach(suite mapped mapped_failures lost_devices spares timeouts_mapped hostile hostile_puts puts puts_failures
+      cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()

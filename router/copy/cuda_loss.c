@@ -18,7 +18,7 @@ bool ferry_cuda_may_be_loss(CUresult result)
 	        CUDA_ERROR_LAUNCH_FAILED,
 	        CUDA_ERROR_TENSOR_MEMORY_LEAK,
 	        CUDA_ERROR_EXTERNAL_DEVICE,
-	        /* The hardware: bits that cannot be corrected, in its memory or on a link. A new context has other pages. */
+	        /* Hardware: bits that cannot be corrected, in memory or on a link; a new context has other pages. */
 	        CUDA_ERROR_ECC_UNCORRECTABLE,
 	        CUDA_ERROR_NVLINK_UNCORRECTABLE,
 	        CUDA_ERROR_CONTAINED,

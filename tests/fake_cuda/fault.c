@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults that come by themselves, as the environment says: a copy, or the registering of memory, is the one too many. */
+/* Faults that come by themselves, as the environment says: a copy, or memory to register, is the one too many. */
 #include "tests/fake_cuda/fake.h"
 
 static size_t first; /* 0: none comes; these are written by cuInit alone */
