@@ -33,6 +33,7 @@
 #include "ipc/descriptor.h"
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
+#include "ipc/loss.h"
 #include "ipc/plan.h"
 #include "ipc/seal.h"
 #include "ipc/share_table.h"
@@ -155,6 +156,7 @@ struct ferry_rank_line {
 	char pad0[4];
 	struct ferry_failure failure;
 	char pad1[120];
+	struct ferry_loss loss;          /* the router that moves the rank's data, as it dies */
 	struct ferry_traffic traffic[2]; /* by direction: D2H, H2D */
 };
 

@@ -13,6 +13,7 @@
 #define FERRY_IPC_ATTACH_H
 
 #include "ipc/ferry_types.h"
+#include "ipc/gpu_uuid.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,7 +22,6 @@
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
 #define FERRY_ATTACH_ABI 8u
 #define FERRY_KEY_BYTES 16
-#define FERRY_GPU_BYTES 16                 /* of a GPU's UUID */
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
 enum ferry_attach_kind {
@@ -48,6 +48,8 @@ enum ferry_attach_kind {
 	/* payload: submissions that were taken, and are not over (ipc/submission.h), in order: take them again */
 	FERRY_ATTACH_RESUBMIT,
 	FERRY_ATTACH_ADOPTED,  /* that was all: serve the job once all its ranks have come so far, or have left */
+	/* a router of this one's user stands by to take its place, with contexts on `index` GPUs; until it closes */
+	FERRY_ATTACH_SPARE,
 	FERRY_ATTACH_KINDS
 };
 
@@ -78,7 +80,8 @@ struct ferry_attach_message {
 	 * and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
 	 */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET, STATUS; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
+	/* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
+	uint32_t index;
 	/*
 	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
 	 * rank: number of its last submission that is not in the ring any more

@@ -282,17 +282,11 @@ ferryResult_t ferry_endpoint_connect_while(const char *path, int *connection, co
 	return ferry_endpoint_connect_within(path, connection, &patience);
 }
 
-ferryResult_t ferry_endpoint_await_end(const char *path)
+void ferry_endpoint_await_end(int connection)
 {
-	int connection;
-	ferryResult_t result = ferry_endpoint_connect(path, &connection);
-	if (result)
-		return ferry_endpoint_nobody(result) ? ferrySuccess : result;
 	struct pollfd entry = {connection, POLLRDHUP, 0};
 	while (poll(&entry, 1, -1) < 0 && errno == EINTR)
 		;
-	close(connection);
-	return ferrySuccess;
 }
 
 bool ferry_endpoint_closed(int connection)

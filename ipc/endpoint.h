@@ -61,11 +61,8 @@ bool ferry_endpoint_nobody(ferryResult_t result);
  */
 void ferry_endpoint_sweep(const char *path);
 
-/**
- * For who is to listen there next: returns when nobody does any more, that is when whoever does now has ended. Errors:
- * those of ferry_endpoint_connect, but for nobody's being there.
- */
-ferryResult_t ferry_endpoint_await_end(const char *path);
+/** Returns once the other end has closed. */
+void ferry_endpoint_await_end(int connection);
 
 /** True once the other end has closed. */
 bool ferry_endpoint_closed(int connection);

@@ -36,6 +36,11 @@ const struct ferry_variable ferry_variables[] = {
 	 "on: where a router dies, another takes its place, and jobs go on: ferryrun, a system service or a rank "
 	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "
 	 "ranks and of ferryrun."},
+	{"FERRY_SPARE_GPUS", "",
+	 "On which GPUs a router that stands by (ferryrun --spare, ferry-router --spare) makes its contexts ahead, so "
+	 "that no job waits for them when it takes another's place: all, those of its domain; or UUIDs and numbers, "
+	 "separated by commas. Each takes about 525 MiB of its GPU. Once it serves, what nobody uses is given up after "
+	 "10 s. Unset: none."},
 	{"FERRY_LAYOUT", "",
 	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
 	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},
@@ -122,7 +127,9 @@ const struct ferry_variable ferry_variables[] = {
 	 "Files and directories, separated by colons, of programs that replace built-in ones. Where none of a "
 	 "collective fits the communicator, rank 0 warns once of each."},
 	{"FERRY_LOG", "warn", "Messages on stderr: error, warn, info or debug."},
-	{"FERRY_DEBUG", "", "plan: rank 0 prints each plan as it is made."},
+	{"FERRY_DEBUG", "",
+	 "plan: rank 0 prints each plan as it is made. takeover: ranks and routers print each step by which a router "
+	 "takes the place of one that died, with the milliseconds since that. Or both, separated by a comma."},
 	{"FERRY_RANK", "",
 	 "This process's rank. ferryrun --fork and --join set it and the next three; under an mpiexec, which is "
 	 "ferryrun's default, and other launchers they are unset, and the launcher's own (below) are read."},

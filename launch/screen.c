@@ -75,8 +75,6 @@ static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 	else if (row->awaited)
 		snprintf(all, sizeof all, "%s, %.*f s", ferry_rankset_print(row->awaited, ranks), row->waited_s < 10,
 		         row->waited_s);
-	else if (row->takeovers)
-		snprintf(all, sizeof all, "- (router replaced: %llu)", (unsigned long long)row->takeovers);
 	else
 		snprintf(all, sizeof all, "-");
 	bool fits = strlen(all) <= WAITS;
@@ -97,6 +95,30 @@ static void print_jobs(const struct ferry_rows *rows, size_t count, FILE *out)
 		         row->nranks);
 		fprintf(out, "%06x %-14s %5s %9llu %7s %7.2f %s\n", row->name, row->place, attached,
 		        (unsigned long long)row->calls, print_bytes(row->up + row->down, moved), row->gbps, waits);
+	}
+}
+
+static size_t count_taken_over(const struct ferry_rows *rows)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < rows->njobs; i++)
+		count += rows->jobs[i].takeovers > 0;
+	return count;
+}
+
+/* A line for each job whose routers have died. */
+static void print_takeovers(const struct ferry_rows *rows, size_t count, FILE *out)
+{
+	if (count)
+		fprintf(out, "\n");
+	for (size_t i = 0; i < rows->njobs && count; i++) {
+		const struct ferry_job_row *row = &rows->jobs[i];
+		if (!row->takeovers)
+			continue;
+		fprintf(out, "%06x router replaced %llu time%s, the last in %.1f ms, %.0f s ago\n", row->name,
+		        (unsigned long long)row->takeovers, row->takeovers == 1 ? "" : "s", row->takeover_ms,
+		        row->takeover_ago_s);
+		count--;
 	}
 }
 
@@ -194,12 +216,12 @@ void ferry_screen_print_none(const struct ferry_sockets *sockets, FILE *out)
 		fprintf(out, "no router answers in %s, nor in the directory of a ferryrun\n", sockets->directory);
 }
 
-enum table { ROUTERS, JOBS, GPUS, TENANTS, TABLES };
+enum table { ROUTERS, JOBS, TAKEOVERS, GPUS, TENANTS, TABLES };
 
 /* How many rows of each table fit on a screen that is too small: of all as many, but where one has fewer. */
 static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 {
-	static const size_t heads[TABLES] = {3, 2, 2, 2}; /* the first with the screen's own */
+	static const size_t heads[TABLES] = {3, 2, 1, 2, 2}; /* the first with the screen's own */
 	size_t taken = 1;                              /* the cursor's */
 	for (int table = 0; table < TABLES; table++)
 		taken += (shown[table] = all[table]) ? heads[table] + all[table] : 0;
@@ -223,7 +245,7 @@ static void fit(const size_t all[TABLES], size_t lines, size_t shown[TABLES])
 
 static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], FILE *out)
 {
-	static const char *const nouns[TABLES] = {"router", "job", "GPU", "tenant"};
+	static const char *const nouns[TABLES] = {"router", "job", "takeover", "GPU", "tenant"};
 	const char *between = "left out: ";
 	for (int table = 0; table < TABLES; table++) {
 		size_t left = all[table] - shown[table];
@@ -238,7 +260,7 @@ static void say_left_out(const size_t all[TABLES], const size_t shown[TABLES], F
 
 void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_sockets *sockets, size_t lines, FILE *out)
 {
-	const size_t all[TABLES] = {rows->nrouters, rows->njobs, rows->ngpus, rows->ntenants};
+	const size_t all[TABLES] = {rows->nrouters, rows->njobs, count_taken_over(rows), rows->ngpus, rows->ntenants};
 	size_t shown[TABLES];
 	char now[16] = "";
 	time_t seconds = time(NULL);
@@ -254,6 +276,7 @@ void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_socket
 	fit(all, lines, shown);
 	print_routers(rows, shown[ROUTERS], out);
 	print_jobs(rows, shown[JOBS], out);
+	print_takeovers(rows, shown[TAKEOVERS], out);
 	print_gpus(rows, shown[GPUS], out);
 	print_tenants(rows, shown[TENANTS], out);
 	say_left_out(all, shown, out);

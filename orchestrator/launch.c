@@ -332,6 +332,16 @@ static const struct ferry_split *first_message(const struct launch *launch, int 
 	return NULL;
 }
 
+static void tally(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		const struct ferry_split *split = &launch->splits[i];
+		if (split->partner)
+			ferry_tally_add(&split->partner->tally, split->asked.bytes, split->lost ? 0 : split->ferrys,
+			                split->nccls);
+	}
+}
+
 static ncclResult_t run(struct launch *launch)
 {
 	bool ferrys = false, lost = false;
@@ -351,6 +361,7 @@ static ncclResult_t run(struct launch *launch)
 	if (finished && !begun)
 		give_up(launch);
 	measured(launch, !result);
+	tally(launch);
 	for (int i = 0; i < launch->n; i++)
 		lost |= launch->splits[i].lost;
 	if (result && result != ncclInProgress)

@@ -183,6 +183,7 @@ bool ferry_partner_abandon(struct ferry_partner *partner)
 
 void ferry_partner_end(struct ferry_partner *partner, bool abort)
 {
+	char had[128];
 	if (!partner)
 		return;
 	atomic_store_explicit(&partner->abandoned, true, memory_order_release);
@@ -195,6 +196,9 @@ void ferry_partner_end(struct ferry_partner *partner, bool abort)
 	pthread_mutex_unlock(&partner->lock);
 	if (begun)
 		pthread_join(partner->thread, NULL);
+	if (ferry_partner_is_ready(partner) && !partner->rank)
+		ferry_log(FERRY_LOG_INFO, "communicator %016jx ends: %s", (uintmax_t)partner->key.words[0],
+		          ferry_tally_print(&partner->tally, had, sizeof had));
 	if (partner->comm && (abort || ferry_rank_failed(&partner->comm->rank)))
 		ferryCommAbort(partner->comm);
 	else if (partner->comm)

@@ -18,6 +18,7 @@
 #include "orchestrator/key.h"
 #include "orchestrator/meter.h"
 #include "orchestrator/showing.h"
+#include "orchestrator/tally.h"
 
 #include <pthread.h>
 
@@ -42,6 +43,7 @@ struct ferry_partner {
 	/* constant once it is ready */
 	ferryComm_t comm;
 	struct ferry_showing showing; /* by itself */
+	struct ferry_tally tally;     /* who makes calls */
 
 	pthread_mutex_t lock; /* of all below */
 	struct ferry_meter meter;

@@ -2,6 +2,7 @@
 /* Choices and settings, attaching, and who moves the data. */
 #include "rank-lib/comm_init.h"
 
+#include "ipc/debug.h"
 #include "ipc/environment.h"
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
@@ -80,16 +81,15 @@ static ferryResult_t choose_domain(struct ferryComm *comm, const ferryConfig_t *
 
 static ferryResult_t read_log_settings(struct ferryComm *comm)
 {
-	const char *debug = ferry_env("FERRY_DEBUG"), *log = ferry_env("FERRY_LOG");
+	const char *log = ferry_env("FERRY_LOG");
 	enum ferry_log_level level;
 	if (log && !ferry_log_parse(log, &level))
 		return ferry_fail(ferryInvalidArgument, "FERRY_LOG=%s: error, warn, info or debug", log);
 	if (log)
 		ferry_log_set_level(level);
-	if (debug && strcmp(debug, "plan"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_DEBUG=%s: plan, or unset", debug);
-	comm->plans.shown = debug;
-	return ferrySuccess;
+	ferryResult_t result = ferry_debug_read();
+	comm->plans.shown = ferry_debug_wants(FERRY_DEBUG_PLAN);
+	return result;
 }
 
 static ferryResult_t read_settings(struct ferryComm *comm, const ferryConfig_t *config, struct ferry_wishes *wishes)

@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NO_SUBMISSION 0
@@ -26,8 +27,9 @@ bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *devi
 
 static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
 {
-	char text[96];
-	snprintf(text, sizeof text, "the router of domain %u died", domain);
+	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
+	snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
+	         ferry_rank_say_loss(mapped->rank, domain, loss));
 	ferry_rank_fail(mapped->rank, ferryRemoteError, text);
 }
 

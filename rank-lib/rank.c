@@ -91,13 +91,31 @@ ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
 	return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
 }
 
+const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+{
+	char message[FERRY_LOSS_BYTES];
+	uint64_t last = 0;
+	text[0] = '\0';
+	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++) {
+		uint64_t at = rank->shared.rank_domain[other] == domain
+		                      ? ferry_loss_read(&ferry_rank_line(&rank->shared, other)->loss, message)
+		                      : 0;
+		if (at <= last)
+			continue;
+		last = at;
+		snprintf(text, FERRY_RANK_LOSS, "; its context was gone on %s", message);
+	}
+	return text;
+}
+
 void ferry_rank_check_sockets(struct ferry_rank *rank)
 {
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (rank->links[domain].state == FERRY_LINK_ALONE && rank->links[domain].socket >= 0 &&
 		    !ferry_rank_failed(rank) && ferry_endpoint_closed(rank->links[domain].socket)) {
-			char text[96];
-			snprintf(text, sizeof text, "the router of domain %u died", domain);
+			char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
+			snprintf(text, sizeof text, "the router of domain %u died%.300s", domain,
+			         ferry_rank_say_loss(rank, domain, loss));
 			ferry_rank_fail(rank, ferryRemoteError, text);
 		}
 }

@@ -15,6 +15,8 @@
 
 #include <pthread.h>
 
+#define FERRY_RANK_LOSS (FERRY_LOSS_BYTES + 32) /* bytes of what a rank says of one */
+
 /* Who makes a communicator, and may want it no longer before it is made. */
 struct ferry_maker {
 	bool (*gives_up)(const struct ferry_maker *maker); /* asked now and then by the thread that waits */
@@ -57,6 +59,12 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
+
+/**
+ * What the last router of that domain said that died with its context on a GPU, "; " before it; "" if none did. Behind
+ * its end.
+ */
+const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
 
 /** The error of a rank that has failed, as ferry_fail gives it. */
 ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank);

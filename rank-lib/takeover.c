@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/takeover.h"
 
+#include "ipc/debug.h"
 #include "ipc/endpoint.h"
 #include "ipc/leavers.h"
 #include "ipc/patience.h"
@@ -23,6 +24,13 @@ static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 	return &takeover->all->rank->links[takeover->domain];
 }
 
+/* For FERRY_DEBUG. */
+static void say(const struct ferry_takeover *takeover, const char *what)
+{
+	ferry_debug_takeover(takeover->lost_ns, "rank %d, domain %u: %s", takeover->all->rank->self, takeover->domain,
+	                     what);
+}
+
 /* ---- giving up ---- */
 
 static bool end_failed(struct ferry_takeover *takeover)
@@ -33,8 +41,12 @@ static bool end_failed(struct ferry_takeover *takeover)
 	return false;
 }
 
-static bool end(struct ferry_takeover *takeover, const char *text)
+static bool end(struct ferry_takeover *takeover, const char *why)
 {
+	char text[FERRY_MESSAGE_BYTES], loss[FERRY_RANK_LOSS];
+	ferry_rank_say_loss(takeover->all->rank, takeover->domain, loss);
+	snprintf(text, sizeof text, "%.*s%.240s", *loss ? 140 : FERRY_MESSAGE_BYTES - 1, why, loss);
+	say(takeover, "given up");
 	ferry_rank_fail(takeover->all->rank, ferryRemoteError, text);
 	return end_failed(takeover);
 }
@@ -98,6 +110,7 @@ static bool still_adopts(struct ferry_takeover *takeover)
 	if (epoch_of(takeover) == takeover->epoch)
 		return true;
 	takeover->state = FERRY_ROUTER_SERVES;
+	say(takeover, "that router serves");
 	return false;
 }
 
@@ -105,6 +118,14 @@ static bool still_adopts(struct ferry_takeover *takeover)
 static bool leaves(const struct ferry_takeovers *all)
 {
 	return atomic_load(&all->given_up) || ferry_leavers(&all->rank->shared) >> all->rank->self & 1;
+}
+
+static void say_given(const struct ferry_takeover *takeover, const struct ferry_handover *given)
+{
+	char text[128];
+	snprintf(text, sizeof text, "handed over: %u plans, %u exports, %llu bytes of submissions", given->plans_given,
+	         given->exports_given, (unsigned long long)given->submissions_given);
+	say(takeover, text);
 }
 
 /* A router listens. True: to be called again. */
@@ -120,7 +141,10 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
 	takeover->epoch = epoch_of(takeover);
+	say(takeover, "a router listens");
 	ferryResult_t result = ferry_hand_over(&handover);
+	if (!result)
+		say_given(takeover, &handover);
 	int process = handover.process;
 	if (!result)
 		return serves(takeover, connection, process);
@@ -134,6 +158,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 		return leaves(takeover->all) ? false : end(takeover, text);
 	}
 	takeover->vain++;
+	say(takeover, "that router has died, too");
 	takeover->since_ns = ferry_now_ns();
 	if (process >= 0) {
 		ferry_link_replace_process(link_of(takeover), process);
@@ -178,6 +203,7 @@ static bool step(struct ferry_kept *kept)
 	case FERRY_ROUTER_ENDS:
 		if (!ferry_process_has_ended(link_of(takeover)->process))
 			return true;
+		say(takeover, "the process of the router has ended");
 		takeover->state = FERRY_ROUTER_SOUGHT;
 		takeover->since_ns = ferry_now_ns();
 		/* fall through */
@@ -195,6 +221,7 @@ static void on_router_lost(struct ferry_kept *kept)
 	takeover->lost_ns = takeover->since_ns = now;
 	takeover->vain = 0;
 	takeover->told = false;
+	say(takeover, "the connection to the router has closed");
 	if (now - takeover->window_ns > DEATHS_SECONDS * SECOND_NS) {
 		takeover->window_ns = now;
 		takeover->deaths = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/adoption.h"
 
+#include "ipc/debug.h"
 #include "ipc/error.h"
 #include "ipc/leavers.h"
 #include "ipc/patience.h"
@@ -185,6 +186,7 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 	if (message->hash < job->adoption->since_ns)
 		job->adoption->since_ns = message->hash;
 	*joined = job;
+	ferry_debug_takeover(job->adoption->since_ns, "router %u: rank %u is here", jobs->domain, message->rank);
 	return ferrySuccess;
 }
 
@@ -236,6 +238,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 {
 	struct ferry_arena_header *header = job->shared.arenas[job->domain].header;
 	uint64_t now = ferry_now_ns(), since = job->adoption->since_ns;
+	ferry_debug_takeover(since, "router %u: serves the job of %u ranks", jobs->domain, job->shared.nranks);
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
 	job->attached |= ferry_leavers(&job->shared); /* none is waited for */
 	job->takeover = (struct ferry_takeover_told){.at_ns = now, .took_ns = now - since};
@@ -284,8 +287,10 @@ static void go_on(struct ferry_jobs *jobs, struct ferry_job *job)
 		if (!job->adoption->opening)
 			return; /* it has ended: the job has failed */
 	}
-	if (atomic_load_explicit(&job->opened, memory_order_acquire))
-		serve(jobs, job);
+	if (!atomic_load_explicit(&job->opened, memory_order_acquire))
+		return;
+	ferry_debug_takeover(job->adoption->since_ns, "router %u: its attendant is ready to move data", jobs->domain);
+	serve(jobs, job);
 }
 
 ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job, uint32_t rank,
@@ -302,6 +307,7 @@ ferryResult_t ferry_adoption_come(struct ferry_jobs *jobs, struct ferry_job *job
 		job->resumed[rank]->calls = message->staging;
 	}
 	job->adoption->come |= 1ull << rank;
+	ferry_debug_takeover(job->adoption->since_ns, "router %u: rank %u has handed over all", jobs->domain, rank);
 	if (!absent(job) && !atomic_load(&job->dead))
 		go_on(jobs, job);
 	return ferrySuccess;

@@ -64,6 +64,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_client *client = clients->all[index];
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
+	ferry_request_forget_spare(clients->jobs, client);
 	if (job) {
 		bool lost = !client->detached && !has_left(job, client->rank);
 		if (lost)

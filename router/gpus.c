@@ -2,9 +2,11 @@
 #include "router/gpus.h"
 
 #include "ipc/error.h"
+#include "ipc/loss.h"
 #include "ipc/wait.h"
 #include "router/copy/cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +23,7 @@ struct link {
 };
 
 struct ferry_gpu {
+	struct ferry_cuda_owner owner; /* first */
 	struct ferry_cuda_copier copier;
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
@@ -77,18 +80,34 @@ static void find_links(struct ferry_gpu *gpu)
 	}
 }
 
+/* By whoever works in it: this process has no use of it any more, and nor have the jobs that it serves there. */
+static void on_lost(const struct ferry_cuda_owner *owner, const char *why)
+{
+	const struct ferry_gpu *gpu = (const struct ferry_gpu *)owner;
+	char text[FERRY_LOSS_BYTES], name[FERRY_GPU_TEXT];
+	snprintf(text, sizeof text, "GPU %d (%s): %s", (int)gpu->device, ferry_gpu_uuid_print(gpu->uuid, name), why);
+	gpu->gpus->lost(gpu->gpus, gpu->uuid, text);
+}
+
+static void own(struct ferry_gpu *gpu)
+{
+	gpu->owner.lost = on_lost;
+	gpu->copier.owner = gpu->gpus->lost ? &gpu->owner : NULL;
+}
+
 static ferryResult_t open_context(struct ferry_gpu *gpu)
 {
 	CUresult refused = gpu->driver->DevicePrimaryCtxRetain(&gpu->context, gpu->device);
 	if (refused)
 		return ferry_cuda_failed(gpu->driver, refused, "making a context on the GPU");
 	ferryResult_t result = ferry_cuda_copier_open(&gpu->copier, gpu->driver, gpu->context);
+	own(gpu);
 	if (result)
 		gpu->driver->DevicePrimaryCtxRelease(gpu->device);
 	return result;
 }
 
-static ferryResult_t gpu_open(const uint8_t *uuid, struct ferry_gpu **opened)
+static ferryResult_t gpu_open(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **opened)
 {
 	const struct ferry_cuda_driver *driver;
 	CUdevice device = 0;
@@ -100,6 +119,7 @@ static ferryResult_t gpu_open(const uint8_t *uuid, struct ferry_gpu **opened)
 	struct ferry_gpu *gpu = calloc(1, sizeof *gpu);
 	if (!gpu)
 		return ferry_fail(ferrySystemError, "no memory for a GPU");
+	gpu->gpus = gpus;
 	gpu->driver = driver;
 	gpu->device = device;
 	memcpy(gpu->uuid, uuid, sizeof gpu->uuid);
@@ -118,10 +138,9 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 		if (!memcmp(gpu->uuid, uuid, sizeof gpu->uuid))
 			break;
 	if (!gpu) {
-		ferryResult_t result = gpu_open(uuid, &gpu);
+		ferryResult_t result = gpu_open(gpus, uuid, &gpu);
 		if (result)
 			return result;
-		gpu->gpus = gpus;
 		gpu->next = gpus->all;
 		pthread_mutex_lock(&gpus->lock);
 		gpus->all = gpu;
@@ -133,6 +152,49 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 	ferry_gpu_hold(gpu);
 	*held = gpu;
 	return ferrySuccess;
+}
+
+ferryResult_t ferry_gpus_see(uint32_t *count)
+{
+	const struct ferry_cuda_driver *driver;
+	int there = 0;
+	ferryResult_t result = ferry_cuda_driver_open(&driver);
+	CUresult refused = result ? CUDA_SUCCESS : driver->DeviceGetCount(&there);
+	if (refused)
+		result = ferry_cuda_failed(driver, refused, "counting the GPUs");
+	*count = result ? 0 : (uint32_t)there;
+	return result;
+}
+
+ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid)
+{
+	const struct ferry_cuda_driver *driver;
+	CUdevice device;
+	CUuuid found;
+	ferryResult_t result = ferry_cuda_driver_open(&driver);
+	if (result)
+		return result;
+	CUresult refused = driver->DeviceGet(&device, (int)number);
+	if (!refused)
+		refused = driver->DeviceGetUuid(&found, device);
+	if (refused)
+		return ferry_cuda_failed(driver, refused, "asking for the GPU's UUID");
+	memcpy(uuid, &found, sizeof found);
+	return ferrySuccess;
+}
+
+void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to)
+{
+	to->all = from->all;
+	atomic_store_explicit(&to->count, atomic_load_explicit(&from->count, memory_order_relaxed),
+	                      memory_order_relaxed);
+	from->all = NULL;
+	atomic_store_explicit(&from->count, 0, memory_order_relaxed);
+	for (struct ferry_gpu *gpu = to->all; gpu; gpu = gpu->next) {
+		gpu->gpus = to;
+		own(gpu);
+		atomic_store_explicit(&gpu->idle_since, ferry_now_ns(), memory_order_relaxed);
+	}
 }
 
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
@@ -224,6 +286,12 @@ int64_t ferry_gpus_rest(struct ferry_gpus *gpus, bool all)
 
 /* ---- mapping ---- */
 
+static ferryResult_t gpu_failed(const struct ferry_gpu *gpu, CUresult result, const char *tried)
+{
+	return ferry_cuda_copier_failed(&gpu->copier, result, tried);
+}
+
+
 static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_exported *exported,
                                  struct ferry_mapping *mapping)
 {
@@ -236,14 +304,14 @@ static ferryResult_t open_handle(struct ferry_gpu *gpu, const struct ferry_expor
 	memcpy(&handle, exported->handle, sizeof handle);
 	CUresult refused = driver->IpcOpenMemHandle(&address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 	if (refused) {
-		ferry_cuda_failed(driver, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
+		gpu_failed(gpu, refused, "opening a rank's allocation (cuIpcOpenMemHandle)");
 		return refused == CUDA_ERROR_ALREADY_MAPPED ? ferryRefused : ferryUnhandledDeviceError;
 	}
 	/* What is mapped counts, not what the rank says of it. */
 	refused = driver->PointerGetAttributes(2, attributes, values, address);
 	if (refused || exported->bytes > start + size - address) {
 		driver->IpcCloseMemHandle(address);
-		return refused ? ferry_cuda_failed(driver, refused, "looking at a rank's allocation")
+		return refused ? gpu_failed(gpu, refused, "looking at a rank's allocation")
 		               : ferry_fail(ferryInvalidArgument,
 		                            "an export of %llu bytes, of which the driver has mapped %llu",
 		                            (unsigned long long)exported->bytes,
@@ -269,10 +337,10 @@ static ferryResult_t map_piece(struct ferry_gpu *gpu, CUdeviceptr address, uint6
 	CUresult refused = driver->MemImportFromShareableHandle(&handle, (void *)(uintptr_t)descriptor,
 	                                                        CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (refused)
-		return ferry_cuda_failed(driver, refused, "importing a piece of a rank's memory");
+		return gpu_failed(gpu, refused, "importing a piece of a rank's memory");
 	refused = driver->MemMap(address, bytes, 0, handle, 0);
 	driver->MemRelease(handle);
-	return refused ? ferry_cuda_failed(driver, refused, "mapping a piece of a rank's memory") : ferrySuccess;
+	return refused ? gpu_failed(gpu, refused, "mapping a piece of a rank's memory") : ferrySuccess;
 }
 
 static ferryResult_t map_pieces(struct ferry_gpu *gpu, CUdeviceptr base, const struct ferry_exported *exported,
@@ -290,7 +358,7 @@ static ferryResult_t map_pieces(struct ferry_gpu *gpu, CUdeviceptr base, const s
 	}
 	CUresult refused = result ? CUDA_SUCCESS : gpu->driver->MemSetAccess(base, exported->bytes, &access, 1);
 	if (refused)
-		result = ferry_cuda_failed(gpu->driver, refused, "access to a rank's memory");
+		result = gpu_failed(gpu, refused, "access to a rank's memory");
 	if (result)
 		unmap_pieces(gpu, base, exported->lengths, mapped);
 	return result;
@@ -305,7 +373,7 @@ static ferryResult_t reserve_and_map(struct ferry_gpu *gpu, const struct ferry_e
 	if (!lengths)
 		return ferry_fail(ferrySystemError, "no memory for %u pieces", exported->npieces);
 	CUresult refused = gpu->driver->MemAddressReserve(&base, exported->bytes, 0, 0, 0);
-	ferryResult_t result = refused ? ferry_cuda_failed(gpu->driver, refused, "addresses for a rank's memory")
+	ferryResult_t result = refused ? gpu_failed(gpu, refused, "addresses for a rank's memory")
 	                               : map_pieces(gpu, base, exported, descriptors);
 	if (result) {
 		if (!refused)

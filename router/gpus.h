@@ -24,6 +24,11 @@ struct ferry_gpus {
 	struct ferry_gpu *all;  /* the mapper's thread changes it under the lock; others read it under that */
 	pthread_mutex_t lock;
 	_Atomic uint32_t count; /* with a context; the same, read anywhere */
+	/*
+	 * The context on the GPU of that UUID is gone for good (router/copy/cuda_loss.h); `why` names GPU and error.
+	 * Any thread that works in it, at any time but under `lock`; constant. NULL: nobody is told.
+	 */
+	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);
 };
 
 /** What a GPU has mapped for this process. */
@@ -53,6 +58,13 @@ struct ferry_gpu_told {
  * that UUID; the driver's, where it gives no context (exclusive mode, no memory).
  */
 ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
+
+/** How many GPUs this process sees, and the UUID of one by its number. Errors: as ferry_gpus_hold. */
+ferryResult_t ferry_gpus_see(uint32_t *count);
+ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid);
+
+/** `to`, which has none, gets all contexts, as if each had been dropped now. Before anybody else uses either. */
+void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to);
 
 /** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);

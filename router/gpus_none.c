@@ -14,6 +14,23 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 	return refuse();
 }
 
+ferryResult_t ferry_gpus_see(uint32_t *count)
+{
+	(void)count;
+	return refuse();
+}
+
+ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid)
+{
+	(void)number, (void)uuid;
+	return refuse();
+}
+
+void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to)
+{
+	(void)from, (void)to;
+}
+
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 {
 	(void)from, (void)to;

@@ -42,6 +42,7 @@ struct ferry_jobs {
 	struct ferry_kept_shares kept_shares;
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
+	uint32_t spares, spare_contexts; /* routers that stand by, and what they have made ahead */
 	uint64_t takeovers;        /* jobs for which this router has taken another's place */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };

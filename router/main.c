@@ -4,10 +4,12 @@
  */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
+#include "ipc/debug.h"
 #include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
+#include "router/ahead.h"
 #include "router/guard.h"
 #include "router/priority.h"
 #include "router/router.h"
@@ -28,7 +30,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1 };
+enum exit_code { EXIT_DONE = 0, EXIT_USAGE = 64, EXIT_TAKEN = 2, EXIT_FAILED = 1, EXIT_LOST = 3 };
 enum option_key {
 	KEY_READY_FD = 256,
 	KEY_STAGING_LIMIT,
@@ -49,6 +51,7 @@ struct arguments {
 	const char *layout;
 	int ready_fd;
 	bool daemon, private_directory, spare;
+	struct ferry_ahead ahead;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -237,6 +240,17 @@ static void end_reloading(void)
 	pthread_join(reloader.thread, NULL);
 }
 
+/*
+ * At once, whatever other threads do: nothing that was begun in the context may go on beside the next router's, and
+ * nothing is to be saved that is not in the jobs' arenas.
+ */
+static void end_of_loss(const char *why)
+{
+	ferry_log(FERRY_LOG_ERROR,
+	          "ends, as its context there is gone for all jobs, and another is to take its place: %s", why);
+	_exit(EXIT_LOST);
+}
+
 static int fail(const char *doing)
 {
 	fprintf(stderr, "ferry-router: %s: %s\n", doing, ferry_last_message());
@@ -319,7 +333,8 @@ static const struct argp argp = {
 	"between domains of every job that attaches.\v"
 	"SIGTERM or SIGINT: takes no new jobs, exits when the last has left; a second one ends it at once. "
 	"SIGHUP, with --config: reads that file again.\n"
-	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 64 bad usage.\n"
+	"Exit codes: 0 done, 1 failed, 2 another router has this domain's socket, 3 its context on a GPU is gone, "
+	"64 bad usage.\n"
 	"Usually ferryrun or the first rank (FERRY_ROUTER=auto) starts this command.",
 	NULL, NULL, NULL};
 
@@ -335,6 +350,10 @@ static int read_environment(struct arguments *arguments)
 	if (log)
 		ferry_log_set_level(level);
 	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
+	if (ferry_debug_read() || ferry_ahead_read(&arguments->ahead)) {
+		fprintf(stderr, "ferry-router: %s\n", ferry_last_message());
+		return EXIT_FAILED;
+	}
 	return EXIT_DONE;
 }
 
@@ -416,13 +435,17 @@ static void say_ready(struct arguments *arguments)
 /* As start; where another router has the socket, and this is a spare, when that one has ended. */
 static int start_when_free(struct arguments *arguments)
 {
+	static struct ferry_gpus ahead = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	int failed;
-	while ((failed = start(arguments)) == EXIT_TAKEN && arguments->spare) {
+	arguments->router.ahead = &ahead;
+	for (bool made = false; (failed = start(arguments)) == EXIT_TAKEN && arguments->spare; made = true) {
 		sigset_t signals; /* `start` leaves them blocked: nothing is to be saved yet */
 		sigemptyset(&signals);
 		sigaddset(&signals, SIGTERM);
 		sigaddset(&signals, SIGINT);
 		sigprocmask(SIG_UNBLOCK, &signals, NULL);
+		if (!made)
+			ferry_ahead_make(&arguments->ahead, arguments->router.layout, arguments->router.domain, &ahead);
 		say_ready(arguments);
 		if (ferry_router_stand_by(&arguments->router)) {
 			ferry_log(FERRY_LOG_WARN, "standing by: %s", ferry_last_message());
@@ -434,7 +457,7 @@ static int start_when_free(struct arguments *arguments)
 
 int main(int argc, char **argv)
 {
-	struct arguments arguments = {.router = {.pin = true}, .ready_fd = -1};
+	struct arguments arguments = {.router = {.pin = true, .lost = end_of_loss}, .ready_fd = -1};
 	struct ferry_layout layout;
 	if (ferry_descriptors_fill())
 		return fail("standard input, output and error");

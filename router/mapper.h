@@ -5,6 +5,10 @@
  * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time, and are answered
  * by the mapper itself.
  *
+ * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one. A GPU that does the
+ * same to that one, again and again, ends the job: after so many times in a row without anything that got done for the
+ * rank. The job's arena keeps count (ipc/loss.h).
+ *
  * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
  */
 #ifndef FERRY_ROUTER_MAPPER_H
@@ -12,6 +16,8 @@
 
 #include "router/imports.h"
 #include "router/job.h"
+
+#define FERRY_MOST_LOSSES 8
 
 struct ferry_mapped_rank;
 
@@ -24,9 +30,16 @@ struct ferry_mapper {
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_gpus gpus;          /* mapper */
+	void (*lost)(const char *why);   /* as in struct ferry_router_options; constant */
+	pthread_mutex_t losing;          /* for good, by whoever first finds a context gone */
 };
 
-void ferry_mapper_init(struct ferry_mapper *mapper);
+void ferry_mapper_init(struct ferry_mapper *mapper, void (*lost)(const char *why));
+
+/**
+ * Has these contexts, made ahead, from now on; nobody else does. Before the router serves. Error: ferrySystemError.
+ */
+ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *ahead);
 
 /** All jobs are gone, and who held imports has released them: unmaps everything, joins. */
 void ferry_mapper_stop(struct ferry_mapper *mapper);

@@ -213,6 +213,30 @@ static ferryResult_t hand_out_arena(struct ferry_jobs *jobs, const struct ferry_
 	return ferrySuccess;
 }
 
+void ferry_request_forget_spare(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	jobs->spares -= client->spare;
+	jobs->spare_contexts -= client->contexts;
+	client->spare = false;
+	client->contexts = 0;
+}
+
+static ferryResult_t note_spare(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	if (client->standing.owner)
+		return ferry_fail(ferryRefused, "routers that stand by are of uid %u, not of uid %u", geteuid(),
+		                  client->standing.owner);
+	if (client->message.index > FERRY_MAX_DEVICES)
+		return ferry_fail(ferryInvalidArgument, "SPARE with contexts on %u GPUs, at most %d",
+		                  client->message.index, FERRY_MAX_DEVICES);
+	ferry_request_forget_spare(jobs, client);
+	client->spare = true;
+	client->contexts = client->message.index;
+	jobs->spares++;
+	jobs->spare_contexts += client->contexts;
+	return ferrySuccess;
+}
+
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	char text[480] = "";
@@ -260,6 +284,9 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	case FERRY_ATTACH_ADOPTED:
 		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank, &client->message)
 		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
+		break;
+	case FERRY_ATTACH_SPARE:
+		result = note_spare(jobs, client);
 		break;
 	default:
 		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);

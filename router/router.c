@@ -168,9 +168,22 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
 {
 	struct ferry_jobs jobs = {0};
+	struct ferry_attach_reply reply;
+	int connection;
 	char path[sizeof ((struct ferry_router *)0)->path];
 	ferryResult_t result = name_socket(options, &jobs, path, sizeof path);
-	return result ? result : ferry_endpoint_await_end(path);
+	if (!result)
+		result = ferry_endpoint_connect(path, &connection);
+	if (result)
+		return ferry_endpoint_nobody(result) ? ferrySuccess : result;
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_SPARE};
+	if (options->ahead)
+		message.index = atomic_load_explicit(&options->ahead->count, memory_order_relaxed);
+	if (ferry_attach_exchange(connection, &message, NULL, NULL, &reply, NULL, 0, NULL))
+		ferry_log(FERRY_LOG_DEBUG, "standing by, of which the router does not know: %s", ferry_last_message());
+	ferry_endpoint_await_end(connection);
+	close(connection);
+	return ferrySuccess;
 }
 
 static struct ferry_router *router_new(const struct ferry_router_options *options)
@@ -183,7 +196,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 	router->jobs.config = options->config;
 	router->jobs.process = ferry_process_open(getpid()); /* an old kernel has none: nobody takes its place then */
 	router->idle_exit_ms = options->idle_exit_ms;
-	ferry_mapper_init(&router->jobs.mapper);
+	ferry_mapper_init(&router->jobs.mapper, options->lost);
 	ferry_reaper_init(&router->jobs.reaper);
 	pthread_mutex_init(&router->lock, NULL);
 	pthread_cond_init(&router->over, NULL);
@@ -235,6 +248,8 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 		goto no_socket;
 	if ((result = ferry_clients_open(&router->clients, &router->jobs, listener)))
 		goto no_clients;
+	if (options->ahead && (result = ferry_mapper_take(&router->jobs.mapper, options->ahead)))
+		goto no_threads;
 	result =
 	        start_threads(router, options, options->workers ? options->workers : (uint32_t)workers, (uint32_t)spin);
 	if (result)

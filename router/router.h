@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+struct ferry_gpus;
 struct ferry_router;
 
 struct ferry_router_options {
@@ -24,6 +25,13 @@ struct ferry_router_options {
 	const char *nice;
 	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
 	const char *config;    /* file of tenants (router/tenants.h), stays as long as the router; NULL: none */
+	struct ferry_gpus *ahead; /* contexts made ahead, which become the router's once it starts; NULL: none */
+	/*
+	 * The router's context on a GPU is gone, for all its jobs, and `why` names GPU and error: ends the process, so
+	 * that another takes its place; never returns. Any thread. NULL: the process is not the router's alone, and the
+	 * jobs on that GPU end.
+	 */
+	void (*lost)(const char *why);
 	uint32_t idle_exit_ms; /* ferry_router_wait returns after this long without a job; 0: never */
 };
 
@@ -32,7 +40,8 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 
 /**
  * For one that is to take the place of the router that has the socket now: returns when that one has ended, or there is
- * none. Others may do the same; who starts first is the router. Errors: those of ferry_endpoint_await_end.
+ * none. Others may do the same; who starts first is the router. That one tells of this process, and how many contexts
+ * it has made ahead. Errors: those of ferry_endpoint_connect.
  */
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
 

@@ -20,7 +20,7 @@ static uint64_t working_ns(const struct ferry_job *job)
 static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 {
 	unsigned njobs = 0, failed = 0, ranks = 0;
-	char nice[8], tenants[40] = "";
+	char nice[8], tenants[40] = "", spares[40] = "";
 	uint64_t slices = 0, moved = 0, calls = 0, working = 0, held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
@@ -36,14 +36,16 @@ static void print_router(struct ferry_jobs *jobs, char *text, size_t bytes)
 	if (jobs->config)
 		snprintf(tenants, sizeof tenants, " tenants=%u config=%s", ferry_tenants_count(jobs->tenants),
 		         atomic_load_explicit(&jobs->config_bad, memory_order_relaxed) ? "bad" : "read");
+	if (jobs->spares)
+		snprintf(spares, sizeof spares, " spares=%u spare_gpus=%u", jobs->spares, jobs->spare_contexts);
 	snprintf(text, bytes,
 	         "domain=%u pid=%d state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%" PRIu64
 	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64
-	         " calls_ms=%.3f working_ms=%.3f%s",
+	         " calls_ms=%.3f working_ms=%.3f%s%s",
 	         jobs->domain, (int)getpid(), atomic_load(&jobs->draining) ? "draining" : "serving",
 	         jobs->workers.limit, nice, njobs, failed, ranks,
 	         atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed), jobs->quota.used,
-	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6, tenants);
+	         jobs->quota.limit, held, slices, moved, (double)calls / 1e6, (double)working / 1e6, spares, tenants);
 }
 
 /* Not the key, which lets whoever has it in; each user has keys of its own. Of a job in several domains the same
@@ -132,21 +134,12 @@ static const struct ferry_job *first_job(const struct ferry_jobs *jobs, uint32_t
 	return first;
 }
 
-/* As nvidia-smi prints it. */
-static size_t print_uuid(const uint8_t *uuid, char *text, size_t bytes)
-{
-	size_t length = (size_t)snprintf(text, bytes, "GPU");
-	for (int i = 0; i < FERRY_GPU_BYTES && length < bytes; i++)
-		length += (size_t)snprintf(text + length, bytes - length,
-		                           !i || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", uuid[i]);
-	return length;
-}
-
 /* Links: the beginning of the other GPU's UUID, the link's rank, and `a` where it has atomics; as many as fit. */
 static void print_gpu(const struct ferry_gpu_told *told, uint64_t number, char *text, size_t bytes)
 {
-	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=", number);
-	length += print_uuid(told->uuid, text + length, bytes - length);
+	char name[FERRY_GPU_TEXT];
+	size_t length = (size_t)snprintf(text, bytes, "number=%" PRIu64 " gpu=%s", number,
+	                                 ferry_gpu_uuid_print(told->uuid, name));
 	for (uint32_t i = 0; i < told->nlinks; i++) {
 		const struct ferry_gpu_link *link = &told->links[i];
 		char one[40];

@@ -3,7 +3,7 @@
 if(CUDA_INCLUDE_DIR)
   add_library(cuda-fake SHARED fake_cuda/device.c fake_cuda/context.c fake_cuda/machine.c fake_cuda/memory.c
     fake_cuda/pointer.c fake_cuda/ipc.c fake_cuda/vmm.c fake_cuda/operation.c fake_cuda/stream.c fake_cuda/module.c
-    fake_cuda/event.c fake_cuda/capture.c fake_cuda/graph.c)
+    fake_cuda/event.c fake_cuda/capture.c fake_cuda/graph.c fake_cuda/fault.c)
   target_include_directories(cuda-fake SYSTEM PUBLIC ${CUDA_INCLUDE_DIR})
   target_link_libraries(cuda-fake PRIVATE ferry_flags Threads::Threads)
   set_target_properties(cuda-fake PROPERTIES C_VISIBILITY_PRESET default)
@@ -56,8 +56,8 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
 
-  foreach(suite mapped mapped_failures mapped_domains timeouts_mapped hostile hostile_puts puts puts_failures
-      cuda_fabrics landings)
+  foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
+      puts_failures cuda_fabrics landings)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
@@ -83,8 +83,11 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(hostility_${domains} PROPERTIES TIMEOUT 300 LABELS api)
   endforeach()
 
-  target_compile_definitions(mapped PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
-  add_dependencies(mapped ferry-stat)
+  foreach(suite mapped spares)
+    target_compile_definitions(${suite} PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
+    add_dependencies(${suite} ferry-stat)
+  endforeach()
+  target_compile_definitions(spares PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 
   # And with calls that they push from GPU to GPU.
   foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures leaving open_calls)

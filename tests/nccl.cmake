@@ -39,7 +39,7 @@ endforeach()
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
-  ${orchestrator}/partner.c ${orchestrator}/meter.c ${orchestrator}/key.c)
+  ${orchestrator}/partner.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
 target_include_directories(nccl_virtual PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include
   ${PROJECT_SOURCE_DIR}/ipc)
 target_link_libraries(nccl_virtual PUBLIC ferry_balancer ferry_ipc PRIVATE ferry_flags)

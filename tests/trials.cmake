@@ -80,4 +80,16 @@ if(CUDA_INCLUDE_DIR)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
   gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
     --meanwhile 100 --domains 2 --both 40 --seed 55)
+  # Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
+  set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
+  gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)
+  set_property(TEST routers_lose_their_devices_under_calls APPEND PROPERTY ENVIRONMENT
+    "${lossy};LOSS_AT=200;LOSS_SPREAD=700")
+  foreach(how "" --ferryrun)
+    gpu_router_kills_test(a_device_that_each_router_loses_ends_the_job${how} --kills 1000 --every 1000 ${how})
+    set_property(TEST a_device_that_each_router_loses_ends_the_job${how} APPEND PROPERTY ENVIRONMENT
+      "${lossy};LOSS_AT=2")
+    set_tests_properties(a_device_that_each_router_loses_ends_the_job${how} PROPERTIES TIMEOUT 60
+      PASS_REGULAR_EXPRESSION "8 routers of domain 0 in a row lost their context on rank [0-9]'s GPU 0 .GPU-fafb")
+  endforeach()
 endif()

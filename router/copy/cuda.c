@@ -20,6 +20,29 @@ static struct ferry_cuda_copier *cuda_copier(struct ferry_copier *base)
 	return (struct ferry_cuda_copier *)base;
 }
 
+/* Whatever it was that failed: all calls in it do then. */
+static bool is_lost(const struct ferry_cuda_copier *copier)
+{
+	const struct ferry_cuda_driver *driver = copier->driver;
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	CUcontext left;
+	if (driver->CtxPushCurrent(copier->context))
+		return true;
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	CUresult state = driver->StreamQuery(NULL);
+	driver->ThreadExchangeStreamCaptureMode(&mode);
+	driver->CtxPopCurrent(&left);
+	return ferry_cuda_may_be_loss(state);
+}
+
+ferryResult_t ferry_cuda_copier_failed(const struct ferry_cuda_copier *copier, CUresult result, const char *tried)
+{
+	ferryResult_t failed = ferry_cuda_failed(copier->driver, result, tried);
+	if (copier->owner && ferry_cuda_may_be_loss(result) && is_lost(copier))
+		copier->owner->lost(copier->owner, ferry_last_message());
+	return failed;
+}
+
 struct cuda_queue {
 	CUstream streams[FERRY_MOST_COPY_STREAMS];
 	CUevent events[PENDING]; /* of copy number n modulo PENDING */
@@ -32,12 +55,12 @@ static ferryResult_t open_streams(struct ferry_cuda_copier *copier, struct cuda_
 		CUresult refused = copier->driver->StreamCreateWithPriority(&backend->streams[i],
 		                                                            CU_STREAM_NON_BLOCKING, copier->priority);
 		if (refused)
-			return ferry_cuda_failed(copier->driver, refused, "creating a copy stream");
+			return ferry_cuda_copier_failed(copier, refused, "creating a copy stream");
 	}
 	for (uint32_t i = 0; i < PENDING; i++) {
 		CUresult refused = copier->driver->EventCreate(&backend->events[i], CU_EVENT_DISABLE_TIMING);
 		if (refused)
-			return ferry_cuda_failed(copier->driver, refused, "creating an event for copies");
+			return ferry_cuda_copier_failed(copier, refused, "creating an event for copies");
 	}
 	return ferrySuccess;
 }
@@ -161,7 +184,7 @@ static ferryResult_t copy(struct ferry_copy_queue *queue, void *destination, con
 			copier->driver->StreamSynchronize(stream);
 	}
 	if (refused)
-		return ferry_cuda_failed(copier->driver, refused, path_name(queue, crosses));
+		return ferry_cuda_copier_failed(copier, refused, path_name(queue, crosses));
 	queue->started++;
 	return ferrySuccess;
 }
@@ -175,11 +198,15 @@ static ferryResult_t push(struct ferry_copy_queue *queue, const struct ferry_lan
 
 static uint64_t finished(struct ferry_copy_queue *queue)
 {
-	const struct ferry_cuda_driver *driver = cuda_copier(queue->copier)->driver;
+	const struct ferry_cuda_copier *copier = cuda_copier(queue->copier);
 	struct cuda_queue *backend = queue->backend;
-	/* An error is no end: queue_check finds it. */
-	while (backend->finished < queue->started && !driver->EventQuery(backend->events[backend->finished % PENDING]))
+	CUresult state = CUDA_SUCCESS;
+	while (backend->finished < queue->started &&
+	       !(state = copier->driver->EventQuery(backend->events[backend->finished % PENDING])))
 		backend->finished++;
+	/* An error is no end: queue_check finds it, where nobody ends of it. */
+	if (state && state != CUDA_ERROR_NOT_READY)
+		ferry_cuda_copier_failed(copier, state, path_name(queue, true));
 	return backend->finished;
 }
 
@@ -199,7 +226,7 @@ static ferryResult_t queue_check(struct ferry_copy_queue *queue)
 		if (refused == CUDA_ERROR_NOT_READY)
 			refused = CUDA_SUCCESS;
 	}
-	return refused ? ferry_cuda_failed(copier->driver, refused, "the GPU stopped working for this process")
+	return refused ? ferry_cuda_copier_failed(copier, refused, "the GPU stopped working for this process")
 	               : ferrySuccess;
 }
 
@@ -217,7 +244,7 @@ static ferryResult_t register_memory(struct ferry_copier *base, void *memory, si
 	ferry_cuda_visit_end(&visit);
 	if (!refused)
 		return ferrySuccess;
-	ferry_cuda_failed(copier->driver, refused, "registering staging memory with the GPU");
+	ferry_cuda_copier_failed(copier, refused, "registering staging memory with the GPU");
 	return ferry_fail_context(ferryUnhandledDeviceError, "%zu bytes", bytes);
 }
 

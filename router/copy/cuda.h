@@ -5,6 +5,7 @@
 
 #include "router/copy/copy.h"
 #include "router/copy/cuda_driver.h"
+#include "router/copy/cuda_loss.h"
 
 #define FERRY_MOST_COPY_STREAMS 8
 
@@ -12,6 +13,7 @@ struct ferry_cuda_copier {
 	struct ferry_copier base;
 	const struct ferry_cuda_driver *driver;
 	CUcontext context;
+	const struct ferry_cuda_owner *owner; /* from who opened it; NULL: nobody is told of losses */
 	int priority;      /* the greatest: copies go before the application's work */
 	uint32_t nstreams; /* per queue */
 };
@@ -21,6 +23,12 @@ struct ferry_cuda_copier {
  */
 ferryResult_t ferry_cuda_copier_open(struct ferry_cuda_copier *copier, const struct ferry_cuda_driver *driver,
                                      CUcontext context);
+
+/**
+ * As ferry_cuda_failed, of a call in the copier's context. Where that is gone for good, which the context is asked, its
+ * owner is told first.
+ */
+ferryResult_t ferry_cuda_copier_failed(const struct ferry_cuda_copier *copier, CUresult result, const char *tried);
 
 /**
  * Makes a context current for a few calls; the caller's comes back with leave. No capture of the application's is any

@@ -6,6 +6,7 @@
  */
 #include "tests/fake_cuda/fake.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #define STACK 32
@@ -43,6 +44,15 @@ static void leave(CUcontext context)
 	context->memory = context->claim = -1;
 }
 
+static void tell(CUcontext context)
+{
+	FILE *told = *fake_told ? fopen(fake_told, "a") : NULL;
+	if (!told)
+		return;
+	fprintf(told, "%d %d\n", (int)getpid(), context->physical);
+	fclose(told);
+}
+
 static CUresult make(CUcontext context)
 {
 	if (fake_exclusive && (context->claim = fake_machine_claim(context->physical)) < 0)
@@ -52,6 +62,7 @@ static CUresult make(CUcontext context)
 		leave(context);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
+	tell(context);
 	context->made = true;
 	atomic_store_explicit(&context->peers, 0, memory_order_relaxed);
 	atomic_fetch_add_explicit(&context->generation, 1, memory_order_relaxed);

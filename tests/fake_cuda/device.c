@@ -10,7 +10,7 @@
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
 int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
-char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH];
+char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
@@ -71,7 +71,9 @@ static void initialize(void)
 	fake_push_ms = (int)fake_number("FAKE_CUDA_PUSH_MS", 0);
 	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	snprintf(fake_held, sizeof fake_held, "%s", getenv("FAKE_CUDA_HELD") ? getenv("FAKE_CUDA_HELD") : "");
+	snprintf(fake_told, sizeof fake_told, "%s", getenv("FAKE_CUDA_TOLD") ? getenv("FAKE_CUDA_TOLD") : "");
 	fake_machine_start();
+	fake_fault_start();
 	for (int i = 0; !visible && i < physical; i++)
 		fake_contexts[fake_device_count++] = (struct CUctx_st){.ordinal = i, .physical = i};
 	while (visible && *visible && fake_device_count < FAKE_MOST_DEVICES) {

@@ -50,7 +50,7 @@ struct CUctx_st {
 
 /* What the environment says; written by cuInit alone. */
 extern int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
-extern char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH];
+extern char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 extern struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 extern _Atomic unsigned fake_misuse_count;
 extern _Thread_local bool fake_in_destructor;
@@ -150,6 +150,15 @@ void fake_backing_unmap(const struct fake_region *region);
 bool fake_backing_is_shareable(const struct fake_region *region);
 /** In a forked child. */
 void fake_backings_forked(void);
+
+/* ---- fault.c ---- */
+
+/** The environment's faults; once. */
+void fake_fault_start(void);
+/** One more copy, or memory to register, is asked for: the error of that call alone. */
+CUresult fake_fault_of_call(CUcontext context);
+/** One more is done: whether that was too many, and nothing works in the context any more. */
+bool fake_fault_of_context(CUcontext context);
 
 /* ---- operation.c ---- */
 

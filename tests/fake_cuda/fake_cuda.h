@@ -43,6 +43,10 @@
  * - FAKE_CUDA_PUSH_MS (0): how long a copy from GPU 0 to another device, in memory of other processes, takes, half of
  * which is there at once; from GPU n it takes n + 1 times as long;
  * - FAKE_CUDA_STUCK (empty): while there is a file of that name, cuMemcpyDtoDAsync does not return;
+ * - FAKE_CUDA_FAULT (0: never): the how many-th copy, or memory that is registered, of the process on GPU
+ * FAKE_CUDA_FAULT_DEVICE (0) fails, and from then on all in its context, with FAKE_CUDA_FAULT_ERROR (700, illegal
+ * address); with FAKE_CUDA_FAULT_ONCE (0; 1) that call alone is refused with that error;
+ * - FAKE_CUDA_TOLD (empty): a file that gets a line "PID GPU" for each context that is made;
  * - FAKE_CUDA_HELD (empty): while there is a file of that name, copies are under way, and not over.
  */
 #ifndef FERRY_TESTS_FAKE_CUDA_H

@@ -456,6 +456,10 @@ CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flag
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	uintptr_t start = (uintptr_t)memory;
 	CUresult refused = fake_enter_unsafe(&context);
+	if (!refused)
+		refused = fake_fault_of_call(context);
+	if (!refused && fake_fault_of_context(context))
+		refused = (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 	if (refused)
 		return refused;
 	if (!memory || !bytes || start % page || bytes % page || flags & ~15u)

@@ -51,7 +51,7 @@ static void run_copy(CUcontext context, const struct fake_operation *copy)
 		usleep(1000);
 	if ((!to || !from) && !pageable)
 		fail_context(context);
-	else
+	else if (!fake_fault_of_context(context))
 		move(context, to, from, copy);
 	fake_unpin(to);
 	fake_unpin(from);
@@ -245,7 +245,11 @@ static CUresult submit_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, unsi
 {
 	struct fake_operation copy = {
 	        .kind = FAKE_COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes, .flags = flags};
-	return fake_submit(stream, &copy, bytes ? 1 : 0);
+	CUcontext context;
+	CUresult refused = fake_enter_context(&context);
+	if (!refused)
+		refused = fake_fault_of_call(context);
+	return refused ? refused : fake_submit(stream, &copy, bytes ? 1 : 0);
 }
 
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)

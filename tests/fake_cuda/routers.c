@@ -26,7 +26,7 @@
 
 static char directory[] = "/tmp/ferry-tests-XXXXXX";
 static bool used;
-static pid_t owner, running[MOST]; /* 0: none */
+static pid_t owner, running[MOST], standing_by[MOST]; /* 0: none */
 
 static void remove_directory(void)
 {
@@ -55,7 +55,7 @@ pid_t routers_pid(int domain)
 	return running[domain];
 }
 
-static pid_t start(int domain)
+static pid_t start(int domain, bool spare, bool may_die)
 {
 	int ready[2];
 	char number[16], descriptor[16], byte;
@@ -68,7 +68,7 @@ static pid_t start(int domain)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(ready[0]);
 		execl(FERRY_ROUTER_EXE, "ferry-router", "--domain", number, "--socket-dir", directory, "--ready-fd",
-		      descriptor, (char *)NULL);
+		      descriptor, spare ? "--spare" : NULL, (char *)NULL);
 		_exit(1);
 	}
 	close(ready[1]);
@@ -76,7 +76,7 @@ static pid_t start(int domain)
 	while ((told = read(ready[0], &byte, 1)) < 0 && errno == EINTR)
 		;
 	close(ready[0]);
-	assert_int_equal(told, 1);
+	assert_true(told == 1 || may_die);
 	return child;
 }
 
@@ -84,7 +84,24 @@ void routers_open(int domains)
 {
 	for (int domain = 0; domain < domains; domain++)
 		if (!running[domain])
-			running[domain] = start(domain);
+			running[domain] = start(domain, false, false);
+}
+
+void routers_open_again(int domain)
+{
+	running[domain] = start(domain, false, true);
+}
+
+pid_t routers_open_spare(int domain)
+{
+	return standing_by[domain] = start(domain, true, false);
+}
+
+void routers_replace(int domain)
+{
+	routers_kill(domain);
+	running[domain] = standing_by[domain];
+	standing_by[domain] = 0;
 }
 
 /* -1: it had to be killed. */
@@ -140,6 +157,14 @@ void routers_hang_up(int domain)
 	}
 	closedir(descriptors);
 	close(process);
+}
+
+int routers_await_end(int domain)
+{
+	int status = wait_for_end(running[domain]);
+	running[domain] = 0;
+	assert_true(status >= 0 && WIFEXITED(status));
+	return WEXITSTATUS(status);
 }
 
 void routers_kill(int domain)

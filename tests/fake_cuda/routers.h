@@ -19,6 +19,9 @@ bool routers_used(void);
  * to. */
 void routers_open(int domains);
 
+/** In the place of one that has ended: what ranks bring may end it, too, before it says that it is there. */
+void routers_open_again(int domain);
+
 pid_t routers_pid(int domain);
 
 /** Ends them; fails the test unless all ended as routers should, killed ones apart. */
@@ -26,6 +29,15 @@ void routers_close(void);
 
 /** Closes all its connections, as the kernel does first of all with one that dies: the process stays, stopped. */
 void routers_hang_up(int domain);
+
+/** Starts another one that stands by beside the one that runs: its process. It does when this returns. */
+pid_t routers_open_spare(int domain);
+
+/** Kills the one that runs: the one that stands by is the one that runs from now on. */
+void routers_replace(int domain);
+
+/** It is to end by itself: with which code. */
+int routers_await_end(int domain);
 
 /** SIGKILL, and it is gone. */
 void routers_kill(int domain);

@@ -5,9 +5,13 @@
  */
 #include "tests/nccl/players.h"
 
+#include "ipc/error.h"
 #include "rank-lib/group.h"
 #include "rank-lib/launch.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /*
@@ -17,6 +21,7 @@
 #define SLOW "0.001"
 
 static pthread_barrier_t together;
+static int made, had; /* calls of rank 0, and those that Ferry has had some of */
 
 static struct ferry_partner *partner_of(struct player *player)
 {
@@ -48,6 +53,7 @@ static bool is_shown(const struct player *player, const struct ferry_share_table
 static void begun_cold(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
+	int rounds = 3;
 	player_open(player);
 	EQUAL(ferry_partner_is_ready(partner_of(player)), true);
 	/* all have come with the first one; in place it is NCCL's, and nothing is shown */
@@ -63,11 +69,15 @@ static void begun_cold(struct rank *rank)
 			doze(1);
 	}
 	/* it may be NCCL's where somebody was at the communicator just then, as its keeper now and then is */
-	for (int round = 3; round < 6 && !parts_of(player); round++) {
+	for (int round = 3; round < 6 && !parts_of(player); round++, rounds++) {
 		pthread_barrier_wait(&together);
 		gather_round(player, round);
 	}
 	HOLDS(parts_of(player) >= 1);
+	if (!rank->rank) {
+		made = 1 + rounds;
+		had = (int)parts_of(player);
+	}
 	player_close(player);
 }
 
@@ -81,6 +91,29 @@ static void the_third_call_of_a_size_may_be_ferrys(void **state)
 	unsetenv("FERRY_SPLIT_WAIT");
 	unsetenv("FAKE_NCCL_GBPS");
 	pthread_barrier_destroy(&together);
+}
+
+static void its_end_says_what_ferry_has_had(void **state)
+{
+	char said[1 << 14], words[64], *line;
+	double gigabytes;
+	FILE *file = tmpfile();
+	int before = dup(STDERR_FILENO);
+	assert_true(file && before >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+	setenv("FERRY_LOG", "info", 1);
+	the_third_call_of_a_size_may_be_ferrys(state);
+	unsetenv("FERRY_LOG");
+	ferry_log_set_level(FERRY_LOG_WARN);
+	dup2(before, STDERR_FILENO);
+	close(before);
+	rewind(file);
+	said[fread(said, 1, sizeof said - 1, file)] = '\0';
+	fclose(file);
+	snprintf(words, sizeof words, " GB, %d of %d calls\n", had, made);
+	line = strstr(said, " ends: Ferry has had ");
+	if (!line || sscanf(line, " ends: Ferry has had %*f of %lf GB", &gigabytes) != 1 || !strstr(line, words) ||
+	    strstr(line + 1, " ends: Ferry"))
+		fail_msg("once, \"...%s\" was expected in:\n%s", words, said);
 }
 
 /* As while a router maps for one of them: that rank would wait for itself here if Ferry had its call. */
@@ -339,6 +372,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test_teardown(the_third_call_of_a_size_may_be_ferrys, no_misuse),
+	        cmocka_unit_test_teardown(its_end_says_what_ferry_has_had, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_buffers_that_are_being_shown, no_misuse),
 	        cmocka_unit_test_teardown(no_call_waits_for_its_plan, no_misuse),
 	        cmocka_unit_test_teardown(a_call_gets_to_ferry_between_others_that_stay_nccls, no_misuse),

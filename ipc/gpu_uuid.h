@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** UUIDs of GPUs: by these processes know them, whatever numbers each gives them. Text is as nvidia-smi -L has it. */
+#ifndef FERRY_IPC_GPU_UUID_H
+#define FERRY_IPC_GPU_UUID_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FERRY_GPU_BYTES 16 /* of a GPU's UUID */
+#define FERRY_GPU_TEXT  41 /* "GPU-00112233-4455-6677-8899-aabbccddeeff", and its end */
+
+/** Returns `text`. */
+const char *ferry_gpu_uuid_print(const uint8_t uuid[FERRY_GPU_BYTES], char text[FERRY_GPU_TEXT]);
+
+/** False: the text is none. */
+bool ferry_gpu_uuid_parse(const char *text, uint8_t uuid[FERRY_GPU_BYTES]);
+
+#endif

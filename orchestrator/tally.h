@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * What Ferry has had of the calls of a communicator that it was asked about, for the line at its end. Whoever makes a
+ * call adds; nobody acts on it.
+ */
+#ifndef FERRY_ORCHESTRATOR_TALLY_H
+#define FERRY_ORCHESTRATOR_TALLY_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ferry_tally {
+	_Atomic uint64_t calls, ferrys_calls; /* all; and those that Ferry had some of */
+	_Atomic uint64_t bytes, ferrys_bytes; /* the same, of the calls' own bytes */
+};
+
+/** A call of so many bytes, of whose elements Ferry has `ferrys` and NCCL `nccls`; of the first, 0: NCCL has it all. */
+void ferry_tally_add(struct ferry_tally *tally, uint64_t bytes, uint64_t ferrys, uint64_t nccls);
+
+/** "Ferry has had 1.2 of 3.4 GB, 5 of 12 calls". Returns `text`. */
+const char *ferry_tally_print(struct ferry_tally *tally, char *text, size_t size);
+
+#endif
