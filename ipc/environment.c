@@ -89,6 +89,9 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_SPLIT_FLOOR", "8M",
 	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks. Where it "
 	 "is set sums are divided from there on, too; else from 128M."},
+	{"FERRY_SPLIT_TEMPO", "on",
+	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
+	 "or what calls take decides alone (off). The same on all ranks."},
 	{"FERRY_SPLIT_WAIT", "0",
 	 "Seconds, 0 to 3600, that who makes an NCCL program's communicators waits at most until Ferry's are there. 0: "
 	 "they are made beside, and the first calls are NCCL's alone. For programs that are short, as benchmarks."},

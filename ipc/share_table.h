@@ -4,8 +4,8 @@
  * (ipc/seal.h) and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0.
  *
  * Words that are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is
- * read is checked. Rank 0 writes lines, courses and the signature; each rank its own times, and whether it is ready;
- * the router what was kept, before it hands the arena out.
+ * read is checked. Rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's; each rank its own
+ * times, and whether it is ready; the router what was kept, before it hands the arena out.
  *
  * `lines` are of calls that are divided, `wholes` of those that one carrier has whole: their paces have no start, and
  * are known of all carriers that have been seen.
@@ -85,7 +85,9 @@ struct ferry_share_rank {
 
 struct ferry_share_table {
 	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
-	char pad[120];
+	/* bit k: calls of kind k are NCCL's, whatever was learned of them (orchestrator/balance/tempo.h), */
+	_Atomic uint64_t quiet, quiet_settled; /* now; and while nothing is tried, which goes for what is captured */
+	char pad[104];
 	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
 	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
 	_Atomic uint64_t kept_signatures[FERRY_SHARE_KEPT]; /* 0: none */

@@ -199,6 +199,19 @@ static bool may_measure(const struct launch *launch, int which)
 	return !ferry_clock_captures(launch->calls[which].stream);
 }
 
+/* Before anything of the group is in the streams. */
+static void mark(struct launch *launch)
+{
+	for (int i = 0; i < launch->n; i++) {
+		struct ferry_split *split = &launch->splits[i];
+		if (split->marks.ends < 0 && split->marks.begins < 0)
+			continue;
+		pthread_mutex_lock(&split->partner->lock);
+		ferry_meter_mark(&split->partner->meter, split->marks, launch->calls[i].stream);
+		pthread_mutex_unlock(&split->partner->lock);
+	}
+}
+
 static void measure(struct launch *launch)
 {
 	for (int i = 0; i < launch->n; i++) {
@@ -352,6 +365,7 @@ static ncclResult_t run(struct launch *launch)
 		if (split->nccls || !split->ferrys)
 			launch->rests[launch->nrests++] = ferry_split_rest(&launch->calls[i], split);
 	}
+	mark(launch);
 	measure(launch);
 	ferryResult_t begun = ferrys ? begin_ferrys(launch) : ferrySuccess;
 	if (begun)

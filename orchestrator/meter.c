@@ -31,6 +31,8 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter)
 	ferryResult_t result = ferry_env_bytes("FERRY_SPLIT_FLOOR", 1, 1ull << 40, FLOOR, &meter->floor_bytes);
 	if (!result && given)
 		result = ferry_shares_pin(given, &meter->rules.pins);
+	else if (!result)
+		result = ferry_env_switch("FERRY_SPLIT_TEMPO", true, &meter->follows);
 	meter->rules.pinned = given;
 	meter->rules.least_bytes = (double)meter->floor_bytes;
 	meter->divided_from = floor ? meter->floor_bytes : DIVIDED_FROM;
@@ -44,6 +46,8 @@ void ferry_meter_free(struct ferry_meter *meter)
 	ferry_ledger_close(&meter->ledger);
 	for (int i = 0; i < FERRY_METER_SAMPLES; i++)
 		ferry_clock_free(&meter->samples[i].clock);
+	for (int i = 0; i < FERRY_TEMPO_WINDOWS; i++)
+		ferry_clock_free(&meter->windows[i]);
 }
 
 /* What makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
@@ -78,6 +82,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	ferry_ledger_open(&meter->ledger, table, nranks, self, signature, &meter->rules);
 	ferry_choice_init(&meter->choice, peers, nranks, paces);
 	adopt(meter, table, signature);
+	ferry_tempo_init(&meter->tempo);
 }
 
 static uint32_t all_of(enum ferry_carrier carrier)
@@ -144,6 +149,67 @@ void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_cal
 		ferry_choice_unmeasured(&meter->choice, call, word != FERRY_SHARES_NONE);
 }
 
+/* ---- the program's tempo ---- */
+
+bool ferry_meter_gives_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call, bool captured)
+{
+	const struct ferry_share_table *table = meter->ledger.table;
+	uint64_t quiet = atomic_load_explicit(captured ? &table->quiet_settled : &table->quiet, memory_order_relaxed);
+	return quiet && meter->follows && quiet >> ferry_tempo_kind(call) & 1;
+}
+
+static bool is_counted(const struct ferry_meter *meter)
+{
+	return meter->follows && !meter->ledger.self;
+}
+
+/* Ranks that see it late propose what was before: what is sealed holds for all, and windows bear a few of these. */
+static void tell_tempo(struct ferry_meter *meter)
+{
+	struct ferry_share_table *table = meter->ledger.table;
+	atomic_store_explicit(&table->quiet, meter->tempo.quiet, memory_order_relaxed);
+	atomic_store_explicit(&table->quiet_settled, meter->tempo.settled, memory_order_relaxed);
+}
+
+struct ferry_tempo_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_balancer_call *call,
+                                           uint32_t buffers, uint32_t word)
+{
+	if (!is_counted(meter))
+		return (struct ferry_tempo_marks){-1, -1};
+	uint64_t quiet = meter->tempo.quiet;
+	struct ferry_tempo_marks marks =
+	        ferry_tempo_call(&meter->tempo, ferry_tempo_kind(call), buffers, word != FERRY_SHARES_NONE);
+	if (meter->tempo.quiet != quiet)
+		tell_tempo(meter);
+	return marks;
+}
+
+void ferry_meter_mark(struct ferry_meter *meter, struct ferry_tempo_marks marks, cudaStream_t stream)
+{
+	if (marks.ends >= 0 && !ferry_clock_stop(&meter->windows[marks.ends], stream))
+		meter->untimed |= 1u << marks.ends;
+	if (marks.begins < 0)
+		return;
+	meter->untimed &= ~(1u << marks.begins);
+	if (!ferry_clock_start(&meter->windows[marks.begins], stream))
+		meter->untimed |= 1u << marks.begins;
+}
+
+/* The stream comes to the windows' ends in their order. */
+static bool look_at_windows(struct ferry_meter *meter)
+{
+	int which;
+	bool news = false;
+	while ((which = ferry_tempo_awaits(&meter->tempo)) >= 0) {
+		double us = 0;
+		if (!(meter->untimed >> which & 1) && !ferry_clock_read(&meter->windows[which], &us))
+			break;
+		news |= ferry_tempo_took(&meter->tempo, us);
+		tell_tempo(meter);
+	}
+	return news;
+}
+
 bool ferry_meter_learns(struct ferry_meter *meter, const struct ferry_balancer_call *call)
 {
 	return ferry_choice_learns(&meter->choice, call);
@@ -200,7 +266,9 @@ static void learn_whole(struct ferry_meter *meter, const struct ferry_sample *sa
 
 static void learn(struct ferry_meter *meter, const struct ferry_sample *sample)
 {
-	meter->us_per_byte = fmax(sample->us[0], fmax(sample->us[1], sample->us[2])) / (double)sample->call.bytes;
+	double us = fmax(sample->us[0], fmax(sample->us[1], sample->us[2]));
+	meter->us_per_byte = us / (double)sample->call.bytes;
+	ferry_tempo_measured(&meter->tempo, ferry_tempo_kind(&sample->call), sample->word != FERRY_SHARES_NONE, us);
 	if (sample->whole)
 		learn_whole(meter, sample);
 	else
@@ -253,9 +321,10 @@ static void look_at_samples(struct ferry_meter *meter, ferryComm_t comm)
 	}
 }
 
-void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
+bool ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm)
 {
 	look_at_samples(meter, comm);
 	if (meter->ledger.npending)
 		ferry_ledger_feed(&meter->ledger);
+	return look_at_windows(meter);
 }

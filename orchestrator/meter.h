@@ -7,7 +7,8 @@
  * and to go on. Under the partner's lock.
  *
  * Collectives whose blocks NCCL has in one piece are one carrier's, whole (balance/choice.h); others are divided by
- * what rank 0 has learned (balance/ledger.h).
+ * what rank 0 has learned (balance/ledger.h). Before both comes whether the program's own steps are shorter with
+ * Ferry's calls at all: rank 0 finds that out (balance/tempo.h), and says in the table which kinds of calls are NCCL's.
  */
 #ifndef FERRY_ORCHESTRATOR_METER_H
 #define FERRY_ORCHESTRATOR_METER_H
@@ -15,6 +16,7 @@
 #include "ferry.h"
 #include "orchestrator/balance/choice.h"
 #include "orchestrator/balance/ledger.h"
+#include "orchestrator/balance/tempo.h"
 #include "orchestrator/clock.h"
 
 #define FERRY_METER_SAMPLES 32
@@ -34,6 +36,10 @@ struct ferry_meter {
 	struct ferry_balancer_rules rules;
 	struct ferry_ledger ledger;      /* of what is divided; once the ranks have a table */
 	struct ferry_choice choice;      /* of what is one carrier's, whole: this rank's own */
+	struct ferry_tempo tempo;        /* rank 0's */
+	struct ferry_clock windows[FERRY_TEMPO_WINDOWS];
+	uint32_t untimed;                /* bit i: of window i the stream has no time */
+	bool follows;                    /* what the tempo says */
 	uint64_t floor_bytes;            /* calls of less are NCCL's */
 	uint64_t divided_from;           /* bytes of sums of which both have a part */
 	uint32_t stamps;
@@ -42,7 +48,7 @@ struct ferry_meter {
 	struct ferry_sample samples[FERRY_METER_SAMPLES];
 };
 
-/** Reads FERRY_SHARES and FERRY_SPLIT_FLOOR. Errors: ferryInvalidArgument. */
+/** Reads FERRY_SHARES, FERRY_SPLIT_FLOOR and FERRY_SPLIT_TEMPO. Errors: ferryInvalidArgument. */
 ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 
 /**
@@ -68,6 +74,16 @@ uint32_t ferry_meter_propose(struct ferry_meter *meter, const struct ferry_balan
 void ferry_meter_agreed(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, uint64_t n,
                         bool tries, bool *measure);
 
+/** Whether such calls are NCCL's as the program is not slower then, whatever is known of them. */
+bool ferry_meter_gives_way(const struct ferry_meter *meter, const struct ferry_balancer_call *call, bool captured);
+
+/** The ranks have agreed on a call, which is not captured: what is to be timed before it (ferry_meter_mark). */
+struct ferry_tempo_marks ferry_meter_count(struct ferry_meter *meter, const struct ferry_balancer_call *call,
+                                           uint32_t buffers, uint32_t word);
+
+/** The stream is before that call. */
+void ferry_meter_mark(struct ferry_meter *meter, struct ferry_tempo_marks marks, cudaStream_t stream);
+
 /** A call that was to be measured cannot be. */
 void ferry_meter_pass(struct ferry_meter *meter, const struct ferry_balancer_call *call, uint32_t word, bool whole);
 
@@ -90,8 +106,8 @@ double ferry_meter_ahead_us(const struct ferry_meter *meter);
 
 /**
  * Feeds the balancer with what has ended, in the order in which it was made. For each call: costs next to nothing where
- * there are no samples, and asks the driver about one that has not ended at most.
+ * there are no samples, and asks the driver about one that has not ended at most. True: the tempo has a new verdict.
  */
-void ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm);
+bool ferry_meter_look(struct ferry_meter *meter, ferryComm_t comm);
 
 #endif

@@ -219,6 +219,18 @@ static bool proposes_nothing(const struct ferry_partner *partner)
 	return partner->failed || atomic_load_explicit(&partner->abandoned, memory_order_relaxed);
 }
 
+/* Feeds what has been measured. Rank 0 says what has come of the program's tempo. */
+static void look_at_meter(struct ferry_partner *partner)
+{
+	if (!ferry_meter_look(&partner->meter, partner->comm))
+		return;
+	const struct ferry_tempo_verdict *verdict = &partner->meter.tempo.verdict;
+	ferry_log(FERRY_LOG_INFO,
+	          "communicator %016jx: steps of %u calls: %.2f ms with Ferry, %.2f without, +-%.1f%%: %s",
+	          (uintmax_t)partner->key.words[0], verdict->period, verdict->us[1] / 1e3, verdict->us[0] / 1e3,
+	          100 * verdict->spread, verdict->gives_way ? "NCCL's" : "shared");
+}
+
 static uint32_t take(struct ferry_seal *seal, uint64_t n, bool failed, const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
@@ -234,7 +246,7 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 	uint32_t word = FERRY_SEAL_NONE;
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
-		ferry_meter_look(&partner->meter, partner->comm);
+		look_at_meter(partner);
 		word = take(&partner->seal, partner->made, proposes_nothing(partner), caller);
 	}
 	*n = partner->made++;
@@ -249,7 +261,7 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 	struct ferry_partner_pair *pair = &partner->pairs[sends][peer];
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
-		ferry_meter_look(&partner->meter, partner->comm);
+		look_at_meter(partner);
 		uint32_t source = (uint32_t)(sends ? partner->rank : peer);
 		uint32_t destination = (uint32_t)(sends ? peer : partner->rank);
 		if (!pair->joined) {

@@ -14,6 +14,7 @@ struct asking {
 	const struct ferry_nccl_call *call;
 	struct ferry_split *split;
 	const struct ferry_split *first; /* it goes as this one of its group does, which is measured; NULL: by itself */
+	bool captured;
 	bool tries; /* what it takes will be known */
 };
 
@@ -144,7 +145,10 @@ static uint32_t propose_divided(const struct asking *asking, uint64_t n)
 static uint32_t propose(void *argument, uint64_t n)
 {
 	const struct asking *asking = argument;
-	return asking->split->whole ? propose_whole(asking, n) : propose_divided(asking, n);
+	const struct ferry_split *split = asking->split;
+	if (ferry_meter_gives_way(&split->partner->meter, &split->asked, asking->captured))
+		return FERRY_SHARES_NONE;
+	return split->whole ? propose_whole(asking, n) : propose_divided(asking, n);
 }
 
 static void agreed(void *argument, uint64_t n, uint32_t word)
@@ -155,6 +159,11 @@ static void agreed(void *argument, uint64_t n, uint32_t word)
 		ferry_meter_agreed(&split->partner->meter, &split->asked, word, n, asking->tries, &split->measure);
 	else
 		ferry_ledger_agreed(&split->partner->meter.ledger, &split->asked, word);
+	if (asking->captured) /* it comes to no stream now */
+		return;
+	const struct ferry_nccl_call *call = asking->call;
+	uint64_t buffers = mixed(mixed(call->count, (uintptr_t)call->send), (uintptr_t)call->receive);
+	split->marks = ferry_meter_count(&split->partner->meter, &split->asked, (uint32_t)buffers, word);
 }
 
 /* What the call moves at most on any rank: so much is worth it or not, and all ranks say the same. */
@@ -208,7 +217,7 @@ static bool is_like(const struct ferry_split *split, const struct ferry_split *f
 void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const struct ferry_split *first,
                         struct ferry_split *split)
 {
-	*split = (struct ferry_split){.nccls = call->count};
+	*split = (struct ferry_split){.nccls = call->count, .marks = {-1, -1}};
 	struct ferry_partner *partner = ferry_nccl_comm_partner(call->comm);
 	split->asked = (struct ferry_balancer_call){.collective = call->collective,
 	                                            .type = (ferryDataType_t)call->type,
@@ -223,8 +232,9 @@ void ferry_split_decide(const struct ferry_nccl_call *call, bool alone, const st
 	split->carrier = works ? ferry_choice_carrier(&partner->meter.choice, call->collective) : FERRY_CARRIER_HOST;
 	split->whole = !is_divided(call, split, works);
 	/* what a call that cannot be measured tries teaches nothing, and in a graph it stays */
-	struct asking asking = {call, split, is_like(split, first) ? first : NULL,
-	                        works && alone && !ferry_clock_captures(call->stream)};
+	bool captured = ferry_clock_captures(call->stream);
+	struct asking asking = {call, split, is_like(split, first) ? first : NULL, captured,
+	                        works && alone && !captured};
 	struct ferry_partner_caller caller = {propose, agreed, &asking};
 	split->word = message ? ferry_partner_take_message(partner, call->root, call->sends, &caller)
 	                      : ferry_partner_take(partner, &caller, &split->n);

@@ -20,6 +20,7 @@ struct ferry_split {
 	enum ferry_carrier carrier;
 	uint32_t word;
 	bool whole, measure;
+	struct ferry_tempo_marks marks; /* to be timed before it */
 	uint64_t n;                 /* its number */
 	uint64_t ferrys, nccls;     /* elements of each block; Ferry's come first, */
 	bool mirrored;              /* but in the second of two blocks last */

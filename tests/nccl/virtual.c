@@ -88,7 +88,8 @@ struct rank {
 	/* of the call that is being made */
 	uint32_t stamp;
 	struct ferry_left_out left_out;
-	bool open;
+	bool open, issued;
+	bool dragged; /* the last one was Ferry's */
 };
 
 static struct {
@@ -101,6 +102,7 @@ static struct {
 	struct virtual_calls what;
 	double lanes_us; /* when lanes have had their last call */
 	int late_plans;
+	bool captures;
 } all;
 
 /* ---- the machine ---- */
@@ -226,7 +228,7 @@ static struct work *work_of(struct rank *rank)
 bool ferry_clock_captures(cudaStream_t stream)
 {
 	(void)stream;
-	return false;
+	return all.captures;
 }
 
 int ferry_clock_relax(void)
@@ -257,21 +259,32 @@ bool ferry_clock_start(struct ferry_clock *clock, cudaStream_t stream)
 bool ferry_clock_stop(struct ferry_clock *clock, cudaStream_t stream)
 {
 	(void)stream;
-	return record(&clock->end, all.current->open ? MARK_NCCL_END : MARK_END);
+	return record(&clock->end, all.current->open     ? MARK_NCCL_END
+	                           : all.current->issued ? MARK_END
+	                                                 : MARK_START);
+}
+
+/* When the rank's stream comes there; before all that matters to it has been launched: never. */
+static double time_of_event(const struct rank *rank, const struct event *event)
+{
+	int index = index_of(rank);
+	const struct work *work = &all.works[event->n % MOST], *last = &all.works[(event->n + MOST - 1) % MOST];
+	if (event->mark == MARK_START && !event->n)
+		return event->host_us;
+	if (event->mark == MARK_START)
+		return last->n == event->n - 1 && last->over ? fmax(last->sides[index].end_us, event->host_us)
+		                                             : INFINITY;
+	if (work->n != event->n || !work->over)
+		return INFINITY;
+	return event->mark == MARK_END ? work->sides[index].end_us : work->nccl_end_us;
 }
 
 bool ferry_clock_read(const struct ferry_clock *clock, double *us)
 {
-	const struct event *start = clock->start, *end = clock->end;
-	int rank = index_of(all.current);
-	const struct work *work = &all.works[end->n % MOST];
-	if (work->n != end->n || !work->over)
+	double end = time_of_event(all.current, clock->end);
+	if (end > all.current->now_us)
 		return false;
-	double ended = end->mark == MARK_END ? work->sides[rank].end_us : work->nccl_end_us,
-	       before = end->n ? all.works[(end->n - 1) % MOST].sides[rank].end_us : 0;
-	if (ended > all.current->now_us)
-		return false;
-	*us = ended - fmax(before, start->host_us);
+	*us = end - time_of_event(all.current, clock->start);
 	return true;
 }
 
@@ -465,6 +478,7 @@ static ferryResult_t submit(enum ferry_collective collective, const void *send, 
 	map_buffer(rank, send);
 	map_buffer(rank, receive);
 	work->sides[index_of(rank)].ferry_us = rank->now_us;
+	rank->issued = rank->dragged = true;
 	double blocks = collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER ? VIRTUAL_RANKS : 1;
 	work->ferry_bytes = (double)(count - rank->left_out.count) * blocks * (double)ferry_type_size(type);
 	if (rank->stamp) {
@@ -524,6 +538,7 @@ static ncclResult_t enqueue(enum ferry_collective collective, size_t count, nccl
 	struct rank *rank = all.current;
 	struct work *work = work_of(rank);
 	double blocks = collective == FERRY_ALLGATHER || collective == FERRY_REDUCESCATTER ? VIRTUAL_RANKS : 1;
+	rank->issued = true;
 	work->sides[index_of(rank)].nccl_us = rank->now_us;
 	work->nccl_bytes = (double)count * blocks * (double)ferry_type_size((ferryDataType_t)type);
 	rank->now_us += LAUNCH_US;
@@ -599,6 +614,12 @@ void virtual_leave_to_nccl(void)
 		all.ranks[i].alone = true;
 }
 
+void virtual_leave_to_calls(void)
+{
+	for (int i = 0; i < VIRTUAL_RANKS; i++)
+		atomic_load(&all.ranks[i].comm.partner)->meter.follows = false;
+}
+
 void virtual_abandon(void)
 {
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
@@ -651,6 +672,15 @@ void virtual_map(int memory)
 	}
 }
 
+/* What the program does before a call. */
+static double busy_us(const struct rank *rank, double us)
+{
+	const struct virtual_machine *machine = all.machine;
+	double slow = machine->drift * sin(2 * M_PI * rank->now_us / 1e6 / fmax(machine->drift_s, 1e-3));
+	double often = machine->jitter > 0 && us > 0 ? noise(machine->jitter) : 1;
+	return us * (1 + slow) * often * (1 + (rank->dragged ? machine->drag : 0));
+}
+
 static void make_call(struct rank *rank, const struct virtual_calls *what)
 {
 	int index = index_of(rank);
@@ -668,7 +698,8 @@ static void make_call(struct rank *rank, const struct virtual_calls *what)
 	if (work->n != rank->made || !work->what.bytes)
 		*work = (struct work){.n = rank->made, .what = *what};
 	all.current = rank;
-	rank->now_us += what->gap_us + uniform();
+	rank->now_us += busy_us(rank, what->gap_us) + uniform();
+	rank->issued = rank->dragged = false;
 	show_until(rank, rank->now_us);
 	struct work was = *work;
 	side->ferry_us = side->nccl_us = rank->now_us;
@@ -706,20 +737,30 @@ static uint32_t word_of(const struct work *work)
 	return ferry_shares_pack(&shares);
 }
 
-double virtual_run(const struct virtual_calls *what, struct virtual_call *calls)
+void virtual_make(const struct virtual_calls *what)
 {
-	uint64_t first = all.ranks[0].made;
-	double begun = all.ranks[0].now_us, sum = 0;
 	CHECK(what->calls < MOST && what->memory < BUFFERS / 2);
 	for (int i = 0; i < VIRTUAL_RANKS; i++)
 		all.ranks[i].left = what->calls;
 	for (struct rank *rank; (rank = next_rank());)
 		make_call(rank, what);
+}
+
+void virtual_wait(void)
+{
 	for (int i = 0; i < VIRTUAL_RANKS; i++) {
 		struct rank *rank = &all.ranks[i];
 		double end = all.works[(rank->made - 1) % MOST].sides[i].end_us;
 		rank->now_us = fmax(rank->now_us, end) + WAIT_US * uniform();
 	}
+}
+
+double virtual_run(const struct virtual_calls *what, struct virtual_call *calls)
+{
+	uint64_t first = all.ranks[0].made;
+	double begun = all.ranks[0].now_us, sum = 0;
+	virtual_make(what);
+	virtual_wait();
 	for (int i = 0; i < what->calls; i++) {
 		const struct work *work = &all.works[(first + (uint64_t)i) % MOST];
 		double before = i ? all.works[(first + (uint64_t)i - 1) % MOST].sides[0].end_us : begun;
@@ -729,6 +770,11 @@ double virtual_run(const struct virtual_calls *what, struct virtual_call *calls)
 			calls[i] = (struct virtual_call){word_of(work), us, work->begun_us, work->burst};
 	}
 	return sum;
+}
+
+void virtual_capture(bool on)
+{
+	all.captures = on;
 }
 
 double virtual_now_us(void)

@@ -37,6 +37,9 @@ struct virtual_machine {
 	double outliers;               /* parts that take three times as long */
 	double plan_us, export_us;     /* to make a plan, to map a buffer */
 	double wake_us;                /* at most, of lanes that have slept */
+	double drag;                   /* a call of Ferry's makes what the program does behind it so much longer */
+	double jitter;                 /* what the program does varies by so much, from call to call, */
+	double drift, drift_s;         /* and by so much, slowly */
 	double burst_s;                /* so long without, so long with others' copies; 0: without */
 	double burst[FERRY_NUM_CARRIERS]; /* times as slow, in those */
 };
@@ -72,6 +75,16 @@ void virtual_map(int memory);
 
 /** Makes calls and waits for them; of each what it was, where calls is not NULL. Returns what they took in all. */
 double virtual_run(const struct virtual_calls *what, struct virtual_call *calls);
+
+/** The same in two: makes them; waits for all that were made. */
+void virtual_make(const struct virtual_calls *what);
+void virtual_wait(void);
+
+/** What calls take decides alone. */
+void virtual_leave_to_calls(void);
+
+/** Calls are captured from now on, or no more. They are made and take their time all the same. */
+void virtual_capture(bool on);
 
 double virtual_now_us(void);
 
