@@ -26,6 +26,7 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 {
 	for (uint32_t i = 0; i < capture->nnames; i++)
 		ferry_exports_unpin(captures->exports, &capture->names[i]);
+	ferry_windows_let_go(captures->windows, capture->word);
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
 	/* First: while a router may still be told of the call, its word must be its own. */
@@ -46,6 +47,7 @@ ferryResult_t ferry_captures_keep(struct ferry_captures *captures, struct ferry_
 		return result;
 	}
 	ferry_word_hold(captures->words, *word, true);
+	ferry_windows_hold(captures->windows, *word);
 	capture->word = *word;
 	capture->entry = entry;
 	for (uint32_t i = 0; i < nnames; i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Captured calls that graphs may still have, of a rank whose router moves its data, and what they need meanwhile: their
- * words, plans, exported buffers and submissions. Under the communicator's lock.
+ * words, plans, exported buffers, windows and submissions. Under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_CAPTURES_H
 #define FERRY_RANK_LIB_CAPTURES_H
@@ -9,6 +9,7 @@
 #include "rank-lib/exports.h"
 #include "rank-lib/kept_submissions.h"
 #include "rank-lib/plan_cache.h"
+#include "rank-lib/windows.h"
 #include "rank-lib/words.h"
 
 struct ferry_capture;
@@ -19,6 +20,7 @@ struct ferry_captures {
 	struct ferry_plan_cache *plans;
 	struct ferry_exports *exports;
 	struct ferry_kept_submissions *kept; /* their submissions */
+	struct ferry_windows *windows;
 	struct ferry_capture *all;
 	uint32_t forgets_seen;
 };

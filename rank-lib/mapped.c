@@ -248,10 +248,10 @@ ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains
 void ferry_mapped_close(struct ferry_mapped *mapped)
 {
 	unwatch_routers(mapped);
+	ferry_captures_free(&mapped->captures);
 	/* else streams may wait in copies of theirs, and freeing would wait for those */
 	if (!ferry_rank_failed(mapped->rank))
 		ferry_windows_free(&mapped->windows, mapped->device);
-	ferry_captures_free(&mapped->captures);
 }
 
 void ferry_mapped_end(struct ferry_mapped *mapped)

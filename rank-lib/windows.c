@@ -7,14 +7,25 @@
 
 #define ROUND (2u << 20) /* what drivers allocate at least */
 
+/* The one that a call of the stream may use, however large it is; of captured calls one that nobody has. */
+static struct ferry_window *find(const struct ferry_windows *windows, uint64_t stream, enum ferry_direction direction,
+                                 uint64_t bytes)
+{
+	for (struct ferry_window *window = windows->all; window; window = window->next) {
+		if (window->stream != stream || window->direction != direction)
+			continue;
+		if (stream ? !window->replaced : !window->taken && window->bytes >= bytes)
+			return window;
+	}
+	return NULL;
+}
+
 ferryResult_t ferry_windows_take(struct ferry_windows *windows, struct ferry_device *device, uint64_t stream,
                                  enum ferry_direction direction, uint64_t bytes, void **memory)
 {
-	struct ferry_window *found = NULL;
-	for (struct ferry_window *window = windows->all; window && stream; window = window->next)
-		if (window->stream == stream && window->direction == direction && !window->replaced)
-			found = window;
+	struct ferry_window *found = find(windows, stream, direction, bytes);
 	if (found && found->bytes >= bytes) {
+		found->taken = true;
 		*memory = found->memory;
 		return ferrySuccess;
 	}
@@ -23,6 +34,7 @@ ferryResult_t ferry_windows_take(struct ferry_windows *windows, struct ferry_dev
 		return ferry_fail(ferrySystemError, "no memory for a window");
 	made->stream = stream;
 	made->direction = direction;
+	made->taken = true;
 	made->bytes = (bytes + ROUND - 1) / ROUND * ROUND;
 	ferryResult_t result = device->ops->pieces->allocate(device, made->bytes, &made->memory);
 	if (result) {
@@ -36,6 +48,22 @@ ferryResult_t ferry_windows_take(struct ferry_windows *windows, struct ferry_dev
 	windows->all = made;
 	*memory = made->memory;
 	return ferrySuccess;
+}
+
+void ferry_windows_hold(struct ferry_windows *windows, uint32_t word)
+{
+	for (struct ferry_window *window = windows->all; window; window = window->next)
+		if (!window->stream && window->taken && !window->held) {
+			window->held = true;
+			window->word = word;
+		}
+}
+
+void ferry_windows_let_go(struct ferry_windows *windows, uint32_t word)
+{
+	for (struct ferry_window *window = windows->all; window; window = window->next)
+		if (window->held && window->word == word)
+			window->held = window->taken = false;
 }
 
 void ferry_windows_free(struct ferry_windows *windows, struct ferry_device *device)

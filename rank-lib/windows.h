@@ -3,6 +3,7 @@
  * Windows: device memory of Ferry's own for buffers that no router can reach (stream-ordered pools, say). A call on
  * such a buffer names a window in its place, and the user's stream copies: what is sent before it comes to the call,
  * what was received behind it. Calls of one stream share a window in each direction, as the stream puts them in order.
+ * A captured call has its own, as graphs are replayed in any stream, until no graph has the call; then another has it.
  * Under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_WINDOWS_H
@@ -11,11 +12,13 @@
 #include "rank-lib/device/device.h"
 
 struct ferry_window {
-	uint64_t stream;
+	uint64_t stream; /* 0: of captured calls */
 	enum ferry_direction direction;
 	void *memory;
 	uint64_t bytes;
-	bool replaced; /* by a larger one: the stream may still have calls with it */
+	bool replaced;    /* by a larger one: the stream may still have calls with it */
+	bool taken, held; /* of captured calls: by one, whose word is known */
+	uint32_t word;
 	struct ferry_window *next;
 };
 
@@ -24,11 +27,17 @@ struct ferry_windows {
 };
 
 /**
- * At least so many bytes for calls on that stream, kept until ferry_windows_free. A stream of 0: for this call alone.
- * Errors: ferrySystemError, the driver's.
+ * At least so many bytes for calls on that stream, kept until ferry_windows_free. A stream of 0: for a captured call
+ * alone. Errors: ferrySystemError, the driver's.
  */
 ferryResult_t ferry_windows_take(struct ferry_windows *windows, struct ferry_device *device, uint64_t stream,
                                  enum ferry_direction direction, uint64_t bytes, void **memory);
+
+/** What has been taken for a captured call is that of this word; also what one that failed had taken before it. */
+void ferry_windows_hold(struct ferry_windows *windows, uint32_t word);
+
+/** No graph has the captured call of that word any more. */
+void ferry_windows_let_go(struct ferry_windows *windows, uint32_t word);
 
 /** No stream will use them any more. */
 void ferry_windows_free(struct ferry_windows *windows, struct ferry_device *device);

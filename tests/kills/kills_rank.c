@@ -83,10 +83,11 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	unsigned offset = (unsigned)(trial_random(random) % 4);
 	call->captured = trial_random(random) % 100 < options->captured;
 	call->messages = options->messages && trial->collective == FERRY_ALLTOALL;
-	if (call->messages) { /* between two ranks they go in the order in which streams come to them */
-		trial->in_place = false;
+	/* Between two ranks messages go in the order in which streams come to them. */
+	if (call->messages || (options->messages && trial->collective == FERRY_SENDRECV))
 		call->stream = 0;
-	}
+	if (call->messages)
+		trial->in_place = false;
 	return ferry_trial_open(trial) && trial_buffers_open(trial, player->rank, offset, &call->buffers) &&
 	       !kills_place_take(&player->place, &call->buffers, &call->there);
 }
