@@ -174,7 +174,8 @@ static void what_is_installed_needs_no_package_of_the_tests(void **state)
 static void compare_builds_takes_medians_of_turns(void **state)
 {
 	(void)state;
-	expect("for us in 300 200; do mkdir -p of-$us/bin && cat >of-$us/bin/ferry-perf <<END && chmod +x of-$us/bin/*\n"
+	expect("for us in 300 200; do mkdir -p of-$us/bin && cat >of-$us/bin/ferry-perf <<END && "
+	       "chmod +x of-$us/bin/*\n"
 	       "#!/bin/sh\necho run >>of-$us/runs; echo of-$us >>order; us=$us\n"
 	       "[ \\$(wc -l <of-$us/runs) != 3 ] || us=999\n"
 	       "[ \\$1 != alltoall ] || { echo broken; exit 1; }\n"
