@@ -24,6 +24,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#define LATE_WINDOWS 3 /* of graphs that are about to go; a leak is one of each that is made anew */
 #define BATCHES 8   /* a pause is looked for in so many */
 #define QUIET   100 /* pauses of nobody's making, at most */
 
@@ -183,7 +184,7 @@ static unsigned rank_leaks(const struct kills_job *job)
 		char name[16];
 		snprintf(name, sizeof name, "rank %d", rank);
 		leaks += kills_held_more(name, &job->ranks[rank].first, &job->ranks[rank].last,
-		                         shared->options.verbose);
+		                         shared->options.captured ? LATE_WINDOWS : 0, shared->options.verbose);
 	}
 	return leaks;
 }

@@ -49,9 +49,11 @@ void kills_hold(pid_t process, struct kills_held *held)
 		fclose(file);
 }
 
-bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, bool verbose)
+bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, unsigned windows,
+                     bool verbose)
 {
-	bool more = last->descriptors > first->descriptors || last->mappings > first->mappings ||
+	bool more = last->descriptors > first->descriptors + windows ||
+	            last->mappings > first->mappings + 2 * windows ||
 	            last->threads > first->threads + KILLS_STREAMS || last->locked > first->locked ||
 	            last->resident > first->resident + KILLS_ROOM;
 	if (more || verbose)

@@ -13,7 +13,11 @@ struct kills_held {
 
 void kills_hold(pid_t process, struct kills_held *held);
 
-/** Whether it is more than comes and goes: says so then, or if `verbose`. */
-bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, bool verbose);
+/**
+ * Whether it is more than comes and goes: says so then, or if `verbose`. windows: how many of Ferry's own it may have
+ * more, as the driver lets a graph go behind the call that comes next, which then has another.
+ */
+bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, unsigned windows,
+                     bool verbose);
 
 #endif

@@ -181,7 +181,7 @@ int kills_of_ranks(struct kills_shared *shared)
 	/* one that goes on from before is comparable; its jobs come and go */
 	hold_router(shared, &last);
 	if (tally.kills > WARM && !tally.routers)
-		good &= !kills_held_more("the router", &first, &last, true);
+		good &= !kills_held_more("the router", &first, &last, 0, true);
 	if (good)
 		good = kills_job_stop(shared, other) == KILLS_RUNS;
 	for (int i = 0; i < 2; i++)
