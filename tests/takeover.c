@@ -165,7 +165,7 @@ static void calls_of_all_kinds_and_messages_survive_their_router(void **state)
 {
 	(void)state;
 	static const struct killing killing = {.begun = true, .least_us = 5000, .most_us = 90000};
-	survive("-n 4 --domains 1", "400 1048576 -1 0", &killing, 10);
+	survive("-n 4 --domains 1", "1000 1048576 -1 0", &killing, 10);
 }
 
 static void each_of_two_domains_loses_its_router_by_itself(void **state)
