@@ -6,8 +6,9 @@
     torch_training.py table OUT.json...
     torch_training.py same OUT.json OTHER.json [--most MS]
 
-`run` starts a process per GPU; whether Ferry is between them and NCCL is the environment's to say (LD_PRELOAD). Nothing
-here knows of Ferry. Without GPUs it runs on CPUs, by gloo, to see that it works. PHASES, default all, in this order:
+`run` starts N processes, default 2, on a GPU each; where there are fewer GPUs they share them, and NCCL goes over
+sockets. Whether Ferry is between them and NCCL is the environment's to say (LD_PRELOAD): nothing here knows of Ferry.
+Without GPUs it runs on CPUs, by gloo, to see that it works. PHASES, default all, in this order:
   ddp      STEPS training steps
   cache    DDP, empty_cache() every ten steps
   fsdp     STEPS training steps of a model of which each rank has a part
@@ -123,7 +124,9 @@ class Rank:
         self.rank, self.count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.cuda = torch.cuda.is_available()
         if self.cuda:
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+            if self.sharers() > 1:  # which NCCL refuses, but for processes that it takes for hosts of their own
+                os.environ["NCCL_HOSTID"] = f"training-rank-{self.rank}"
         else:
             torch.set_num_threads(1)
         self.device = torch.device("cuda" if self.cuda else "cpu")
@@ -135,6 +138,10 @@ class Rank:
         torch.utils.deterministic.fill_uninitialized_memory = False
         self.end = time.monotonic() + arguments.limit - 2
         self.report = {"name": arguments.name, "ranks": self.count, "torch": torch.__version__, "phases": {}}
+
+    def sharers(self):
+        """Ranks on one GPU."""
+        return -(-self.count // self.torch.cuda.device_count())
 
     def synchronize(self):
         if self.cuda:
@@ -303,7 +310,8 @@ class Rank:
         if not self.cuda:
             return {"skipped": "no GPU"}
         torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info()[0]
+        self.dist.barrier()  # before one that shares the GPU takes some
+        free = torch.cuda.mem_get_info()[0] // self.sharers()
         first = torch.empty(free * 6 // 10, dtype=torch.uint8, device=self.device)
         part = first[:256 << 20].view(torch.float32)
         part.fill_(self.rank + 1.0)

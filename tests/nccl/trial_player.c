@@ -428,10 +428,25 @@ static bool run(struct trial_player *p, unsigned long long seed)
 	return true;
 }
 
+/*
+ * NCCL refuses two ranks on one GPU of a host, so where there is but one it takes their processes for hosts of their
+ * own, and goes over sockets. Whether that is so it reads once in a process.
+ */
+static bool take_device(int rank)
+{
+	if (!cudaSetDevice(rank))
+		return true;
+	if (trial_options.one || cudaSetDevice(0))
+		return false;
+	char host[32];
+	snprintf(host, sizeof host, "trials-rank-%d", rank);
+	return !setenv("NCCL_HOSTID", host, 1);
+}
+
 static void open_player(struct trial_player *p)
 {
 	does(p, "beginning");
-	if (cudaSetDevice(p->rank) || !trial_names_find(&p->nccl))
+	if (!take_device(p->rank) || !trial_names_find(&p->nccl))
 		_exit(TRIAL_NOT_HERE);
 	for (int s = 0; s < STREAMS; s++)
 		if (cudaStreamCreate(&p->streams[s]))
