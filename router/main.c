@@ -455,6 +455,16 @@ static int start_when_free(struct arguments *arguments)
 	return failed;
 }
 
+/*
+ * The router runs no kernels: one queue for them is as good as eight, makes a context in half the time, and ends with
+ * its process in less than half (docs/lab/routers-die.md). What is set is meant for the ranks, one of which may have
+ * started this process.
+ */
+static void ask_for_small_contexts(void)
+{
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+}
+
 int main(int argc, char **argv)
 {
 	struct arguments arguments = {.router = {.pin = true, .lost = end_of_loss}, .ready_fd = -1};
@@ -478,6 +488,7 @@ int main(int argc, char **argv)
 	if (arguments.router.pin)
 		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
 	raise_descriptors();
+	ask_for_small_contexts();
 	if (ferry_guard_install())
 		return fail("guarding against arenas cut short");
 	failed = start_when_free(&arguments);
