@@ -20,7 +20,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 8u
+#define FERRY_ATTACH_ABI 9u
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
@@ -40,6 +40,11 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_STATUS,
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
+	/*
+	 * This rank's router is about to end: make ready what another router of job `key` needs, whose arenas come
+	 * along, and touch none of it. ADOPT follows on the same connection, or it closes.
+	 */
+	FERRY_ATTACH_PREPARE,
 	/*
 	 * This rank's router has ended: take its place for job `key`, whose arenas come along. What else the rank has
 	 * handed to that one follows: its plans.
@@ -77,7 +82,7 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
+	 * PREPARE, and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
 	 */
 	uint32_t descriptors;
 	/* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
@@ -91,7 +96,7 @@ struct ferry_attach_message {
 	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or LANDS: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* PREPARE, RANK and ADOPT with MAPPED or LANDS: the UUID */
 };
 
 struct ferry_attach_reply {

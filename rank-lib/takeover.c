@@ -31,10 +31,60 @@ static void say(const struct ferry_takeover *takeover, const char *what)
 	                     what);
 }
 
+/* ---- the next one, before this one has ended ---- */
+
+static void close_ahead(struct ferry_takeover *takeover)
+{
+	if (takeover->ahead)
+		close(takeover->ahead);
+	takeover->ahead = 0;
+}
+
+static struct ferry_handover handover_to(const struct ferry_takeover *takeover, int connection)
+{
+	return (struct ferry_handover){.rank = takeover->all->rank,
+	                               .plans = takeover->all->plans,
+	                               .ops = takeover->all->ops,
+	                               .context = takeover->all->context,
+	                               .domain = takeover->domain,
+	                               .connection = connection,
+	                               .lost_ns = takeover->lost_ns,
+	                               .given_up = &takeover->all->given_up};
+}
+
+/*
+ * Whatever comes of it: all that counts is done once the old one has ended. Who listens meanwhile may be the old one
+ * itself, where it has closed the connection and lives; it refuses.
+ */
+static void look_ahead(struct ferry_takeover *takeover)
+{
+	int connection;
+	bool starts = !takeover->ahead_started;
+	if (takeover->ahead || takeover->ahead_over || !takeover->all->ops ||
+	    takeover->domain != takeover->all->rank->domain)
+		return;
+	takeover->ahead_started = true;
+	if (ferry_routers_look(takeover->all->routers, takeover->domain, starts, &connection)) {
+		ferry_forget_message();
+		return;
+	}
+	struct ferry_handover handover = handover_to(takeover, connection);
+	if (ferry_hand_over_ahead(&handover)) {
+		say(takeover, ferry_last_message());
+		ferry_forget_message();
+		close(connection);
+		takeover->ahead_over = true;
+		return;
+	}
+	say(takeover, "another router makes itself ready");
+	takeover->ahead = connection;
+}
+
 /* ---- giving up ---- */
 
 static bool end_failed(struct ferry_takeover *takeover)
 {
+	close_ahead(takeover);
 	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
 	if (takeover->all->ops)
 		takeover->all->ops->lost(takeover->all->context, takeover->domain);
@@ -131,14 +181,7 @@ static void say_given(const struct ferry_takeover *takeover, const struct ferry_
 /* A router listens. True: to be called again. */
 static bool go_over(struct ferry_takeover *takeover, int connection)
 {
-	struct ferry_handover handover = {.rank = takeover->all->rank,
-	                                  .plans = takeover->all->plans,
-	                                  .ops = takeover->all->ops,
-	                                  .context = takeover->all->context,
-	                                  .domain = takeover->domain,
-	                                  .connection = connection,
-	                                  .lost_ns = takeover->lost_ns,
-	                                  .given_up = &takeover->all->given_up};
+	struct ferry_handover handover = handover_to(takeover, connection);
 	char text[FERRY_MESSAGE_BYTES];
 	takeover->epoch = epoch_of(takeover);
 	say(takeover, "a router listens");
@@ -171,7 +214,10 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 
 static bool look_for_one(struct ferry_takeover *takeover)
 {
-	int connection;
+	int connection = takeover->ahead;
+	takeover->ahead = 0;
+	if (connection)
+		return go_over(takeover, connection);
 	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->told,
 	                                          &connection);
 	if (!result)
@@ -201,8 +247,10 @@ static bool step(struct ferry_kept *kept)
 	case FERRY_ROUTER_ADOPTS:
 		return false;
 	case FERRY_ROUTER_ENDS:
-		if (!ferry_process_has_ended(link_of(takeover)->process))
+		if (!ferry_process_has_ended(link_of(takeover)->process)) {
+			look_ahead(takeover);
 			return true;
+		}
 		say(takeover, "the process of the router has ended");
 		takeover->state = FERRY_ROUTER_SOUGHT;
 		takeover->since_ns = ferry_now_ns();
@@ -220,7 +268,7 @@ static void on_router_lost(struct ferry_kept *kept)
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
 	takeover->vain = 0;
-	takeover->told = false;
+	takeover->told = takeover->ahead_started = takeover->ahead_over = false;
 	say(takeover, "the connection to the router has closed");
 	if (now - takeover->window_ns > DEATHS_SECONDS * SECOND_NS) {
 		takeover->window_ns = now;
@@ -267,6 +315,7 @@ void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
+		close_ahead(&takeovers->domains[domain]);
 	}
 }
 

@@ -11,11 +11,11 @@
 #include "router/brought.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/prepared.h"
 #include "router/resumed.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define LOOK_MS 10
@@ -28,63 +28,30 @@ struct ferry_adoption {
 	bool opening;      /* all have come; the attendant readies what is needed to move data of theirs, or has */
 };
 
-/* ---- the arenas ---- */
-
-static void unmap_all(struct ferry_job_arenas *shared)
-{
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		ferry_arena_unmap(&shared->arenas[domain]);
-}
-
-static ferryResult_t map_all(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                             int *descriptors, struct ferry_job_arenas *shared)
-{
-	ferryResult_t result = ferrySuccess;
-	*shared = (struct ferry_job_arenas){.nranks = message->nranks, .ndomains = message->ndomains};
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		shared->arenas[domain].descriptor = -1;
-	for (uint32_t domain = 0; domain < message->ndomains && !result; domain++) {
-		int descriptor = descriptors[domain];
-		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
-		result = ferry_brought_arena_map(descriptor, domain, shared);
-	}
-	for (uint32_t rank = 0; rank < message->nranks && !result; rank++) {
-		const uint8_t *told = &shared->arenas[jobs->domain].header->rank_domain[rank];
-		shared->rank_domain[rank] = __atomic_load_n(told, __ATOMIC_RELAXED); /* once */
-		if (shared->rank_domain[rank] >= message->ndomains)
-			result = ferry_fail(ferryRefused, "rank %u is in domain %u of %u", rank,
-			                    shared->rank_domain[rank], message->ndomains);
-	}
-	if (result)
-		unmap_all(shared);
-	return result;
-}
-
-static bool is_same_file(int one, int other)
-{
-	struct stat first, second;
-	return !fstat(one, &first) && !fstat(other, &second) && first.st_dev == second.st_dev &&
-	       first.st_ino == second.st_ino;
-}
-
 /* ---- the job ---- */
 
-static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                              int *descriptors, struct ferry_job **made)
+static ferryResult_t open_job(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              const struct ferry_standing *standing, int *descriptors, struct ferry_job **made)
 {
 	struct ferry_job_arenas shared;
 	long seconds;
+	struct ferry_registration registration = {0};
 	ferryResult_t result = ferry_patience_seconds(&seconds);
-	if (!result)
-		result = map_all(jobs, message, descriptors, &shared);
 	if (result)
 		return result;
+	struct ferry_preparation *prepared =
+	        ferry_prepared_take(jobs, standing->owner, message->key, descriptors, &shared);
+	if (!prepared && (result = ferry_brought_map(message, jobs->domain, descriptors, &shared)))
+		return result;
 	if ((result = ferry_job_new_of(message->key, &shared, jobs->domain, jobs->workers.limit, made))) {
-		unmap_all(&shared);
+		ferry_preparation_settle(&prepared, &registration); /* there is no memory: it may wait */
+		ferry_registration_end(&registration, &shared);
+		ferry_brought_unmap(&shared);
 		return result;
 	}
 	uint64_t now = ferry_now_ns();
 	struct ferry_job *job = *made;
+	job->preparation = prepared;
 	job->adoption = calloc(1, sizeof *job->adoption);
 	if (!job->adoption) {
 		ferry_job_free(job);
@@ -109,7 +76,7 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 	struct ferry_job *job;
 	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
 	if (!result)
-		result = open_job(jobs, message, descriptors, &job);
+		result = open_job(jobs, message, standing, descriptors, &job);
 	if (result)
 		return result;
 	const struct ferry_arena_shape shape = {
@@ -137,9 +104,8 @@ static ferryResult_t check_same(const struct ferry_job *job, const struct ferry_
 	if (!job->adoption)
 		return ferry_fail(ferryRefused, "rank %u hands over a job that this router has made, or serves already",
 		                  message->rank);
-	bool same = job->shared.nranks == message->nranks && job->shared.ndomains == message->ndomains;
-	for (uint32_t domain = 0; domain < message->ndomains && same; domain++)
-		same = is_same_file(job->shared.arenas[domain].descriptor, descriptors[domain]);
+	bool same = job->shared.nranks == message->nranks && job->shared.ndomains == message->ndomains &&
+	            ferry_brought_are_same(&job->shared, descriptors);
 	return same ? ferrySuccess
 	            : ferry_fail(ferryRefused, "rank %u hands over other arenas than the ranks before it",
 	                         message->rank);

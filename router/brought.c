@@ -4,6 +4,7 @@
 #include "ipc/error.h"
 
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 /*
@@ -43,4 +44,49 @@ ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct fe
 	if (!result && (result = check(&shared->arenas[domain], domain, shared)))
 		ferry_arena_unmap(&shared->arenas[domain]);
 	return result;
+}
+
+void ferry_brought_unmap(struct ferry_job_arenas *shared)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		ferry_arena_unmap(&shared->arenas[domain]);
+}
+
+ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
+                                struct ferry_job_arenas *shared)
+{
+	ferryResult_t result = ferrySuccess;
+	*shared = (struct ferry_job_arenas){.nranks = message->nranks, .ndomains = message->ndomains};
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		shared->arenas[domain].descriptor = -1;
+	for (uint32_t domain = 0; domain < message->ndomains && !result; domain++) {
+		int descriptor = descriptors[domain];
+		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
+		result = ferry_brought_arena_map(descriptor, domain, shared);
+	}
+	for (uint32_t rank = 0; rank < message->nranks && !result; rank++) {
+		const uint8_t *told = &shared->arenas[own].header->rank_domain[rank];
+		shared->rank_domain[rank] = __atomic_load_n(told, __ATOMIC_RELAXED); /* once */
+		if (shared->rank_domain[rank] >= message->ndomains)
+			result = ferry_fail(ferryRefused, "rank %u is in domain %u of %u", rank,
+			                    shared->rank_domain[rank], message->ndomains);
+	}
+	if (result)
+		ferry_brought_unmap(shared);
+	return result;
+}
+
+static bool is_same_file(int one, int other)
+{
+	struct stat first, second;
+	return !fstat(one, &first) && !fstat(other, &second) && first.st_dev == second.st_dev &&
+	       first.st_ino == second.st_ino;
+}
+
+bool ferry_brought_are_same(const struct ferry_job_arenas *shared, const int *descriptors)
+{
+	bool same = true;
+	for (uint32_t domain = 0; domain < shared->ndomains && same; domain++)
+		same = is_same_file(shared->arenas[domain].descriptor, descriptors[domain]);
+	return same;
 }

@@ -6,6 +6,7 @@
 #ifndef FERRY_ROUTER_BROUGHT_H
 #define FERRY_ROUTER_BROUGHT_H
 
+#include "ipc/attach.h"
 #include "ipc/publish.h"
 
 /**
@@ -14,5 +15,16 @@
  * all ranks have attached to it, or it is no memory that the kernel fills by itself and that nobody cuts short.
  */
 ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared);
+
+/**
+ * Those of all domains, in a message of a rank of the job, by the router of domain `own`. The descriptors that are
+ * taken become -1. Errors: as above; ferryRefused where a rank is in none of the domains. Nothing is mapped then.
+ */
+ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
+                                struct ferry_job_arenas *shared);
+void ferry_brought_unmap(struct ferry_job_arenas *shared);
+
+/** Whether these, one of each domain of the job, are its arenas. */
+bool ferry_brought_are_same(const struct ferry_job_arenas *shared, const int *descriptors);
 
 #endif

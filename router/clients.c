@@ -10,6 +10,7 @@
 #include "router/adoption.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/prepared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,6 +66,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	ferry_request_forget_spare(clients->jobs, client);
+	ferry_prepared_drop(clients->jobs, &client->prepared);
 	if (job) {
 		bool lost = !client->detached && !has_left(job, client->rank);
 		if (lost)
@@ -415,8 +417,10 @@ void ferry_clients_wake(struct ferry_clients *clients)
 
 void ferry_clients_close(struct ferry_clients *clients)
 {
-	for (size_t i = 0; i < clients->count; i++)
+	for (size_t i = 0; i < clients->count; i++) {
+		ferry_prepared_drop(clients->jobs, &clients->all[i]->prepared);
 		client_free(clients->all[i]);
+	}
 	free(clients->all);
 	free(clients->set);
 	close(clients->listener);

@@ -31,6 +31,15 @@ struct ferry_gpus {
 	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);
 };
 
+/*
+ * What somebody else wants of the mapper's thread, a context say. Whoever asks fills in `serve`, and leaves it alone
+ * until that.
+ */
+struct ferry_gpus_ask {
+	void (*serve)(struct ferry_gpus_ask *ask, struct ferry_gpus *gpus); /* by the mapper's thread, once */
+	struct ferry_gpus_ask *next;
+};
+
 /** What a GPU has mapped for this process. */
 struct ferry_mapping {
 	char *address;

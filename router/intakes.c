@@ -337,25 +337,6 @@ static ferryResult_t intake_open(struct ferry_job *job, uint32_t rank, struct fe
 	return ferrySuccess;
 }
 
-/* By one GPU for all: registration is portable. */
-static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gpu)
-{
-	struct ferry_copier *copier = ferry_gpu_copier(gpu);
-	if (job->registrar)
-		return ferrySuccess;
-	job->registrar = gpu;
-	ferry_gpu_hold(gpu);
-	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
-		uint64_t bytes;
-		void *windows = ferry_arena_windows(&job->shared.arenas[domain], &bytes);
-		ferryResult_t result = copier->ops->register_memory(copier, windows, bytes);
-		if (result)
-			return result;
-		job->registered[domain] = true;
-	}
-	return ferrySuccess;
-}
-
 /* Of a rank of another domain the UUID alone is known. */
 static bool reaches(const struct ferry_gpu *from, const struct ferry_imports *to)
 {
@@ -390,7 +371,7 @@ ferryResult_t ferry_intakes_open(struct ferry_job *job)
 		struct ferry_lanes *lanes;
 		if (!gpu || (job->brought && !job->resumed[rank])) /* it has left, and has not come here */
 			continue;
-		ferryResult_t result = register_arenas(job, gpu);
+		ferryResult_t result = ferry_registration_make(&job->registration, gpu, &job->shared);
 		if (!result)
 			result = ferry_gpu_lanes_use(job->gpu_lanes, gpu, &lanes);
 		if (!result && (result = intake_open(job, rank, lanes)))
@@ -462,14 +443,4 @@ void ferry_intakes_close(struct ferry_job *job)
 			intake_close(job, job->intakes[rank]);
 			job->intakes[rank] = NULL;
 		}
-	if (!job->registrar)
-		return;
-	struct ferry_copier *copier = ferry_gpu_copier(job->registrar);
-	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
-		const struct ferry_arena *arena = &job->shared.arenas[domain];
-		uint64_t bytes;
-		if (job->registered[domain])
-			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
-	}
-	ferry_gpu_drop(job->registrar);
 }

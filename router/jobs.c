@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_same(const uint8_t *key, const uint8_t *other)
+bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other)
 {
 	unsigned differences = 0;
 	for (int i = 0; i < FERRY_KEY_BYTES; i++)
@@ -22,7 +22,7 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const
 {
 	struct ferry_job *found = NULL;
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
-		if (is_same(job->key, key) & (job->owner == owner))
+		if (ferry_keys_are_same(job->key, key) & (job->owner == owner))
 			found = job;
 	return found;
 }

@@ -28,6 +28,7 @@ struct ferry_jobs {
 	struct ferry_mapper mapper;
 	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
+	struct ferry_prepared *prepared; /* for jobs that are to come; connection thread */
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */
@@ -46,6 +47,9 @@ struct ferry_jobs {
 	uint64_t takeovers;        /* jobs for which this router has taken another's place */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
+
+/** Takes as long for any two. */
+bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other);
 
 /**
  * The job of that key and owner (struct ferry_standing), or NULL: each user has keys of its own, so that nobody meets,

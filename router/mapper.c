@@ -242,8 +242,17 @@ static void *mapper_main(void *argument)
 	struct ferry_mapper *mapper = argument;
 	uint64_t due = 0;
 	pthread_mutex_lock(&mapper->lock);
-	while (!mapper->stopping || mapper->ranks) {
+	while (!mapper->stopping || mapper->ranks || mapper->asks) {
+		struct ferry_gpus_ask *ask = mapper->asks;
 		struct ferry_mapped_rank *rank = next_request(mapper);
+		if (ask) {
+			mapper->asks = ask->next;
+			pthread_mutex_unlock(&mapper->lock);
+			ask->serve(ask, &mapper->gpus);
+			pthread_mutex_lock(&mapper->lock);
+			due = 0;
+			continue;
+		}
 		if (rank) {
 			pthread_mutex_unlock(&mapper->lock);
 			serve(mapper, rank);
@@ -420,6 +429,19 @@ static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
 	pthread_mutex_lock(&mapper->lock);
 	rank->next = mapper->ranks;
 	mapper->ranks = rank;
+	pthread_cond_signal(&mapper->asked);
+	pthread_mutex_unlock(&mapper->lock);
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_ask *ask)
+{
+	ferryResult_t result = start(mapper);
+	if (result)
+		return result;
+	pthread_mutex_lock(&mapper->lock);
+	ask->next = mapper->asks;
+	mapper->asks = ask;
 	pthread_cond_signal(&mapper->asked);
 	pthread_mutex_unlock(&mapper->lock);
 	return ferrySuccess;

@@ -28,6 +28,7 @@ struct ferry_mapper {
 	bool running;                    /* connection thread */
 	pthread_cond_t landed;           /* a rank's landings are mapped */
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
+	struct ferry_gpus_ask *asks;     /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_gpus gpus;          /* mapper */
 	void (*lost)(const char *why);   /* as in struct ferry_router_options; constant */
@@ -43,6 +44,9 @@ ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *
 
 /** All jobs are gone, and who held imports has released them: unmaps everything, joins. */
 void ferry_mapper_stop(struct ferry_mapper *mapper);
+
+/** Has it served. Connection thread. Error: ferrySystemError, and it is not. */
+ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_ask *ask);
 
 /**
  * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`

@@ -6,6 +6,7 @@
 #include "router/attendant.h"
 #include "router/guests.h"
 #include "router/intakes.h"
+#include "router/prepared.h"
 #include "router/resumed.h"
 #include "router/status.h"
 
@@ -66,6 +67,14 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		ferry_job_welcome(job, message->rank, client->descriptor, 0, "");
 	}
 	return ferrySuccess;
+}
+
+/* Of a rank whose router is about to end. */
+static ferryResult_t prepare(struct ferry_jobs *jobs, struct ferry_client *client)
+{
+	if (client->job || client->prepared)
+		return ferry_fail(ferryInvalidUsage, "PREPARE by who has prepared, or attached, already");
+	return ferry_prepare(jobs, &client->message, &client->standing, client->descriptors, &client->prepared);
 }
 
 /* Of a rank that comes from a router that has ended. */
@@ -273,6 +282,9 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		break;
 	case FERRY_ATTACH_PEER:
 		result = hand_out_arena(jobs, client, &descriptor);
+		break;
+	case FERRY_ATTACH_PREPARE:
+		result = prepare(jobs, client);
 		break;
 	case FERRY_ATTACH_ADOPT:
 		if (!(result = adopt(jobs, client)))

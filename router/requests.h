@@ -17,6 +17,7 @@ struct ferry_client {
 	bool detached;
 	bool spare;        /* a router that stands by, */
 	uint32_t contexts; /* with so many */
+	struct ferry_prepared *prepared; /* that it has asked for, and nobody has taken; or NULL */
 	uint32_t refused; /* requests, while it was no rank */
 	size_t received; /* of the message and then of the payload */
 	uint64_t begun_ns; /* when the first of that came (ferry_now_ns) */

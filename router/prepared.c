@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "router/prepared.h"
+
+#include "ipc/error.h"
+#include "router/brought.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Connection thread, in the end the reaper. */
+struct ferry_prepared {
+	struct ferry_prepared *next;
+	uint32_t owner;
+	uint8_t key[FERRY_KEY_BYTES];
+	uint64_t staging;             /* counted for its tenant */
+	struct ferry_prepared **mine; /* who has asked knows it by this */
+	struct ferry_job_arenas shared;
+	struct ferry_preparation *preparation;
+	struct ferry_ending ending;
+};
+
+static struct ferry_prepared *find(const struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key)
+{
+	struct ferry_prepared *found = NULL;
+	for (struct ferry_prepared *prepared = jobs->prepared; prepared; prepared = prepared->next)
+		if (ferry_keys_are_same(prepared->key, key) & (prepared->owner == owner))
+			found = prepared;
+	return found;
+}
+
+/* ---- asked for ---- */
+
+static uint64_t prepared_for(const struct ferry_jobs *jobs, uint32_t owner)
+{
+	uint64_t bytes = 0;
+	for (const struct ferry_prepared *prepared = jobs->prepared; prepared; prepared = prepared->next)
+		bytes += prepared->owner == owner ? prepared->staging : 0;
+	return bytes;
+}
+
+/* It counts for its tenant as the job will: nobody has more memory registered than jobs of his may have. */
+static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing *standing,
+                           struct ferry_prepared *prepared)
+{
+	struct ferry_allowance allowance;
+	const struct ferry_job_arenas *shared = &prepared->shared;
+	const struct ferry_arena_shape shape = {
+		.domain = jobs->domain,
+		.ndomains = shared->ndomains,
+		.nranks = shared->nranks,
+		.staging = FERRY_BANKS * shared->arenas[jobs->domain].staging_bytes};
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, shared->nranks, &allowance);
+	if (result)
+		return result;
+	allowance.used += prepared_for(jobs, prepared->owner);
+	if (!(result = ferry_quota_adopt(&jobs->quota, &allowance, &shape)))
+		prepared->staging = shape.staging;
+	return result;
+}
+
+/* Its arenas are mapped. */
+static ferryResult_t begin(struct ferry_jobs *jobs, const struct ferry_standing *standing, const uint8_t *gpu,
+                           struct ferry_prepared *prepared)
+{
+	ferryResult_t result = count(jobs, standing, prepared);
+	if (result)
+		return result;
+	prepared->preparation = ferry_preparation_new(&prepared->shared, gpu);
+	result = prepared->preparation
+	                 ? ferry_mapper_ask(&jobs->mapper, ferry_preparation_ask(prepared->preparation))
+	                 : ferry_fail(ferrySystemError, "no memory to prepare a job");
+	if (result) {
+		ferry_quota_give_back(&jobs->quota, prepared->staging);
+		if (prepared->preparation)
+			ferry_preparation_free(prepared->preparation);
+	}
+	return result;
+}
+
+static ferryResult_t make(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                          const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine)
+{
+	struct ferry_prepared *prepared = calloc(1, sizeof *prepared);
+	if (!prepared)
+		return ferry_fail(ferrySystemError, "no memory to prepare a job");
+	prepared->owner = standing->owner;
+	prepared->mine = mine;
+	memcpy(prepared->key, message->key, sizeof prepared->key);
+	ferryResult_t result = ferry_brought_map(message, jobs->domain, descriptors, &prepared->shared);
+	if (!result && (result = begin(jobs, standing, message->gpu, prepared)))
+		ferry_brought_unmap(&prepared->shared);
+	if (result) {
+		free(prepared);
+		return result;
+	}
+	prepared->next = jobs->prepared;
+	jobs->prepared = *mine = prepared;
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                            const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine)
+{
+	const struct ferry_job *job = ferry_jobs_find(jobs, standing->owner, message->key);
+	if (message->domain != jobs->domain)
+		return ferry_fail(ferryInvalidArgument, "PREPARE of domain %u in domain %u", message->domain,
+		                  jobs->domain);
+	if (atomic_load(&jobs->draining))
+		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
+		                  jobs->domain);
+	if (job)
+		return job->adoption ? ferrySuccess
+		                     : ferry_fail(ferryRefused, "PREPARE of a job that this router serves");
+	if (find(jobs, standing->owner, message->key))
+		return ferrySuccess;
+	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
+	return result ? result : make(jobs, message, standing, descriptors, mine);
+}
+
+/* ---- dropped, or taken ---- */
+
+static void forget(struct ferry_jobs *jobs, struct ferry_prepared *prepared)
+{
+	struct ferry_prepared **link = &jobs->prepared;
+	while (*link != prepared)
+		link = &(*link)->next;
+	*link = prepared->next;
+	*prepared->mine = NULL;
+	ferry_quota_give_back(&jobs->quota, prepared->staging);
+}
+
+/* By the reaper. */
+static void end_unused(struct ferry_ending *ending)
+{
+	struct ferry_prepared *prepared =
+	        (struct ferry_prepared *)((char *)ending - offsetof(struct ferry_prepared, ending));
+	struct ferry_registration made = {0};
+	ferry_preparation_settle(&prepared->preparation, &made);
+	ferry_registration_end(&made, &prepared->shared);
+	ferry_brought_unmap(&prepared->shared);
+	free(prepared);
+}
+
+void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
+{
+	struct ferry_prepared *prepared = *mine;
+	if (!prepared)
+		return;
+	forget(jobs, prepared);
+	prepared->ending = (struct ferry_ending){.end = end_unused};
+	ferry_reaper_give(&jobs->reaper, &prepared->ending);
+}
+
+struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key,
+                                              const int *descriptors, struct ferry_job_arenas *shared)
+{
+	struct ferry_prepared *prepared = find(jobs, owner, key);
+	if (!prepared || !ferry_brought_are_same(&prepared->shared, descriptors))
+		return NULL;
+	struct ferry_preparation *taken = prepared->preparation;
+	forget(jobs, prepared);
+	*shared = prepared->shared;
+	free(prepared);
+	return taken;
+}
