@@ -35,9 +35,10 @@ static void say(const struct ferry_takeover *takeover, const char *what)
 
 static void close_ahead(struct ferry_takeover *takeover)
 {
-	if (takeover->ahead)
-		close(takeover->ahead);
-	takeover->ahead = 0;
+	int ahead = link_of(takeover)->ahead;
+	link_of(takeover)->ahead = -1; /* first, as who forks may be about to close it in the child */
+	if (ahead >= 0)
+		close(ahead);
 }
 
 static struct ferry_handover handover_to(const struct ferry_takeover *takeover, int connection)
@@ -60,7 +61,7 @@ static void look_ahead(struct ferry_takeover *takeover)
 {
 	int connection;
 	bool starts = !takeover->ahead_started;
-	if (takeover->ahead || takeover->ahead_over || !takeover->all->ops ||
+	if (link_of(takeover)->ahead >= 0 || takeover->ahead_over || !takeover->all->ops ||
 	    takeover->domain != takeover->all->rank->domain)
 		return;
 	takeover->ahead_started = true;
@@ -69,15 +70,17 @@ static void look_ahead(struct ferry_takeover *takeover)
 		return;
 	}
 	struct ferry_handover handover = handover_to(takeover, connection);
-	if (ferry_hand_over_ahead(&handover)) {
+	ferryResult_t result = ferry_hand_over_ahead(&handover);
+	if (result) {
 		say(takeover, ferry_last_message());
 		ferry_forget_message();
 		close(connection);
-		takeover->ahead_over = true;
+		/* one that has closed may have been the old one, which was still asleep on its socket as it died */
+		takeover->ahead_over = result != ferryRemoteError;
 		return;
 	}
 	say(takeover, "another router makes itself ready");
-	takeover->ahead = connection;
+	link_of(takeover)->ahead = connection;
 }
 
 /* ---- giving up ---- */
@@ -214,9 +217,9 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 
 static bool look_for_one(struct ferry_takeover *takeover)
 {
-	int connection = takeover->ahead;
-	takeover->ahead = 0;
-	if (connection)
+	int connection = link_of(takeover)->ahead;
+	link_of(takeover)->ahead = -1;
+	if (connection >= 0)
 		return go_over(takeover, connection);
 	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->told,
 	                                          &connection);
@@ -231,6 +234,15 @@ static bool look_for_one(struct ferry_takeover *takeover)
 	return true;
 }
 
+static void see_end(struct ferry_takeover *takeover)
+{
+	if (takeover->state != FERRY_ROUTER_ENDS || !ferry_process_has_ended(link_of(takeover)->process))
+		return;
+	say(takeover, "the process of the router has ended");
+	takeover->state = FERRY_ROUTER_SOUGHT;
+	takeover->since_ns = ferry_now_ns();
+}
+
 /* Keeper: until it returns false. */
 static bool step(struct ferry_kept *kept)
 {
@@ -240,6 +252,8 @@ static bool step(struct ferry_kept *kept)
 		return end_failed(takeover);
 	if (takeover->state == FERRY_ROUTER_ADOPTS)
 		return still_adopts(takeover);
+	/* before it is looked how long that has lasted: to ask another ahead may take its time */
+	see_end(takeover);
 	if (is_over(takeover, ferry_now_ns(), text, sizeof text))
 		return end(takeover, text);
 	switch (takeover->state) {
@@ -247,14 +261,8 @@ static bool step(struct ferry_kept *kept)
 	case FERRY_ROUTER_ADOPTS:
 		return false;
 	case FERRY_ROUTER_ENDS:
-		if (!ferry_process_has_ended(link_of(takeover)->process)) {
-			look_ahead(takeover);
-			return true;
-		}
-		say(takeover, "the process of the router has ended");
-		takeover->state = FERRY_ROUTER_SOUGHT;
-		takeover->since_ns = ferry_now_ns();
-		/* fall through */
+		look_ahead(takeover);
+		return true;
 	case FERRY_ROUTER_SOUGHT:
 		return look_for_one(takeover);
 	}

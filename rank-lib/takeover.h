@@ -45,9 +45,8 @@ struct ferry_takeover {
 	uint64_t window_ns; /* when counting began: deaths since then */
 	uint32_t deaths;
 	bool told;          /* that no router can be started by this rank */
-	/* FERRY_ROUTER_ENDS: the router that makes itself ready meanwhile; 0: none */
-	int ahead;
-	bool ahead_started, ahead_over; /* this rank has had one started; none is asked (any more) */
+	/* FERRY_ROUTER_ENDS: this rank has had one started ahead; none is asked any more */
+	bool ahead_started, ahead_over;
 };
 
 struct ferry_takeovers {

@@ -40,7 +40,7 @@ static ferryResult_t open_job(struct ferry_jobs *jobs, const struct ferry_attach
 	if (result)
 		return result;
 	struct ferry_preparation *prepared =
-	        ferry_prepared_take(jobs, standing->owner, message->key, descriptors, &shared);
+	        ferry_prepared_take(jobs, message, standing->owner, descriptors, &shared);
 	if (!prepared && (result = ferry_brought_map(message, jobs->domain, descriptors, &shared)))
 		return result;
 	if ((result = ferry_job_new_of(message->key, &shared, jobs->domain, jobs->workers.limit, made))) {

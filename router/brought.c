@@ -56,6 +56,9 @@ ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint
                                 struct ferry_job_arenas *shared)
 {
 	ferryResult_t result = ferrySuccess;
+	if (own >= message->ndomains)
+		return ferry_fail(ferryRefused, "a job of %u domains has none for the router of domain %u",
+		                  message->ndomains, own);
 	*shared = (struct ferry_job_arenas){.nranks = message->nranks, .ndomains = message->ndomains};
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
 		shared->arenas[domain].descriptor = -1;

@@ -18,7 +18,8 @@ ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct fe
 
 /**
  * Those of all domains, in a message of a rank of the job, by the router of domain `own`. The descriptors that are
- * taken become -1. Errors: as above; ferryRefused where a rank is in none of the domains. Nothing is mapped then.
+ * taken become -1. Errors: as above; ferryRefused where a rank, or the router, is in none of
+ * the domains. Nothing is mapped then.
  */
 ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
                                 struct ferry_job_arenas *shared);

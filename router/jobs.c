@@ -191,6 +191,7 @@ static void end_job(struct ferry_ending *ending)
 	ferry_mapper_leave(&jobs->mapper, job);
 	uint64_t bytes = job->freeing;
 	ferry_job_free(job);
+	ferry_mapper_look(&jobs->mapper);
 	atomic_fetch_sub(&jobs->quota.freeing, bytes);
 	ferry_log(FERRY_LOG_INFO, "domain %u: job ended", jobs->domain);
 }

@@ -447,6 +447,14 @@ ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_as
 	return ferrySuccess;
 }
 
+void ferry_mapper_look(struct ferry_mapper *mapper)
+{
+	pthread_mutex_lock(&mapper->lock);
+	mapper->changed = true;
+	pthread_cond_signal(&mapper->asked);
+	pthread_mutex_unlock(&mapper->lock);
+}
+
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client)
 {
@@ -533,7 +541,7 @@ static bool lands(struct ferry_mapper *mapper, const struct ferry_job *job, bool
 {
 	bool any = false;
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
-		if (job->imports[rank->imports->rank] != rank->imports)
+		if (rank->left || job->imports[rank->imports->rank] != rank->imports)
 			continue;
 		rank->lands |= ask;
 		any |= rank->lands;

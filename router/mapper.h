@@ -48,6 +48,9 @@ void ferry_mapper_stop(struct ferry_mapper *mapper);
 /** Has it served. Connection thread. Error: ferrySystemError, and it is not. */
 ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_ask *ask);
 
+/** A context may have lost its last holder: looks when it is to be given up. Any thread. */
+void ferry_mapper_look(struct ferry_mapper *mapper);
+
 /**
  * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`
  * (router/job.h). The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread.

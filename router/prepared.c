@@ -114,6 +114,9 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 		                     : ferry_fail(ferryRefused, "PREPARE of a job that this router serves");
 	if (find(jobs, standing->owner, message->key))
 		return ferrySuccess;
+	/* Else who asks and goes, again and again, would keep the reaper from ranks that wait for it to leave. */
+	if (atomic_load(&jobs->undoing))
+		return ferry_fail(ferryRefused, "PREPARE while another is undone");
 	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
 	return result ? result : make(jobs, message, standing, descriptors, mine);
 }
@@ -135,11 +138,14 @@ static void end_unused(struct ferry_ending *ending)
 {
 	struct ferry_prepared *prepared =
 	        (struct ferry_prepared *)((char *)ending - offsetof(struct ferry_prepared, ending));
+	struct ferry_jobs *jobs = ending->context;
 	struct ferry_registration made = {0};
 	ferry_preparation_settle(&prepared->preparation, &made);
 	ferry_registration_end(&made, &prepared->shared);
 	ferry_brought_unmap(&prepared->shared);
 	free(prepared);
+	ferry_mapper_look(&jobs->mapper);
+	atomic_fetch_sub(&jobs->undoing, 1);
 }
 
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
@@ -148,15 +154,19 @@ void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
 	if (!prepared)
 		return;
 	forget(jobs, prepared);
-	prepared->ending = (struct ferry_ending){.end = end_unused};
+	prepared->ending = (struct ferry_ending){.end = end_unused, .context = jobs};
+	atomic_fetch_add(&jobs->undoing, 1);
 	ferry_reaper_give(&jobs->reaper, &prepared->ending);
 }
 
-struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key,
-                                              const int *descriptors, struct ferry_job_arenas *shared)
+struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                                              uint32_t owner, const int *descriptors,
+                                              struct ferry_job_arenas *shared)
 {
-	struct ferry_prepared *prepared = find(jobs, owner, key);
-	if (!prepared || !ferry_brought_are_same(&prepared->shared, descriptors))
+	struct ferry_prepared *prepared = find(jobs, owner, message->key);
+	if (!prepared || prepared->shared.nranks != message->nranks ||
+	    prepared->shared.ndomains != message->ndomains ||
+	    !ferry_brought_are_same(&prepared->shared, descriptors))
 		return NULL;
 	struct ferry_preparation *taken = prepared->preparation;
 	forget(jobs, prepared);

@@ -30,11 +30,11 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine);
 
 /**
- * What was made ready, or is about to be, for the job of that key with those arenas, one of each domain; NULL: nothing.
- * *shared are then the same arenas, mapped; the caller's from then on, but that he settles it before he unmaps them.
+ * What was made ready, or is about to be, for the job that is adopted so, with those arenas; NULL: nothing. *shared are then the same arenas, mapped; the caller's from then on, but that he settles it before he unmaps them.
  * Connection thread.
  */
-struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key,
-                                              const int *descriptors, struct ferry_job_arenas *shared);
+struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                                              uint32_t owner, const int *descriptors,
+                                              struct ferry_job_arenas *shared);
 
 #endif

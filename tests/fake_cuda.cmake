@@ -106,6 +106,9 @@ if(CUDA_INCLUDE_DIR)
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
+  ferry_test(preparing LIBRARIES ferry_engine cuda-fake LABELS engine TIMEOUT 120)
+  target_compile_definitions(preparing PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+
   ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   # Under libferry's surface, so with the devices linked in.

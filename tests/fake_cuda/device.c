@@ -2,11 +2,14 @@
 /* Devices, what the environment says of them, and the words for errors. */
 #include "tests/fake_cuda/fake.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
 int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
@@ -55,6 +58,17 @@ static int next_visible(const char **visible, int physical)
 	return (int)number;
 }
 
+/* FAKE_CUDA_END_MB. Linux closes what a process that is killed has open from its last descriptor to its first. */
+static void end_late(size_t bytes)
+{
+	static char page[1 << 16];
+	bool router = bytes && !strncmp(program_invocation_short_name, "ferry-router", 12);
+	int file = router ? memfd_create("end", MFD_CLOEXEC) : -1;
+	for (size_t at = 0; file >= 0 && at < bytes; at += sizeof page)
+		if (pwrite(file, page, sizeof page, (off_t)at) < 0)
+			return;
+}
+
 static void initialize(void)
 {
 	int physical = (int)fake_number("FAKE_CUDA_DEVICES", 4);
@@ -72,6 +86,7 @@ static void initialize(void)
 	snprintf(fake_stuck, sizeof fake_stuck, "%s", getenv("FAKE_CUDA_STUCK") ? getenv("FAKE_CUDA_STUCK") : "");
 	snprintf(fake_held, sizeof fake_held, "%s", getenv("FAKE_CUDA_HELD") ? getenv("FAKE_CUDA_HELD") : "");
 	snprintf(fake_told, sizeof fake_told, "%s", getenv("FAKE_CUDA_TOLD") ? getenv("FAKE_CUDA_TOLD") : "");
+	end_late((size_t)fake_number("FAKE_CUDA_END_MB", 0) << 20);
 	fake_machine_start();
 	fake_fault_start();
 	for (int i = 0; !visible && i < physical; i++)

@@ -247,10 +247,16 @@ static unsigned expected(const struct trial_call *call, size_t at)
 	}
 }
 
-const char *trial_call_compare(const struct trial_call *call, void *scratch, size_t most)
+void trial_call_print(const struct trial_call *call, char *text, size_t bytes)
 {
 	static const char *const kinds[] = {"allreduce", "allgather", "reducescatter", "broadcast", "reduce",
 	                                    "alltoall",  "gather",    "scatter",       "messages"};
+	snprintf(text, bytes, "%s of %zu elements of type %d, op %d%s, root %d", kinds[call->kind], call->count,
+	         (int)call->type, (int)call->op, call->premul ? " premul" : "", call->root);
+}
+
+const char *trial_call_compare(const struct trial_call *call, void *scratch, size_t most)
+{
 	static _Thread_local char text[200];
 	size_t bytes = size_of(call->type), count = has_output(call) ? call->count * (size_t)blocks_out(call) : 0;
 	unsigned char wanted[8], nothing[8];
@@ -268,9 +274,10 @@ const char *trial_call_compare(const struct trial_call *call, void *scratch, siz
 		const unsigned char *got = (const unsigned char *)scratch + i * bytes;
 		if (!memcmp(got, i < count ? wanted : nothing, bytes))
 			continue;
-		snprintf(text, sizeof text, "%s of %zu elements of type %d, op %d%s, root %d: element %zu %s",
-		         kinds[call->kind], call->count, (int)call->type, (int)call->op, call->premul ? " premul" : "",
-		         call->root, i, i < count ? "is wrong" : "behind the output was written");
+		trial_call_print(call, text, sizeof text);
+		size_t length = strlen(text);
+		snprintf(text + length, sizeof text - length, ": element %zu %s", i,
+		         i < count ? "is wrong" : "behind the output was written");
 		return text;
 	}
 	return "";

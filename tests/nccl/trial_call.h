@@ -66,6 +66,9 @@ int trial_call_fill(const struct trial_call *call, void *scratch, size_t most);
 /** Issues it. Into another buffer than its own: what is replayed does the same again. */
 ncclResult_t trial_call_issue(const struct trial_names *names, struct trial_call *call, cudaStream_t stream);
 
+/** What it is, for people. */
+void trial_call_print(const struct trial_call *call, char *text, size_t bytes);
+
 /** After its stream has come to the end. "" or what is wrong. */
 const char *trial_call_compare(const struct trial_call *call, void *scratch, size_t most);
 

@@ -48,6 +48,12 @@ __attribute__((format(printf, 2, 3), noreturn)) static void wrong(const struct t
 	printf("not ok: seed %llu, rank %d, step %u: %s\n",
 	       (unsigned long long)atomic_load(&trial_shared->run), p->rank,
 	       atomic_load(&trial_shared->step[p->rank]), text);
+	for (int i = 0; i < SLOTS; i++) {
+		if (!p->calls[i].pending)
+			continue;
+		trial_call_print(&p->calls[i], text, sizeof text);
+		printf("  rank %d, under way: %s\n", p->rank, text);
+	}
 	fflush(stdout);
 	_exit(1);
 }
