@@ -15,7 +15,17 @@
 #define COMMS     2
 #define STEPS     10
 #define KILL_US   3000 /* within that a step is killed in */
+#define STUCK_US  300000 /* in a call beside a dead rank, before the call is ended by another thread */
 #define NOT_READY 600
+
+/* Where a player is: in a call of NCCL's or not; or its helper ends that call, or has. */
+enum trial_call_state { OUTSIDE, INSIDE, HELPED, ENDED };
+
+/* A graph that stays until its communicator goes. */
+struct kept_graph {
+	void *graph, *executable;
+	int comm;
+};
 
 struct trial_player {
 	int rank;
@@ -27,7 +37,12 @@ struct trial_player {
 	struct trial_comm comms[COMMS];
 	struct trial_call calls[SLOTS];
 	cudaStream_t streams[STREAMS];
-	void *graph, *executable; /* of the step's capture */
+	void *graph, *executable; /* of the step's capture, */
+	int captured;             /* of this communicator */
+	struct kept_graph *kept;
+	size_t nkept;
+	bool shares;              /* a GPU with the other rank */
+	_Atomic int state;        /* enum trial_call_state; its own, but from INSIDE on to HELPED and ENDED the helper's */
 	void *scratch;
 	pthread_t killer;
 };
@@ -123,21 +138,92 @@ static void abort_all(struct trial_player *p)
 		endings[c] = (struct ending){.comm = p->comms[c].handle, .abort = p->nccl.CommAbort};
 		endings[c].threaded = endings[c].comm &&
 		                      !pthread_create(&endings[c].thread, NULL, abort_one, &endings[c]);
-		p->comms[c].handle = NULL;
 	}
 	for (int c = 0; c < COMMS; c++)
 		if (endings[c].threaded)
 			pthread_join(endings[c].thread, NULL);
 }
 
-/* Before the communicator that it has calls of: NCCL waits for it. */
-static void drop_graph(struct trial_player *p)
+static void forget_all(struct trial_player *p)
 {
-	if (p->executable)
-		p->nccl.graph_exec_destroy(p->executable);
-	if (p->graph)
-		p->nccl.graph_destroy(p->graph);
+	for (int c = 0; c < COMMS; c++)
+		p->comms[c].handle = NULL;
+}
+
+static void destroy_graph(const struct trial_player *p, void *graph, void *executable)
+{
+	if (executable)
+		p->nccl.graph_exec_destroy(executable);
+	if (graph)
+		p->nccl.graph_destroy(graph);
+}
+
+/* Before the communicator that it has calls of: NCCL waits for it. -1: all. */
+static void drop_graphs(struct trial_player *p, int comm)
+{
+	size_t left = 0;
+	for (size_t i = 0; i < p->nkept; i++)
+		if (comm < 0 || p->kept[i].comm == comm)
+			destroy_graph(p, p->kept[i].graph, p->kept[i].executable);
+		else
+			p->kept[left++] = p->kept[i];
+	p->nkept = left;
+}
+
+/*
+ * The step's graph has been replayed. Over sockets NCCL hands captured calls to its proxy in callbacks of CUDA's, and
+ * others too as long as there is a graph: of two calls the second may overtake the first where the last graph goes
+ * between them (ncclLaunchPrepare, persistentRefs). So it stays there.
+ */
+static void end_graph(struct trial_player *p)
+{
+	struct kept_graph *grown = p->shares && p->executable
+	                                   ? realloc(p->kept, (p->nkept + 1) * sizeof *p->kept)
+	                                   : NULL;
+	if (grown) {
+		p->kept = grown;
+		p->kept[p->nkept++] = (struct kept_graph){p->graph, p->executable, p->captured};
+	} else {
+		destroy_graph(p, p->graph, p->executable);
+	}
 	p->executable = p->graph = NULL;
+}
+
+/* ---- calls that do not return ---- */
+
+static void enter(struct trial_player *p)
+{
+	atomic_store(&p->state, INSIDE);
+}
+
+/* False: it was ended by the helper, with all communicators. */
+static bool leave(struct trial_player *p)
+{
+	int inside = INSIDE;
+	if (atomic_compare_exchange_strong(&p->state, &inside, OUTSIDE))
+		return true;
+	while (atomic_load(&p->state) != ENDED)
+		trial_doze_us(1000);
+	forget_all(p);
+	return false;
+}
+
+/*
+ * NCCL's calls wait for the other rank where they connect to it, and where that one is dead they need not return, so
+ * applications have a thread that aborts then, as PyTorch's watchdog does.
+ */
+static void *help(void *context)
+{
+	struct trial_player *p = context;
+	for (uint64_t stuck_us = 0;; trial_doze_us(10000)) {
+		int inside = INSIDE;
+		stuck_us = atomic_load(&trial_shared->dead) && atomic_load(&p->state) == INSIDE ? stuck_us + 10000 : 0;
+		if (stuck_us < STUCK_US || !atomic_compare_exchange_strong(&p->state, &inside, HELPED))
+			continue;
+		abort_all(p);
+		atomic_store(&p->state, ENDED);
+	}
+	return NULL;
 }
 
 /* CUDA's error in a stream may come of a rank that is dead; it ends the process then. */
@@ -157,8 +243,10 @@ static void give_up(struct trial_player *p)
 {
 	atomic_store(&trial_shared->failed, true);
 	does(p, "ncclCommAbort");
-	drop_graph(p);
+	end_graph(p);
+	drop_graphs(p, -1);
 	abort_all(p);
+	forget_all(p);
 	does(p, "streams after ncclCommAbort");
 	for (int s = 0; s < STREAMS; s++) {
 		int state;
@@ -239,11 +327,13 @@ static void draw_call(struct trial_player *p, int slot, int c)
 static bool issue_some(struct trial_player *p, int n, bool grouped, cudaStream_t stream)
 {
 	does(p, "making calls");
+	enter(p);
 	ncclResult_t result = grouped ? p->nccl.GroupStart() : ncclSuccess;
 	for (int i = 0; i < n && !result; i++)
 		result = trial_call_issue(&p->nccl, &p->calls[i], stream);
 	ncclResult_t ended = grouped ? p->nccl.GroupEnd() : ncclSuccess;
-	return fine(p, result ? result : ended, "a call");
+	result = leave(p) ? result ? result : ended : ncclRemoteError;
+	return fine(p, result, "a call");
 }
 
 static bool calls(struct trial_player *p, int c)
@@ -264,8 +354,10 @@ static bool record(struct trial_player *p, int n, cudaStream_t stream)
 	does(p, "capturing calls");
 	if (names->stream_begin_capture(stream, 1)) /* of this thread */
 		wrong(p, "no capture begins");
+	enter(p);
 	for (int i = 0; i < n && !result; i++)
 		result = trial_call_issue(names, &p->calls[i], stream);
+	result = leave(p) ? result : ncclRemoteError;
 	int ended = names->stream_end_capture(stream, &p->graph);
 	if (!fine(p, result, "a captured call"))
 		return false;
@@ -294,8 +386,9 @@ static bool capture(struct trial_player *p, int c)
 	for (int i = 0; i < replays; i++)
 		if (p->nccl.graph_launch(p->executable, stream))
 			wrong(p, "a graph is not launched");
+	p->captured = c;
 	bool going = settle(p);
-	drop_graph(p);
+	end_graph(p);
 	return going;
 }
 
@@ -306,6 +399,7 @@ static bool split(struct trial_player *p)
 	bool turned = trial_draw(&p->random, 2);
 	if (made->handle) {
 		does(p, "ncclCommDestroy");
+		drop_graphs(p, 1);
 		ncclResult_t result = p->nccl.CommDestroy(made->handle);
 		made->handle = NULL;
 		if (!fine(p, result, "ncclCommDestroy"))
@@ -336,6 +430,7 @@ static bool begin(struct trial_player *p)
 
 static void end(struct trial_player *p)
 {
+	drop_graphs(p, -1);
 	for (int c = COMMS - 1; c >= 0; c--) {
 		if (!p->comms[c].handle)
 			continue;
@@ -438,21 +533,22 @@ static bool run(struct trial_player *p, unsigned long long seed)
  * NCCL refuses two ranks on one GPU of a host, so where there is but one it takes their processes for hosts of their
  * own, and goes over sockets. Whether that is so it reads once in a process.
  */
-static bool take_device(int rank)
+static bool take_device(struct trial_player *p)
 {
-	if (!cudaSetDevice(rank))
+	char host[32];
+	if (!cudaSetDevice(p->rank))
 		return true;
 	if (trial_options.one || cudaSetDevice(0))
 		return false;
-	char host[32];
-	snprintf(host, sizeof host, "trials-rank-%d", rank);
+	p->shares = true;
+	snprintf(host, sizeof host, "trials-rank-%d", p->rank);
 	return !setenv("NCCL_HOSTID", host, 1);
 }
 
 static void open_player(struct trial_player *p)
 {
 	does(p, "beginning");
-	if (!take_device(p->rank) || !trial_names_find(&p->nccl))
+	if (!take_device(p) || !trial_names_find(&p->nccl))
 		_exit(TRIAL_NOT_HERE);
 	for (int s = 0; s < STREAMS; s++)
 		if (cudaStreamCreate(&p->streams[s]))
@@ -475,7 +571,10 @@ struct trial_player *trial_player_new(int rank)
 void *trial_player_main(void *context)
 {
 	struct trial_player *p = context;
+	pthread_t helper;
 	open_player(p);
+	if (!trial_options.one && pthread_create(&helper, NULL, help, p))
+		wrong(p, "no thread");
 	unsigned long long seed = atomic_load(&trial_shared->run);
 	meet(); /* before rank 0 writes it */
 	while (run(p, seed))
