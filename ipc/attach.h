@@ -82,7 +82,8 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * PREPARE, and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of words
+	 * PREPARE, and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of
+	 * words
 	 */
 	uint32_t descriptors;
 	/* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */

@@ -6,9 +6,9 @@
  * the same case again. By the keeper, a step at a time; callers and streams notice nothing but time.
  *
  * Nothing is handed over before the old router has ended: its threads might still write to the arenas. What takes the
- * next one long, contexts and the registering of arenas, it is asked for before that, where it is there (PREPARE). Of a router that
- * has ended before it answered a rank's first message the rank has no pidfd, and needs none: it has begun nothing, as
- * it waits for all ranks.
+ * next one long, contexts and the registering of arenas, it is asked for before that, where it is there (PREPARE). Of a
+ * router that has ended before it answered a rank's first message the rank has no pidfd, and needs none: it has begun
+ * nothing, as it waits for all ranks.
  *
  * The job ends, as when there is no takeover, where that is so wished (FERRY_TAKEOVER=off), where a rank hosts the
  * routers, where the kernel has no pidfds, where nobody takes the router's place for FERRY_ATTACH_TIMEOUT, and where

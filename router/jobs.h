@@ -29,7 +29,8 @@ struct ferry_jobs {
 	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_prepared *prepared; /* for jobs that are to come; connection thread */
-	_Atomic uint32_t undoing;        /* of these, that nobody has taken; connection thread adds, the reaper subtracts */
+	/* of these, that nobody has taken, and that go; connection thread adds, the reaper subtracts */
+	_Atomic uint32_t undoing;
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */

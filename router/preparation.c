@@ -24,7 +24,7 @@ static void *registering(void *argument)
 {
 	struct ferry_preparation *preparation = argument;
 	if (ferry_registration_make(&preparation->registration, preparation->held, &preparation->shared))
-		ferry_log(FERRY_LOG_INFO, "registering staging ahead: %s", ferry_last_message()); /* it is tried again */
+		ferry_log(FERRY_LOG_INFO, "staging ahead: %s", ferry_last_message()); /* it is tried again */
 	return NULL;
 }
 

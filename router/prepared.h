@@ -18,10 +18,10 @@ struct ferry_prepared;
 
 /**
  * PREPARE, by who stands so. The arenas' descriptors that are taken become -1. *mine, which is NULL, is what this has
- * begun, until that is taken or dropped: it stays where it is. For a job that another rank has asked for already, or that is being
- * handed over, there is nothing more to do. Connection thread. Errors: ferryRefused for a job that is served here,
- * arenas that are none, over the tenant's limits, while draining; ferryInvalidArgument for another domain's;
- * ferrySystemError.
+ * begun, until that is taken or dropped: it stays where it is. For a job that another rank has asked for already, or
+ * that is being handed over, there is nothing more to do. Connection thread. Errors: ferryRefused for a job that is
+ * served here, arenas that are none, over the tenant's limits, while draining or while another is undone;
+ * ferryInvalidArgument for another domain's; ferrySystemError.
  */
 ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                             const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine);
@@ -30,8 +30,9 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine);
 
 /**
- * What was made ready, or is about to be, for the job that is adopted so, with those arenas; NULL: nothing. *shared are then the same arenas, mapped; the caller's from then on, but that he settles it before he unmaps them.
- * Connection thread.
+ * What was made ready, or is about to be, for the job that is adopted so, with those arenas; NULL: nothing. *shared are
+ * then the same arenas, mapped; the caller's from then on, but that he settles it before he unmaps them. Connection
+ * thread.
  */
 struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                                               uint32_t owner, const int *descriptors,

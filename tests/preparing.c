@@ -150,8 +150,8 @@ static void who_hands_over_gets_what_was_made_ready_and_it_counts_once(void **st
 	status_says(counted);
 	await_lines(registered_told, 1, 1);
 	for (uint32_t rank = RANKS; rank-- > 0;) /* whoever comes first */
-		assert_int_equal(ask(sockets[rank], FERRY_ATTACH_ADOPT, &job, (struct ferry_attach_message){.rank = rank},
-		                     job.arena.descriptor),
+		assert_int_equal(ask(sockets[rank], FERRY_ATTACH_ADOPT, &job,
+		                     (struct ferry_attach_message){.rank = rank}, job.arena.descriptor),
 		                 ferrySuccess);
 	status_says(counted);
 	for (int rank = 0; rank < RANKS; rank++) {

@@ -84,8 +84,9 @@ if(CUDA_INCLUDE_DIR)
   add_test(NAME spares_make_themselves_ready COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kills/made_ready
     $<TARGET_FILE:router_kills> --gpu --spare --kills 10 --bytes 262144 --every 100 --captured 30 --seed 91)
   set_tests_properties(spares_make_themselves_ready PROPERTIES TIMEOUT 240 LABELS lanes
-    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host;FERRY_SPARE_GPUS=all;\
-FAKE_CUDA_END_MB=200")
+    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
+  set_property(TEST spares_make_themselves_ready APPEND PROPERTY ENVIRONMENT
+    "FERRY_SPARE_GPUS=all;FAKE_CUDA_END_MB=200")
   # Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
   set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
   gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)

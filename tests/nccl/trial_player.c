@@ -42,7 +42,7 @@ struct trial_player {
 	struct kept_graph *kept;
 	size_t nkept;
 	bool shares;              /* a GPU with the other rank */
-	_Atomic int state;        /* enum trial_call_state; its own, but from INSIDE on to HELPED and ENDED the helper's */
+	_Atomic int state;        /* enum trial_call_state; its own, but from INSIDE on the helper's */
 	void *scratch;
 	pthread_t killer;
 };
