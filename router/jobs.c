@@ -38,6 +38,8 @@ struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const 
 		use.plans += job->plans.count;
 		use.staging += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
 	}
+	for (const struct ferry_reserved *reserved = jobs->reserved; reserved; reserved = reserved->next)
+		use.staging += reserved->standing->tenant == tenant ? reserved->bytes : 0;
 	return use;
 }
 

@@ -23,12 +23,20 @@ enum ferry_draining {
 	FERRY_DRAINING  /* no new jobs */
 };
 
+/* Staging that counts for a tenant, and is of no job yet. */
+struct ferry_reserved {
+	const struct ferry_standing *standing; /* whose it is; stays as long as this */
+	uint64_t bytes;
+	struct ferry_reserved *next;
+};
+
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
 	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_prepared *prepared; /* for jobs that are to come; connection thread */
+	struct ferry_reserved *reserved; /* what counts for them; the same */
 	/* of these, that nobody has taken, and that go; connection thread adds, the reaper subtracts */
 	_Atomic uint32_t undoing;
 	struct ferry_layout layout;

@@ -13,7 +13,7 @@ struct ferry_prepared {
 	struct ferry_prepared *next;
 	uint32_t owner;
 	uint8_t key[FERRY_KEY_BYTES];
-	uint64_t staging;             /* counted for its tenant */
+	struct ferry_reserved reserved; /* what counts for its tenant */
 	struct ferry_prepared **mine; /* who has asked knows it by this */
 	struct ferry_job_arenas shared;
 	struct ferry_preparation *preparation;
@@ -31,15 +31,16 @@ static struct ferry_prepared *find(const struct ferry_jobs *jobs, uint32_t owner
 
 /* ---- asked for ---- */
 
-static uint64_t prepared_for(const struct ferry_jobs *jobs, uint32_t owner)
+static void count_no_more(struct ferry_jobs *jobs, const struct ferry_prepared *prepared)
 {
-	uint64_t bytes = 0;
-	for (const struct ferry_prepared *prepared = jobs->prepared; prepared; prepared = prepared->next)
-		bytes += prepared->owner == owner ? prepared->staging : 0;
-	return bytes;
+	struct ferry_reserved **link = &jobs->reserved;
+	while (*link != &prepared->reserved)
+		link = &(*link)->next;
+	*link = prepared->reserved.next;
+	ferry_quota_give_back(&jobs->quota, prepared->reserved.bytes);
 }
 
-/* It counts for its tenant as the job will: nobody has more memory registered than jobs of his may have. */
+/* It counts for its tenant as the job will: none has more memory registered than its jobs may have. */
 static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing *standing,
                            struct ferry_prepared *prepared)
 {
@@ -53,10 +54,11 @@ static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing 
 	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, shared->nranks, &allowance);
 	if (result)
 		return result;
-	allowance.used += prepared_for(jobs, prepared->owner);
-	if (!(result = ferry_quota_adopt(&jobs->quota, &allowance, &shape)))
-		prepared->staging = shape.staging;
-	return result;
+	if ((result = ferry_quota_adopt(&jobs->quota, &allowance, &shape)))
+		return result;
+	prepared->reserved = (struct ferry_reserved){standing, shape.staging, jobs->reserved};
+	jobs->reserved = &prepared->reserved;
+	return ferrySuccess;
 }
 
 /* Its arenas are mapped. */
@@ -71,7 +73,7 @@ static ferryResult_t begin(struct ferry_jobs *jobs, const struct ferry_standing 
 	                 ? ferry_mapper_ask(&jobs->mapper, ferry_preparation_ask(prepared->preparation))
 	                 : ferry_fail(ferrySystemError, "no memory to prepare a job");
 	if (result) {
-		ferry_quota_give_back(&jobs->quota, prepared->staging);
+		count_no_more(jobs, prepared);
 		if (prepared->preparation)
 			ferry_preparation_free(prepared->preparation);
 	}
@@ -130,7 +132,7 @@ static void forget(struct ferry_jobs *jobs, struct ferry_prepared *prepared)
 		link = &(*link)->next;
 	*link = prepared->next;
 	*prepared->mine = NULL;
-	ferry_quota_give_back(&jobs->quota, prepared->staging);
+	count_no_more(jobs, prepared);
 }
 
 /* By the reaper. */
@@ -159,14 +161,29 @@ void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
 	ferry_reaper_give(&jobs->reaper, &prepared->ending);
 }
 
+static struct ferry_prepared *find_for(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                                       uint32_t owner, const int *descriptors)
+{
+	struct ferry_prepared *prepared = find(jobs, owner, message->key);
+	bool same = prepared && prepared->shared.nranks == message->nranks &&
+	            prepared->shared.ndomains == message->ndomains &&
+	            ferry_brought_are_same(&prepared->shared, descriptors);
+	return same ? prepared : NULL;
+}
+
+uint64_t ferry_prepared_counts(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                               uint32_t owner, const int *descriptors)
+{
+	const struct ferry_prepared *prepared = find_for(jobs, message, owner, descriptors);
+	return prepared ? prepared->reserved.bytes : 0;
+}
+
 struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                                               uint32_t owner, const int *descriptors,
                                               struct ferry_job_arenas *shared)
 {
-	struct ferry_prepared *prepared = find(jobs, owner, message->key);
-	if (!prepared || prepared->shared.nranks != message->nranks ||
-	    prepared->shared.ndomains != message->ndomains ||
-	    !ferry_brought_are_same(&prepared->shared, descriptors))
+	struct ferry_prepared *prepared = find_for(jobs, message, owner, descriptors);
+	if (!prepared)
 		return NULL;
 	struct ferry_preparation *taken = prepared->preparation;
 	forget(jobs, prepared);

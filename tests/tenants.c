@@ -297,6 +297,47 @@ static void a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_le
 	close(one);
 }
 
+/* As a rank whose router dies, or has. */
+static ferryResult_t bring(int connection, enum ferry_attach_kind kind, const struct ferry_arena *arena)
+{
+	struct ferry_attach_message message = {
+	        .kind = kind, .nranks = 2, .ndomains = 1, .descriptors = 1, .hash = 1, .key = "brought"};
+	struct ferry_attach_reply reply;
+	int process = -1;
+	ferryResult_t result = ferry_attach_exchange(connection, &message, NULL, &arena->descriptor, &reply, &process,
+	                                             kind == FERRY_ATTACH_ADOPT, NULL);
+	if (process >= 0)
+		close(process);
+	return result;
+}
+
+static void what_is_made_ready_for_a_job_counts_for_its_tenant_once(void **state)
+{
+	const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = MIB, .node = -1};
+	struct ferry_arena arena;
+	int one, two;
+	(void)state;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	atomic_store(&arena.header->attached, 2);
+	reload_own("staging = 3M", "jobs=0");
+	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
+	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
+	assert_int_equal(attach(1, 2, 3 * MIB, false, &two), ferryRefused);
+	must_say("tenant own has 2097152 of 3145728 left");
+	assert_int_equal(attach(1, 2, 2 * MIB, false, &two), ferrySuccess); /* now it has nothing left */
+	assert_int_equal(bring(one, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);
+	close(one);
+	await(" jobs=1 ");
+	close(two);
+	await(" jobs=0 ");
+	reload_own("staging = 512K", "staging_limit=524288");
+	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
+	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferryRefused);
+	must_say("tenant own has 524288 of 524288 left");
+	close(one);
+	ferry_arena_unmap(&arena);
+}
+
 static void a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left(void **state)
 {
 	int one, two;
@@ -523,6 +564,7 @@ int main(void)
 	        FILE_TEST(any_bytes_in_the_file_are_read_or_refused),
 	        FILE_TEST(a_file_that_others_may_write_is_refused),
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
+	        SHARED_TEST(what_is_made_ready_for_a_job_counts_for_its_tenant_once),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
 	        cmocka_unit_test_setup_teardown(a_tenants_client_that_stops_in_a_message_loses_its_place,
