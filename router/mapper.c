@@ -21,6 +21,8 @@
 #define LET_GO_NS  100000000 /* for so long it is waited for who holds what is to be forgotten; */
 #define LET_GO_LOOK_NS 100000 /* and so often it is looked meanwhile */
 
+#define MOST_AHEAD 64 /* so many FORGETs in a row go before what has waited for longer */
+
 /* FORGOTTEN: but for the answer, which waits until it is unmapped. */
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 
@@ -29,7 +31,8 @@ enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 struct ferry_mapped_rank {
 	struct ferry_imports *imports;
 	enum request_kind kind;
-	int client; /* where the answer goes: a copy */
+	uint64_t number; /* of its request among all ranks' */
+	int client;      /* where the answer goes: a copy */
 	uint32_t index;
 	bool unmapped;  /* FORGET: the answer says that it is */
 	uint64_t until; /* FORGOTTEN: then it is given all the same */
@@ -152,13 +155,16 @@ static struct ferry_mapped_rank *next_landing(struct ferry_mapper *mapper)
 	return rank;
 }
 
-/* Under the lock. */
-static struct ferry_mapped_rank *next_request(struct ferry_mapper *mapper)
+/* Under the lock: who has waited longest, of those that FORGET or of the others. */
+static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bool forgets)
 {
-	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next)
-		if (rank->kind != NOTHING && rank->kind != FORGOTTEN)
-			return rank;
-	return NULL;
+	struct ferry_mapped_rank *first = NULL;
+	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
+		bool asks = forgets ? rank->kind == FORGET : rank->kind == JOIN || rank->kind == EXPORT;
+		if (asks && (!first || rank->number < first->number))
+			first = rank;
+	}
+	return first;
 }
 
 static int64_t sooner(int64_t a, int64_t b)
@@ -237,37 +243,59 @@ static uint64_t look_after(struct ferry_mapper *mapper)
 	return next < 0 ? UINT64_MAX : now + (uint64_t)next;
 }
 
+/*
+ * Under the lock, which it lets go of: one thing that somebody waits for. False: there is none.
+ *
+ * FORGETs go first: a program waits for the answer in cudaFree, and what else there is may take a second. Nobody waits
+ * for ever behind them, as no more than MOST_AHEAD go in a row, of a fraction of a millisecond each; and of requests of
+ * one kind the oldest is next, of which a rank has one at a time.
+ */
+static bool serve_next(struct ferry_mapper *mapper)
+{
+	struct ferry_mapped_rank *forgets = longest_waiting(mapper, true), *asks = longest_waiting(mapper, false);
+	struct ferry_mapped_rank *lands = next_landing(mapper);
+	struct ferry_gpus_ask *ask = mapper->asks;
+	bool others = ask || asks || lands, ahead = forgets && (!others || mapper->ahead < MOST_AHEAD);
+	if (!forgets && !others)
+		return false;
+	mapper->ahead = ahead && others ? mapper->ahead + 1 : 0;
+	if (!ahead && ask)
+		mapper->asks = ask->next;
+	pthread_mutex_unlock(&mapper->lock);
+	if (ahead)
+		serve(mapper, forgets);
+	else if (ask)
+		ask->serve(ask, &mapper->gpus);
+	else if (asks)
+		serve(mapper, asks);
+	else
+		land(mapper, lands);
+	pthread_mutex_lock(&mapper->lock);
+	return true;
+}
+
+/* Under the lock: whether a rank waits for what was in use. */
+static bool is_one_forgotten(const struct ferry_mapper *mapper)
+{
+	const struct ferry_mapped_rank *rank = mapper->ranks;
+	while (rank && rank->kind != FORGOTTEN)
+		rank = rank->next;
+	return rank;
+}
+
 static void *mapper_main(void *argument)
 {
 	struct ferry_mapper *mapper = argument;
 	uint64_t due = 0;
 	pthread_mutex_lock(&mapper->lock);
 	while (!mapper->stopping || mapper->ranks || mapper->asks) {
-		struct ferry_gpus_ask *ask = mapper->asks;
-		struct ferry_mapped_rank *rank = next_request(mapper);
-		if (ask) {
-			mapper->asks = ask->next;
-			pthread_mutex_unlock(&mapper->lock);
-			ask->serve(ask, &mapper->gpus);
-			pthread_mutex_lock(&mapper->lock);
+		bool served = serve_next(mapper);
+		if (served && !is_one_forgotten(mapper)) {
 			due = 0;
-			continue;
-		}
-		if (rank) {
-			pthread_mutex_unlock(&mapper->lock);
-			serve(mapper, rank);
-			pthread_mutex_lock(&mapper->lock);
-			due = 0;
-			continue;
-		}
-		if ((rank = next_landing(mapper))) {
-			pthread_mutex_unlock(&mapper->lock);
-			land(mapper, rank);
-			pthread_mutex_lock(&mapper->lock);
 			continue;
 		}
 		uint64_t now = ferry_now_ns();
-		if (mapper->changed || now >= due)
+		if (served || mapper->changed || now >= due)
 			due = look_after(mapper);
 		else
 			wait_until_asked(mapper, due == UINT64_MAX ? -1 : (int64_t)(due - now));
@@ -427,6 +455,7 @@ static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
 		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
 	job->imports[message->rank] = rank->imports;
 	pthread_mutex_lock(&mapper->lock);
+	rank->number = ++mapper->requests;
 	rank->next = mapper->ranks;
 	mapper->ranks = rank;
 	pthread_cond_signal(&mapper->asked);
@@ -506,6 +535,7 @@ ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_impo
 		}
 		rank->client = copy;
 		rank->kind = EXPORT;
+		rank->number = ++mapper->requests;
 		pthread_cond_signal(&mapper->asked);
 	}
 	pthread_mutex_unlock(&mapper->lock);
@@ -528,6 +558,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 		rank->unmapped = unmapped;
 		rank->client = copy;
 		rank->kind = FORGET;
+		rank->number = ++mapper->requests;
 		pthread_cond_signal(&mapper->asked);
 	}
 	pthread_mutex_unlock(&mapper->lock);
