@@ -5,9 +5,7 @@
  * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time, and are answered
  * by the mapper itself: those to forget something before others, else as they come.
  *
- * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one. A GPU that does the
- * same to that one, again and again, ends the job: after so many times in a row without anything that got done for the
- * rank. The job's arena keeps count (ipc/loss.h).
+ * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (job_losses.h).
  *
  * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
  */
@@ -16,8 +14,6 @@
 
 #include "router/imports.h"
 #include "router/job.h"
-
-#define FERRY_MOST_LOSSES 8
 
 struct ferry_mapped_rank;
 
