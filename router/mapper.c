@@ -4,7 +4,9 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "ipc/wait.h"
+#include "router/idle_imports.h"
 #include "router/job_losses.h"
+#include "router/new_imports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +58,7 @@ static bool clear_ranks(struct ferry_mapper *mapper)
 	struct ferry_mapped_rank *rank = mapper->ranks;
 	pthread_mutex_unlock(&mapper->lock);
 	for (; rank; rank = rank->next)
-		some |= ferry_imports_clear(rank->imports);
+		some |= ferry_idle_imports_clear(rank->imports);
 	return some;
 }
 
@@ -76,12 +78,12 @@ static ferryResult_t insist(struct ferry_mapper *mapper, struct ferry_mapped_ran
 
 static ferryResult_t map_exported(struct ferry_mapped_rank *rank)
 {
-	return ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	return ferry_new_imports_map(rank->imports, &rank->exported, rank->descriptors);
 }
 
 static ferryResult_t map_later(struct ferry_mapped_rank *rank)
 {
-	return ferry_imports_land_later(rank->imports);
+	return ferry_new_imports_land_later(rank->imports);
 }
 
 static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
@@ -195,7 +197,7 @@ static int64_t look_after_ranks(struct ferry_mapper *mapper)
 		struct ferry_mapped_rank *rank = *link;
 		bool left = rank->left, waits = rank->kind == FORGOTTEN;
 		pthread_mutex_unlock(&mapper->lock);
-		int64_t due = left ? LEFT_NS : ferry_imports_sweep(rank->imports);
+		int64_t due = left ? LEFT_NS : ferry_idle_imports_sweep(rank->imports);
 		if (waits)
 			due = sooner(due, answer_forgotten(mapper, rank, left));
 		bool gone = left && ferry_imports_free(rank->imports);
