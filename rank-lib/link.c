@@ -103,12 +103,15 @@ ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_messag
 	return ferry_link_ask_within(link, message, payload, sent, reply, &patience);
 }
 
-ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message)
+ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
+                                  struct ferry_patience *patience)
 {
+	struct ferry_attach_reply reply;
 	pthread_mutex_lock(&link->lock);
 	ferryResult_t result = link->socket < 0
 	                               ? ferry_fail(ferryRemoteError, "there is no connection to the router")
-	                               : ferry_attach_call(link->socket, message, NULL, NULL);
+	                               : ferry_attach_exchange_within(link->socket, message, NULL, NULL, &reply, NULL,
+	                                                              0, patience);
 	pthread_mutex_unlock(&link->lock);
 	return result;
 }

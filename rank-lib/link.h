@@ -54,8 +54,12 @@ ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach
                                     const int *sent, struct ferry_attach_reply *reply,
                                     const struct ferry_patience *patience);
 
-/** The same without waiting for another router: ferryRemoteError where this one has ended. */
-ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message);
+/**
+ * The same without waiting for another router: ferryRemoteError where this one has ended. The patience is used up, and
+ * may serve for several links; where it is over the router is told, and its answer not waited for.
+ */
+ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
+                                  struct ferry_patience *patience);
 
 /** Another router is there, by that connection, which the link owns from now on; so it does its pidfd, unless -1. */
 void ferry_link_renew(struct ferry_link *link, int socket, int process);

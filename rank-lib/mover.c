@@ -134,8 +134,9 @@ void ferry_mover_wait(struct ferry_mover *mover)
 	ferry_mover_lose(mover);
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
-		bool overdue = ferry_mover_is_overdue(mover, text, sizeof text);
-		if (overdue || !ferry_mover_may_copy(mover)) {
+		bool may_copy = ferry_mover_may_copy(mover);
+		bool overdue = may_copy && ferry_mover_is_overdue(mover, text, sizeof text);
+		if (overdue || !may_copy) {
 			ferry_doorbell_cancel(bell);
 			if (overdue)
 				ferry_log(FERRY_LOG_WARN, "rank %d leaves: %s", mover->rank->self, text);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A mapped rank's exports as its router has them: a table from index to {generation, address, bytes}. A lane takes what
- * a submission names, copies, and releases it; that never maps and never waits. The mapper's thread (router/mapper.h)
- * maps and forgets, and the connection thread makes the table with the rank's attaching and abandons it with the job.
- * `lock` guards the table and what is in it; nothing is mapped or unmapped under it.
+ * A mapped rank's exports as its router has them: a table from index to {generation, address, bytes}. A lane takes
+ * what a submission names, copies, and releases it; that never maps and never waits. The mapper's thread
+ * (router/mapper.h) maps (router/new_imports.h) and forgets, and the connection thread makes the table with the rank's
+ * attaching and abandons it with the job. `lock` guards the table and what is in it; nothing is mapped or unmapped
+ * under it.
  *
  * Forgotten is what the rank says is to be (FORGET), what another generation has replaced, and what nobody has used for
- * a second or more (FERRY_IMPORT_IDLE_NS): a buffer that its owner has freed gives nothing back as long as it is mapped
- * here. None of this while a lane holds it, or while a submission names it that has not ended, though no lane may have
- * seen that yet:
+ * a second or more (router/idle_imports.h): a buffer that its owner has freed gives nothing back as long as it is
+ * mapped here. None of this while a lane holds it, or while a submission names it that has not ended, though no lane
+ * may have seen that yet:
  *
  *   rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
  *   router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
@@ -31,25 +32,9 @@
 
 #include "ipc/arena.h"
 #include "router/gpus.h"
+#include "router/landing_maps.h"
 
 #include <pthread.h>
-
-/*
- * What is named at long intervals is kept for twice as long as the longest of late, so that a program which comes back
- * to its buffers every few seconds finds them mapped: but not while its GPU's memory is short (ferry_gpu_is_short).
- */
-#define FERRY_IMPORT_IDLE_NS      1000000000ull
-#define FERRY_IMPORT_IDLE_MOST_NS 20000000000ull
-
-/* Descriptors that are kept for a rank's exports until all ranks have come, at most: other jobs need some, too. */
-#define FERRY_MOST_LATER_PIECES 2048u
-
-/* The same memory as another GPU that puts into it has it: to its own GPU's address another one's copies go through
-   the host. */
-struct ferry_landing_map {
-	struct ferry_gpu *gpu; /* held */
-	struct ferry_mapping mapping;
-};
 
 struct ferry_later_export;
 
@@ -146,15 +131,9 @@ void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu);
 
 /**
  * The rank comes from another router, and exports at once: what it has exported as landings is mapped for others when
- * all ranks have come, by ferry_imports_land_later. Before it exports anything.
+ * all ranks have come, by ferry_new_imports_land_later. Before it exports anything.
  */
 void ferry_imports_await_others(struct ferry_imports *imports);
-
-/**
- * They are known: maps for them what has been exported as a landing, older generations too, and from now on at once.
- * Mapper's thread. Errors: those of ferry_gpu_map; the rest is mapped by another call.
- */
-ferryResult_t ferry_imports_land_later(struct ferry_imports *imports);
 
 /** No copy of it is under way any more. */
 void ferry_imports_release(struct ferry_import *held);
@@ -180,30 +159,31 @@ static inline void ferry_imports_ended(struct ferry_imports *imports, uint64_t s
 	atomic_store_explicit(&imports->ended, submission, memory_order_release);
 }
 
-/**
- * Maps what the rank exports, in the place of an older generation of that index; the same generation again only says
- * that it is mapped, and, now exported as a landing, maps it for the other GPUs, too. Mapper's thread. Errors:
- * ferryInvalidArgument (an older generation, another GPU, the same generation with other bytes), ferryRefused (too many
- * replaced ones are still in use), those of ferry_gpu_map. The index then names what it named before.
- */
-ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported,
-                                const int *descriptors);
-
 /** Forgets what the index names, as soon as nobody uses it. Mapper's thread. Nothing happens where it names nothing. */
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index);
 
 /** Whether something that the index has named is to be forgotten and used still. Mapper's thread. */
 bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index);
 
-/**
- * Unmaps what is not used any more, idle ones too. Mapper's thread. Nanoseconds until it should be called again, -1:
- * not before something is mapped.
- */
-int64_t ferry_imports_sweep(struct ferry_imports *imports);
+/* ---- for router/new_imports.c and router/idle_imports.c: the mapper's thread; all but the last under the lock ---- */
 
-/** Unmaps all that nobody uses, idle or not: the rank exports it again when it needs it. Mapper's thread. True if some
- * was. */
-bool ferry_imports_clear(struct ferry_imports *imports);
+/** The cell's words. Not abandoned. */
+uint64_t ferry_imports_used(const struct ferry_imports *imports, uint32_t index);
+void ferry_imports_say_mapped(const struct ferry_imports *imports, uint32_t index, uint64_t generation);
+
+/** The last submission that has ended, with all before it. */
+uint64_t ferry_imports_last_ended(const struct ferry_imports *imports);
+
+/** It is named no more: stays mapped for who may use it. */
+void ferry_imports_retire(struct ferry_imports *imports, struct ferry_import *import);
+
+/** Puts those retired that are not in use before the list's: the new list, to be unmapped. */
+struct ferry_import *ferry_imports_reap(struct ferry_imports *imports, struct ferry_import *list);
+
+/** Unmaps a list of what is in no table, and says so in the cells. */
+void ferry_imports_unmap(struct ferry_imports *imports, struct ferry_import *list);
+
+/* ---- the end ---- */
 
 /** The arena goes, and no lane takes any more: from now on the cells are not touched. What users hold stays mapped
  * until they release it. */

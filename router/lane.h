@@ -4,7 +4,8 @@
  * gates allow, for every member that has joined. It never blocks on one transfer while another is ready: it goes round
  * all transfers of all calls of all seats, a few slices in flight each where several jobs share it, and sleeps only
  * when a whole round, made after it announced its sleep, found nothing to do. It does not care whether it runs in the
- * rank or in its router. router/lanes.c opens and closes the two of a device.
+ * rank or in its router. Here are its state and its rounds; router/lane_thread.h has the thread, of which
+ * router/lanes.c opens and closes the two of a device.
  */
 #ifndef FERRY_ROUTER_LANE_H
 #define FERRY_ROUTER_LANE_H
@@ -55,14 +56,12 @@ struct ferry_lanes {
 	uint32_t running;               /* threads; who opens and closes */
 };
 
-/**
- * Opens the lane's queue and starts its thread; bell: where it is rung, NULL: own_bells. Errors: the copier's,
- * ferrySystemError; nothing is left then.
- */
-ferryResult_t ferry_lane_open(struct ferry_lanes *lanes, enum ferry_direction direction, struct ferry_doorbell *bell);
+/** One round over all seats; first copies that have come to their end. True: something got on. The lane's thread. */
+bool ferry_lane_round(struct ferry_lane *lane);
 
-/** `stopping` is set, and all members have left. */
-void ferry_lane_close(struct ferry_lane *lane);
+/** For so many seats, and their bells. False: no memory, and all is as it was. The lane's thread, or before it. */
+bool ferry_lane_make_room(struct ferry_lane *lane, uint32_t nseats);
+void ferry_lane_free_room(struct ferry_lane *lane);
 
 /** Drops all calls of a seat that no lane looks after: one of its lane's thread, or one that has been left. */
 void ferry_lane_drop_calls(struct ferry_seat *seat);

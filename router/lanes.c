@@ -2,6 +2,7 @@
 #include "router/lanes.h"
 
 #include "router/landings.h"
+#include "router/lane_thread.h"
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ ferryResult_t ferry_lanes_open(struct ferry_lanes *lanes, const struct ferry_lan
 	pthread_mutex_init(&lanes->lock, NULL);
 	pthread_cond_init(&lanes->changed, NULL);
 	for (enum ferry_direction direction = FERRY_UP; !result && direction <= FERRY_DOWN; direction++)
-		if (!(result = ferry_lane_open(lanes, direction, options->bells[direction])))
+		if (!(result = ferry_lane_thread_open(lanes, direction, options->bells[direction])))
 			lanes->running++;
 	if (result)
 		ferry_lanes_close(lanes);
@@ -36,7 +37,7 @@ void ferry_lanes_close(struct ferry_lanes *lanes)
 		return;
 	atomic_store_explicit(&lanes->stopping, true, memory_order_release);
 	for (uint32_t i = 0; i < lanes->running; i++)
-		ferry_lane_close(&lanes->lane[i]);
+		ferry_lane_thread_close(&lanes->lane[i]);
 	pthread_cond_destroy(&lanes->changed);
 	pthread_mutex_destroy(&lanes->lock);
 	lanes->copier = NULL;

@@ -4,6 +4,9 @@
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "ipc/wait.h"
+#include "router/idle_imports.h"
+#include "router/job_losses.h"
+#include "router/new_imports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +24,8 @@
 #define LET_GO_NS  100000000 /* for so long it is waited for who holds what is to be forgotten; */
 #define LET_GO_LOOK_NS 100000 /* and so often it is looked meanwhile */
 
+#define MOST_AHEAD 64 /* so many FORGETs in a row go before what has waited for longer */
+
 /* FORGOTTEN: but for the answer, which waits until it is unmapped. */
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 
@@ -29,7 +34,8 @@ enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 struct ferry_mapped_rank {
 	struct ferry_imports *imports;
 	enum request_kind kind;
-	int client; /* where the answer goes: a copy */
+	uint64_t number; /* of its request among all ranks' */
+	int client;      /* where the answer goes: a copy */
 	uint32_t index;
 	bool unmapped;  /* FORGET: the answer says that it is */
 	uint64_t until; /* FORGOTTEN: then it is given all the same */
@@ -52,7 +58,7 @@ static bool clear_ranks(struct ferry_mapper *mapper)
 	struct ferry_mapped_rank *rank = mapper->ranks;
 	pthread_mutex_unlock(&mapper->lock);
 	for (; rank; rank = rank->next)
-		some |= ferry_imports_clear(rank->imports);
+		some |= ferry_idle_imports_clear(rank->imports);
 	return some;
 }
 
@@ -72,12 +78,12 @@ static ferryResult_t insist(struct ferry_mapper *mapper, struct ferry_mapped_ran
 
 static ferryResult_t map_exported(struct ferry_mapped_rank *rank)
 {
-	return ferry_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	return ferry_new_imports_map(rank->imports, &rank->exported, rank->descriptors);
 }
 
 static ferryResult_t map_later(struct ferry_mapped_rank *rank)
 {
-	return ferry_imports_land_later(rank->imports);
+	return ferry_new_imports_land_later(rank->imports);
 }
 
 static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
@@ -152,13 +158,16 @@ static struct ferry_mapped_rank *next_landing(struct ferry_mapper *mapper)
 	return rank;
 }
 
-/* Under the lock. */
-static struct ferry_mapped_rank *next_request(struct ferry_mapper *mapper)
+/* Under the lock: who has waited longest, of those that FORGET or of the others. */
+static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bool forgets)
 {
-	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next)
-		if (rank->kind != NOTHING && rank->kind != FORGOTTEN)
-			return rank;
-	return NULL;
+	struct ferry_mapped_rank *first = NULL;
+	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
+		bool asks = forgets ? rank->kind == FORGET : rank->kind == JOIN || rank->kind == EXPORT;
+		if (asks && (!first || rank->number < first->number))
+			first = rank;
+	}
+	return first;
 }
 
 static int64_t sooner(int64_t a, int64_t b)
@@ -188,7 +197,7 @@ static int64_t look_after_ranks(struct ferry_mapper *mapper)
 		struct ferry_mapped_rank *rank = *link;
 		bool left = rank->left, waits = rank->kind == FORGOTTEN;
 		pthread_mutex_unlock(&mapper->lock);
-		int64_t due = left ? LEFT_NS : ferry_imports_sweep(rank->imports);
+		int64_t due = left ? LEFT_NS : ferry_idle_imports_sweep(rank->imports);
 		if (waits)
 			due = sooner(due, answer_forgotten(mapper, rank, left));
 		bool gone = left && ferry_imports_free(rank->imports);
@@ -237,37 +246,59 @@ static uint64_t look_after(struct ferry_mapper *mapper)
 	return next < 0 ? UINT64_MAX : now + (uint64_t)next;
 }
 
+/*
+ * Under the lock, which it lets go of: one thing that somebody waits for. False: there is none.
+ *
+ * FORGETs go first: a program waits for the answer in cudaFree, and what else there is may take a second. Nobody waits
+ * for ever behind them, as no more than MOST_AHEAD go in a row, of a fraction of a millisecond each; and of requests of
+ * one kind the oldest is next, of which a rank has one at a time.
+ */
+static bool serve_next(struct ferry_mapper *mapper)
+{
+	struct ferry_mapped_rank *forgets = longest_waiting(mapper, true), *asks = longest_waiting(mapper, false);
+	struct ferry_mapped_rank *lands = next_landing(mapper);
+	struct ferry_gpus_ask *ask = mapper->asks;
+	bool others = ask || asks || lands, ahead = forgets && (!others || mapper->ahead < MOST_AHEAD);
+	if (!forgets && !others)
+		return false;
+	mapper->ahead = ahead && others ? mapper->ahead + 1 : 0;
+	if (!ahead && ask)
+		mapper->asks = ask->next;
+	pthread_mutex_unlock(&mapper->lock);
+	if (ahead)
+		serve(mapper, forgets);
+	else if (ask)
+		ask->serve(ask, &mapper->gpus);
+	else if (asks)
+		serve(mapper, asks);
+	else
+		land(mapper, lands);
+	pthread_mutex_lock(&mapper->lock);
+	return true;
+}
+
+/* Under the lock: whether a rank waits for what was in use. */
+static bool is_one_forgotten(const struct ferry_mapper *mapper)
+{
+	const struct ferry_mapped_rank *rank = mapper->ranks;
+	while (rank && rank->kind != FORGOTTEN)
+		rank = rank->next;
+	return rank;
+}
+
 static void *mapper_main(void *argument)
 {
 	struct ferry_mapper *mapper = argument;
 	uint64_t due = 0;
 	pthread_mutex_lock(&mapper->lock);
 	while (!mapper->stopping || mapper->ranks || mapper->asks) {
-		struct ferry_gpus_ask *ask = mapper->asks;
-		struct ferry_mapped_rank *rank = next_request(mapper);
-		if (ask) {
-			mapper->asks = ask->next;
-			pthread_mutex_unlock(&mapper->lock);
-			ask->serve(ask, &mapper->gpus);
-			pthread_mutex_lock(&mapper->lock);
+		bool served = serve_next(mapper);
+		if (served && !is_one_forgotten(mapper)) {
 			due = 0;
-			continue;
-		}
-		if (rank) {
-			pthread_mutex_unlock(&mapper->lock);
-			serve(mapper, rank);
-			pthread_mutex_lock(&mapper->lock);
-			due = 0;
-			continue;
-		}
-		if ((rank = next_landing(mapper))) {
-			pthread_mutex_unlock(&mapper->lock);
-			land(mapper, rank);
-			pthread_mutex_lock(&mapper->lock);
 			continue;
 		}
 		uint64_t now = ferry_now_ns();
-		if (mapper->changed || now >= due)
+		if (served || mapper->changed || now >= due)
 			due = look_after(mapper);
 		else
 			wait_until_asked(mapper, due == UINT64_MAX ? -1 : (int64_t)(due - now));
@@ -278,39 +309,6 @@ static void *mapper_main(void *argument)
 }
 
 /* ---- contexts that are gone ---- */
-
-/* What the rank has got done so far: it never gets less, and no router that goes on where another was repeats it. */
-static uint64_t progress_of(const struct ferry_job *job, uint32_t rank)
-{
-	const struct ferry_arena *own = &job->shared.arenas[job->domain];
-	const struct ferry_rank_line *line = &own->rank_lines[rank];
-	/* before that the other arenas are not there, and no message is under way */
-	bool ready = job->brought || atomic_load_explicit(&job->ready, memory_order_acquire);
-	uint64_t sum = 0;
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
-		sum += atomic_load_explicit(&line->finished[bank], memory_order_relaxed);
-	for (uint32_t peer = 0; ready && peer < job->shared.nranks; peer++) {
-		const struct ferry_arena *theirs = &job->shared.arenas[job->shared.rank_domain[peer]];
-		const struct ferry_pair_line *to = &own->pair_lines[rank * own->nranks + peer];
-		const struct ferry_pair_line *from = &theirs->pair_lines[peer * own->nranks + rank];
-		sum += atomic_load_explicit(&to->up.value, memory_order_relaxed) +
-		       atomic_load_explicit(&from->down.value, memory_order_relaxed);
-	}
-	return sum;
-}
-
-/* The job of a rank there loses its router once more. */
-static void count_loss(struct ferry_job *job, uint32_t rank, const char *why)
-{
-	struct ferry_loss *loss = &job->shared.arenas[job->domain].rank_lines[rank].loss;
-	char text[FERRY_MESSAGE_BYTES];
-	uint32_t count = ferry_loss_add(loss, progress_of(job, rank), ferry_now_ns(), why);
-	if (count < FERRY_MOST_LOSSES)
-		return;
-	snprintf(text, sizeof text, "%u routers of domain %u in a row lost their context on rank %u's %.300s", count,
-	         job->domain, rank, why);
-	ferry_job_fail(job, ferryUnhandledDeviceError, text);
-}
 
 /*
  * By whoever works in the context, a lane or the mapper: with no lock of the mapper's, as nobody asks a driver under
@@ -327,7 +325,7 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 			continue;
 		pthread_mutex_lock(&rank->welcoming);
 		if (rank->job)
-			count_loss(rank->job, imports->rank, why);
+			ferry_job_losses_add(rank->job, imports->rank, why);
 		pthread_mutex_unlock(&rank->welcoming);
 	}
 	mapper->lost(why);
@@ -427,6 +425,7 @@ static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
 		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
 	job->imports[message->rank] = rank->imports;
 	pthread_mutex_lock(&mapper->lock);
+	rank->number = ++mapper->requests;
 	rank->next = mapper->ranks;
 	mapper->ranks = rank;
 	pthread_cond_signal(&mapper->asked);
@@ -506,6 +505,7 @@ ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_impo
 		}
 		rank->client = copy;
 		rank->kind = EXPORT;
+		rank->number = ++mapper->requests;
 		pthread_cond_signal(&mapper->asked);
 	}
 	pthread_mutex_unlock(&mapper->lock);
@@ -528,6 +528,7 @@ ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_impo
 		rank->unmapped = unmapped;
 		rank->client = copy;
 		rank->kind = FORGET;
+		rank->number = ++mapper->requests;
 		pthread_cond_signal(&mapper->asked);
 	}
 	pthread_mutex_unlock(&mapper->lock);

@@ -3,11 +3,9 @@
  * The mapper: a router's thread that makes contexts on GPUs, maps what ranks export, and forgets it: that takes from a
  * fifth of a millisecond to a second, for which neither the connection thread nor a lane may wait. Started with the
  * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time, and are answered
- * by the mapper itself.
+ * by the mapper itself: those to forget something before others, else as they come.
  *
- * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one. A GPU that does the
- * same to that one, again and again, ends the job: after so many times in a row without anything that got done for the
- * rank. The job's arena keeps count (ipc/loss.h).
+ * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (job_losses.h).
  *
  * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
  */
@@ -16,8 +14,6 @@
 
 #include "router/imports.h"
 #include "router/job.h"
-
-#define FERRY_MOST_LOSSES 8
 
 struct ferry_mapped_rank;
 
@@ -30,6 +26,8 @@ struct ferry_mapper {
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
 	struct ferry_gpus_ask *asks;     /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
+	uint64_t requests;               /* ranks' so far; under the lock: the connection thread */
+	uint32_t ahead;                  /* FORGETs in a row that went before what waits; mapper */
 	struct ferry_gpus gpus;          /* mapper */
 	void (*lost)(const char *why);   /* as in struct ferry_router_options; constant */
 	pthread_mutex_t losing;          /* for good, by whoever first finds a context gone */

@@ -110,7 +110,10 @@ if(CUDA_INCLUDE_DIR)
   target_compile_definitions(preparing PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
   ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-  target_compile_definitions(imports PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  ferry_test(mapper SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
+  foreach(suite imports mapper)
+    target_compile_definitions(${suite} PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+  endforeach()
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
   ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c

@@ -12,7 +12,8 @@
 #include "ipc/error.h"
 #include "ipc/wait.h"
 #include "router/copy/cuda_driver.h"
-#include "router/imports.h"
+#include "router/idle_imports.h"
+#include "router/new_imports.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/owner.h"
 
@@ -55,7 +56,7 @@ static void rank_uses(uint32_t index, uint64_t submission)
 
 static ferryResult_t map(struct answer *answer)
 {
-	return ferry_imports_map(imports, &answer->exported, answer->descriptors);
+	return ferry_new_imports_map(imports, &answer->exported, answer->descriptors);
 }
 
 static ferryResult_t take(uint32_t index, uint64_t generation, uint64_t offset, uint64_t bytes, char **address,
@@ -75,7 +76,7 @@ static unsigned char byte_at(const char *address)
 static bool sweep(uint32_t index)
 {
 	struct timespec pause = {.tv_nsec = 20000000};
-	ferry_imports_sweep(imports);
+	ferry_idle_imports_sweep(imports);
 	if (!atomic_load(&cells[index].mapped))
 		return true;
 	nanosleep(&pause, NULL);
@@ -184,11 +185,11 @@ static void another_generation_takes_the_place_and_the_old_one_stays_for_who_may
 	assert_ptr_not_equal(other, address + PIECE);
 	ferry_imports_release(later);
 	ferry_imports_ended(imports, 10);
-	ferry_imports_sweep(imports);
+	ferry_idle_imports_sweep(imports);
 	assert_int_equal(byte_at(address + PIECE), 2); /* a lane has it still */
 	assert_int_equal(owner_memory_left(), before - ROOM);
 	ferry_imports_release(held);
-	ferry_imports_sweep(imports);
+	ferry_idle_imports_sweep(imports);
 	assert_int_equal(owner_memory_left(), before);
 	assert_int_equal(take(0, 1, 0, 1, &other, &later), ferryInvalidUsage);
 	owner_tell((struct order){.kind = FREE, .at = second.at});
@@ -204,10 +205,10 @@ static void what_was_freed_is_unmapped_for_what_comes_to_its_place(void **state)
 	struct answer second = owner_allocate(0, 2);
 	assert_int_equal(second.at, first.at);
 	assert_int_equal(map(&second), ferryRefused);
-	assert_false(ferry_imports_clear(imports)); /* submission 10 may name it */
+	assert_false(ferry_idle_imports_clear(imports)); /* submission 10 may name it */
 	assert_int_equal(map(&second), ferryRefused);
 	ferry_imports_ended(imports, 10);
-	assert_true(ferry_imports_clear(imports));
+	assert_true(ferry_idle_imports_clear(imports));
 	assert_int_equal(atomic_load(&cells[0].mapped), 0);
 	assert_int_equal(map(&second), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[0].mapped), 2);
@@ -228,7 +229,7 @@ static void what_a_submission_may_name_is_not_forgotten_before_it_has_ended(void
 	assert_int_equal(take(5, 1, 0, ROOM, &address, &held), ferrySuccess);
 	ferry_imports_ended(imports, 20);
 	ferry_imports_release(held);
-	ferry_imports_sweep(imports);
+	ferry_idle_imports_sweep(imports);
 	assert_int_equal(take(5, 1, 0, ROOM, &address, &held), ferryInvalidUsage);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
@@ -279,7 +280,7 @@ static void what_is_named_once_in_a_while_stays_mapped_until_the_next_time(void 
 	assert_true(stays_for(4, 2));
 	rank_uses(4, 1);
 	ferry_imports_ended(imports, 1);
-	ferry_imports_sweep(imports);
+	ferry_idle_imports_sweep(imports);
 	assert_true(stays_for(4, 2.5)); /* twice the time between two uses */
 	assert_true(is_forgotten_within(4, 4));
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
@@ -331,7 +332,7 @@ static void what_memory_is_left_is_asked_once_a_second(void **state)
 	doze_ms(1100); /* so it is idle, and stays as it comes in longer intervals */
 	watch_driver();
 	for (int i = 0; i < 20; i++) {
-		ferry_imports_sweep(imports);
+		ferry_idle_imports_sweep(imports);
 		doze_ms(20);
 	}
 	*driver = real;
@@ -354,7 +355,7 @@ static void a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one
 	watched = 6;
 	watch_driver();
 	ferry_imports_release(held);
-	assert_true(ferry_imports_clear(imports)); /* both */
+	assert_true(ferry_idle_imports_clear(imports)); /* both */
 	*driver = real;
 	assert_int_equal(closed, 2);
 	assert_int_equal(said[1], FERRY_EXPORT_LEAVING); /* while the second one is mapped */
@@ -466,12 +467,12 @@ static void a_table_that_a_lane_still_uses_is_freed_when_it_is_released(void **s
 	struct ferry_import *held;
 	char *address;
 	assert_int_equal(ferry_imports_open(other, &gpus), ferrySuccess);
-	assert_int_equal(ferry_imports_map(other, &answer.exported, NULL), ferrySuccess);
+	assert_int_equal(ferry_new_imports_map(other, &answer.exported, NULL), ferrySuccess);
 	assert_int_equal(ferry_imports_take(other, &name, ROOM, &address, &held), ferrySuccess);
 	ferry_imports_abandon(other);
 	free(own);
 	ferry_imports_forget(other, 0);
-	assert_int_equal(ferry_imports_map(other, &answer.exported, NULL),
+	assert_int_equal(ferry_new_imports_map(other, &answer.exported, NULL),
 	                 ferrySuccess); /* nothing, and nobody hears it */
 	assert_false(ferry_imports_free(other));
 	assert_int_equal(byte_at(address), 1);
@@ -616,10 +617,10 @@ static void what_a_guest_names_stays_until_its_call_is_over(void **state)
 	atomic_store(&over, 6);
 	ferry_imports_ended(imports, 7); /* nothing that counts here */
 	assert_true(stays_for(4, 1.5));
-	assert_false(ferry_imports_clear(imports));
+	assert_false(ferry_idle_imports_clear(imports));
 	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	atomic_store(&over, 7);
-	assert_false(ferry_imports_clear(imports)); /* a lane puts into it */
+	assert_false(ferry_idle_imports_clear(imports)); /* a lane puts into it */
 	ferry_imports_let_go(held);
 	assert_true(is_forgotten_within(4, 2));
 	assert_int_equal(owner_memory_left(), before + ROOM);
@@ -655,7 +656,7 @@ static void what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_th
 	ferry_imports_release(held);
 	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	ferry_imports_other(imports, putting);
-	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
 	for (uint64_t generation = 1; generation <= 2; generation++) {
 		assert_int_equal(land(generation, PIECE, 1, putting, &address, &held), ferrySuccess);
 		assert_int_equal(byte_at(address), 2);
@@ -677,7 +678,7 @@ static void what_is_exported_for_others_and_not_before_waits_for_them_too(void *
 	for (int again = 0; again < 2; again++)
 		assert_int_equal(map(&answer), ferrySuccess);
 	ferry_imports_other(imports, putting);
-	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
 	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	ferry_imports_let_go(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});

@@ -22,18 +22,25 @@
 #endif
 #define SOON_MS 3000 /* far beyond what it takes, far below what anybody gives up after */
 #define SOME (1u << 20) /* bytes: less than a buffer has */
+#define PATIENCE "4"    /* seconds that a router's answer is waited for */
+#define MOST_MS 20000   /* that, and ten seconds for a router that may still copy */
 
 static const int devices[] = {0, 1, 2, 3}; /* of each domain every other one */
 
 #define ORDER(...) ((struct rank_ordered){__VA_ARGS__})
 
-static void open_all(struct rank_process *ranks)
+static void open_all_with(struct rank_process *ranks, const char *variables)
 {
 	domains_open(DOMAINS);
 	for (int rank = 0; rank < RANKS; rank++)
-		ranks[rank] = rank_start("FERRY_FABRICS=host");
+		ranks[rank] = rank_start(variables);
 	ranks_join(ranks, RANKS, devices, LARGE);
 	ranks_round(ranks, RANKS, 2, 2);
+}
+
+static void open_all(struct rank_process *ranks)
+{
+	open_all_with(ranks, "FERRY_FABRICS=host");
 }
 
 /* Those from this one on leave, in order. */
@@ -105,6 +112,16 @@ static void messages_do(void **state)
 
 /* ---- ranks that leave ---- */
 
+/* The stream goes on within a second, and the communicator says why. */
+static void released(const struct rank_process *rank, const char *words)
+{
+	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
+	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
+	    !strstr(answer.message, words))
+		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
+		         ferryGetErrorString(answer.error), answer.message, words);
+}
+
 static size_t memory_left(void)
 {
 	size_t left, total;
@@ -171,17 +188,40 @@ static void a_rank_leaves_while_the_next_router_waits_for_others(void **state)
 	}
 }
 
-/* ---- ranks that die ---- */
-
-/* The stream goes on within a second, and the communicator says why. */
-static void released(const struct rank_process *rank, const char *words)
+/*
+ * For the others it has left, whether it was its own router that did not hear it or another: a call without it says so,
+ * which is the only error that they get.
+ */
+static void a_rank_leaves_where_a_router_does_not_answer(void **state)
 {
-	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
-	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
-	    !strstr(answer.message, words))
-		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
-		         ferryGetErrorString(answer.error), answer.message, words);
+	(void)state;
+	for (int leaver = DOMAINS - 1; leaver >= 0; leaver--) {
+		struct rank_process ranks[RANKS];
+		struct rank_answer answer;
+		char words[64];
+		open_all_with(ranks, "FERRY_FABRICS=host FERRY_ATTACH_TIMEOUT=" PATIENCE);
+		kill(routers_pid(0), SIGSTOP);
+		answer = rank_tell(&ranks[leaver], ORDER(.order = RANK_DESTROY));
+		assert_int_equal(answer.result, ferrySuccess);
+		assert_in_range(answer.milliseconds, 0, MOST_MS);
+		kill(routers_pid(0), SIGCONT);
+		rank_finish(&ranks[leaver]);
+		snprintf(words, sizeof words, "rank %d has left the communicator", leaver);
+		rank_tell(&ranks[3], ORDER(.order = RANK_ROUNDS, .number = 1));
+		for (int rank = 0; rank < RANKS; rank++)
+			if (rank != leaver)
+				released(&ranks[rank], words);
+		for (int rank = 0; rank < RANKS; rank++) {
+			if (rank == leaver)
+				continue;
+			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).result, ferrySuccess);
+			rank_finish(&ranks[rank]);
+		}
+		domains_close();
+	}
 }
+
+/* ---- ranks that die ---- */
 
 /* In the middle of calls; rank 3 stands still, so the routers that it is to come to wait. */
 static void die(int which, int victim, const char *words)
@@ -229,6 +269,7 @@ int main(int argc, char **argv)
 	        TEST(messages_do),
 	        TEST(a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one),
 	        TEST(a_rank_leaves_while_the_next_router_waits_for_others),
+	        TEST(a_rank_leaves_where_a_router_does_not_answer),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_when_it_has_handed_over),
 	        TEST(others_hear_within_a_second_of_a_rank_that_dies_before_it_has),
 	};

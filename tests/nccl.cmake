@@ -38,7 +38,8 @@ endforeach()
 
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
-add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
+add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_showing.c
+  nccl/virtual_carriers.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
   ${orchestrator}/partner.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
 target_include_directories(nccl_virtual PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include
   ${PROJECT_SOURCE_DIR}/ipc)

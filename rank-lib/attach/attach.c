@@ -461,19 +461,31 @@ static void say_left(const struct ferry_rank *rank)
 	ferry_wake_all(&rank->shared);
 }
 
-/* A router that is gone is no error; about one that does not answer somebody should hear, once, and wait once. */
+static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_patience *patience)
+{
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
+	bool waits = !patience->over;
+	ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message, patience);
+	if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
+		say_left(rank);
+	if (result == ferrySystemError && waits)
+		ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain, ferry_last_message());
+}
+
+/*
+ * Its own router is first: it tells the others, and any router that hears nothing finds it there (router/clients.c). A
+ * router that is gone is no error. About one that does not answer somebody should hear, once, and wait once: the others
+ * are told after that, and not waited for.
+ */
 void ferry_rank_say_leaves(struct ferry_rank *rank)
 {
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
-		ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message);
-		if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
-			say_left(rank);
-		if (result != ferrySystemError)
-			continue;
-		ferry_log(FERRY_LOG_WARN, "rank %d leaves domain %u: %s", rank->self, domain, ferry_last_message());
-		return;
-	}
+	long seconds = FERRY_PATIENCE_LOOKS; /* where it is no number any more, which it was when the rank came */
+	ferry_patience_seconds(&seconds);
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
+	say_leaves(rank, rank->domain, &patience);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		if (domain != rank->domain)
+			say_leaves(rank, domain, &patience);
 }
 
 /* Its router has gone: with a signal that it did not hear, its socket's file is there still. */

@@ -26,8 +26,9 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
                                 const struct ferry_wishes *wishes, bool *mapped);
 
 /**
- * Tells the routers that the rank makes no more calls, and waits for their answers. Of one that has ended no other is
- * waited for: the rank then says itself, in the arena, that it has left.
+ * Tells the routers that the rank makes no more calls, its own first, and waits for their answers, for
+ * FERRY_ATTACH_TIMEOUT in all. Of one that has ended no other is waited for: the rank then says itself, in the arena,
+ * that it has left.
  */
 void ferry_rank_say_leaves(struct ferry_rank *rank);
 

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long calls take, by the machine's rates, and the chance that is in that. */
+#include "tests/nccl/virtual_parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define GB_S       1000.0 /* bytes per microsecond */
+#define DIVIDED_US 2.0    /* a stream needs so much more for two */
+#define ASLEEP     64.0   /* a lane finds a call late by such a part of the time that it has waited for it, */
+#define ASLEEP_US  2000.0 /* at most so much, */
+#define ROUSED_US  1000.0 /* and is slow to come where it has had nothing to do for so long */
+
+double virtual_uniform(void)
+{
+	return (rand_r(&virtual_all.seed) + 0.5) / (RAND_MAX + 1.0);
+}
+
+double virtual_noise(double how)
+{
+	double normal = sqrt(-2 * log(virtual_uniform())) * cos(2 * M_PI * virtual_uniform());
+	return exp(how * normal) * (virtual_uniform() < virtual_all.machine->outliers ? 3 : 1);
+}
+
+static const struct virtual_curve *curve_of(enum ferry_collective collective)
+{
+	for (int i = 0; i < 4; i++)
+		if (virtual_all.machine->curves[i].collective == collective &&
+		    virtual_all.machine->curves[i].nccl[0] > 0)
+			return &virtual_all.machine->curves[i];
+	virtual_broken(__FILE__, __LINE__, "a curve of the collective");
+	return NULL;
+}
+
+/* Between the sizes, and outside, by the power that fits the two next ones. */
+static double time_of(const double *rates, double bytes)
+{
+	double at = log2(bytes / MIB) / 2;
+	int i = (int)fmin(fmax(floor(at), 0), VIRTUAL_SIZES - 2);
+	double low = exp2(2 * i) * MIB / rates[i] / GB_S, high = exp2(2 * i + 2) * MIB / rates[i + 1] / GB_S;
+	return bytes > 0 ? low * pow(high / low, at - i) : 0;
+}
+
+static void parts_us(const struct virtual_calls *what, double ferry, double nccl, bool burst,
+                     double us[FERRY_NUM_CARRIERS])
+{
+	const struct virtual_machine *machine = virtual_all.machine;
+	const struct virtual_curve *curve = curve_of(what->collective);
+	const double *slower = machine->burst;
+	us[FERRY_CARRIER_HOST] = nccl > 0 ? ferry_pace_us(&curve->host, ferry) : time_of(curve->ours, ferry);
+	us[FERRY_CARRIER_HOST] *= burst && slower[FERRY_CARRIER_HOST] > 0 ? slower[FERRY_CARRIER_HOST] : 1;
+	us[FERRY_CARRIER_NCCL] = time_of(curve->nccl, nccl);
+	us[FERRY_CARRIER_NCCL] *= burst && slower[FERRY_CARRIER_NCCL] > 0 ? slower[FERRY_CARRIER_NCCL] : 1;
+	us[FERRY_CARRIER_NCCL] += machine->slow * fmin(us[FERRY_CARRIER_HOST], us[FERRY_CARRIER_NCCL]);
+}
+
+double virtual_expected_us(const struct virtual_calls *what, uint32_t word, bool burst)
+{
+	struct ferry_shares shares = ferry_shares_unpack(word);
+	double us[FERRY_NUM_CARRIERS], bytes = (double)what->bytes,
+	                               nccl = bytes * shares.part[FERRY_CARRIER_NCCL] / FERRY_SHARES_WHOLE;
+	parts_us(what, bytes - nccl, nccl, burst, us);
+	return fmax(us[FERRY_CARRIER_HOST], us[FERRY_CARRIER_NCCL]) + (nccl > 0 && nccl < bytes ? DIVIDED_US : 0);
+}
+
+static bool divides(const struct virtual_calls *what)
+{
+	return virtual_all.machine->peers && ferry_collective_reduces(what->collective) &&
+	       what->bytes >= (what->collective == FERRY_REDUCESCATTER ? 512u << 20 : 128u << 20);
+}
+
+double virtual_best_us(const struct virtual_calls *what, bool burst, uint32_t *word)
+{
+	double least = INFINITY;
+	for (uint16_t part = 0; part <= FERRY_SHARES_WHOLE; part += divides(what) ? 4 : (uint16_t)FERRY_SHARES_WHOLE) {
+		struct ferry_shares shares = {{part, 0, (uint16_t)(FERRY_SHARES_WHOLE - part)}};
+		double us = virtual_expected_us(what, ferry_shares_pack(&shares), burst);
+		if (us >= least)
+			continue;
+		least = us;
+		*word = ferry_shares_pack(&shares);
+	}
+	return least;
+}
+
+static bool in_burst(double us)
+{
+	double s = virtual_all.machine->burst_s;
+	return s > 0 && fmod(us / 1e6, 2 * s) >= s;
+}
+
+void virtual_finish(struct virtual_work *work)
+{
+	double ferry_from = 0, nccl_from = 0, submitted = 0, us[FERRY_NUM_CARRIERS];
+	for (int i = 0; i < VIRTUAL_RANKS; i++) {
+		double before = work->n ? virtual_all.works[(work->n - 1) % MOST].sides[i].end_us : 0;
+		ferry_from = fmax(ferry_from, fmax(before, work->sides[i].ferry_us));
+		nccl_from = fmax(nccl_from, fmax(before, work->sides[i].nccl_us));
+		submitted = fmax(submitted, work->sides[i].ferry_us);
+	}
+	double first = fmax(work->ferry_bytes > 0 ? ferry_from : 0, work->nccl_bytes > 0 ? nccl_from : 0);
+	work->burst = in_burst(first);
+	work->begun_us = first;
+	parts_us(&work->what, work->ferry_bytes, work->nccl_bytes, work->burst, us);
+	double late = ferry_from - virtual_all.lanes_us > ROUSED_US ? virtual_all.machine->wake_us : 0;
+	late += virtual_uniform() * fmin(ASLEEP_US, (ferry_from - fmax(submitted, virtual_all.lanes_us)) / ASLEEP);
+	work->ferry_end_us = ferry_from + late +
+	                     us[FERRY_CARRIER_HOST] * virtual_noise(virtual_all.machine->ferry_noise);
+	work->nccl_end_us = nccl_from + us[FERRY_CARRIER_NCCL] * virtual_noise(virtual_all.machine->nccl_noise);
+	if (work->ferry_bytes > 0)
+		virtual_all.lanes_us = work->ferry_end_us;
+	double end = fmax(work->ferry_bytes > 0 ? work->ferry_end_us : 0, work->nccl_bytes > 0 ? work->nccl_end_us : 0);
+	if (work->ferry_bytes > 0 && work->nccl_bytes > 0)
+		end += DIVIDED_US;
+	for (int i = 0; i < VIRTUAL_RANKS; i++)
+		work->sides[i].end_us = end + 2 * virtual_uniform();
+	work->over = true;
+}
