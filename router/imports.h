@@ -100,8 +100,8 @@ struct ferry_imports {
 	bool guest;           /* constant */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
 	/*
-	 * a guest's: in its domain's arena, NULL: not ready; who makes the job ready, release. Then `ended`, by who
-	 * ends it
+	 * a guest's: in its domain's arena, NULL: not ready; who makes the job ready, or has it come from another
+	 * router, release. Then `ended`, by who ends it
 	 */
 	_Atomic(const _Atomic uint64_t *) over;
 };
@@ -112,8 +112,10 @@ struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, stru
 /** The same for a guest. */
 struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
 
-/** A guest's: from now on it may export. All other GPUs are known. Who makes the job ready; who ends the guest's part
- * has it follow `ended`. */
+/**
+ * A guest's: from now on it may export. All other GPUs are known, or it awaits them. Who makes the job ready, or has
+ * the guest come from another router; who ends the guest's part has it follow `ended`.
+ */
 void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over);
 
 /** Whether the rank may export. Any thread. */
@@ -155,6 +157,14 @@ void ferry_imports_await_others(struct ferry_imports *imports);
  * Mapper's thread. Errors: those of ferry_gpu_map; the rest is mapped by another call.
  */
 ferryResult_t ferry_imports_land_later(struct ferry_imports *imports);
+
+/**
+ * That has failed. A guest's calls go on meanwhile, by its own router, and its memory is freed behind them, which may
+ * be why: what could not be mapped is forgotten, and the rest may be mapped by another call. `used` does not tell
+ * whether it is named still: other memory may have the index by now. Who does name it finds nothing to put into.
+ * Mapper's thread. False: the rank is no guest.
+ */
+bool ferry_imports_do_without(struct ferry_imports *imports);
 
 /** No copy of it is under way any more. */
 void ferry_imports_release(struct ferry_import *held);
