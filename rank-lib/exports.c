@@ -299,18 +299,33 @@ bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint6
 	return true;
 }
 
-/* Has the routers map what they have not got, or not for all that it is to be. */
+static bool is_held(const struct ferry_exports *exports, uint32_t index)
+{
+	return !exports->held || atomic_load_explicit(&exports->held->has[index], memory_order_acquire);
+}
+
+/*
+ * Has the routers map what they have not got, or not for all that it is to be. A router that came before it was held
+ * was not given it: so it is looked at once more who has it.
+ */
 static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
 {
 	uint32_t router;
 	ferryResult_t result = more ? send_export(exports, index, 0) : ferrySuccess;
-	for (uint32_t attempt = 0; !result && !use(exports, index, &router); attempt++)
-		result = attempt < TRIES * exports->nrouters
-		                 ? send_export(exports, index, router)
-		                 : ferry_fail(ferryInternalError,
-		                              "the router has not mapped export %u, and says it has", index);
-	if (!result && exports->held && !atomic_load_explicit(&exports->held->has[index], memory_order_acquire))
-		result = hold_again(exports, index);
+	bool held = false;
+	for (uint32_t attempt = 0; !result; attempt++) {
+		if (use(exports, index, &router)) {
+			if (held || is_held(exports, index))
+				return ferrySuccess;
+			held = true;
+			result = hold_again(exports, index);
+		} else {
+			result = attempt < TRIES * exports->nrouters
+			                 ? send_export(exports, index, router)
+			                 : ferry_fail(ferryInternalError,
+			                              "the router has not mapped export %u, and says it has", index);
+		}
+	}
 	return result;
 }
 

@@ -37,8 +37,6 @@ struct ferry_mapped {
 	uint8_t gpu[FERRY_GPU_BYTES]; /* its UUID, and the block of words: what a router is told of the rank */
 	int words_descriptor;
 	bool handed_over;             /* where its router dies, it is to the next; while it is open */
-	/* 1: something that it has submitted cannot be; who makes calls, before it is submitted */
-	_Atomic uint32_t beyond;
 	struct ferry_held_exports held;
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
@@ -91,14 +89,6 @@ void ferry_mapped_end(struct ferry_mapped *mapped);
  */
 ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
                                    bool captured, struct ferry_stream_call *in_stream);
-
-/**
- * A call pushes: whether the next router could not go on with it. Guests (router/guests.h) do not export to that again.
- */
-static inline bool ferry_mapped_pushes_beyond(const struct ferry_mapped *mapped, bool pushes)
-{
-	return pushes && mapped->rank->ndomains > 1;
-}
 
 /* mapped_collective.c */
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */

@@ -161,8 +161,6 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	                                      .scalar_bytes = ferry_type_size(request->type)};
 	ferry_request_buffers(request, mapped->rank, mapped->device, &parts, &buffers);
 	fill_head(collective, &head);
-	if (ferry_mapped_pushes_beyond(mapped, collective->entry->plan->flags & FERRY_PLAN_PUTS))
-		atomic_store_explicit(&mapped->beyond, 1, memory_order_release);
 	if (collective->number.seq)
 		atomic_store_explicit(&steps->last_seq, collective->number.seq, memory_order_relaxed);
 	ferryResult_t result = fill_copies(collective, &buffers, &in_stream);

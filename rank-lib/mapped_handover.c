@@ -11,12 +11,6 @@ bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped)
 	return may;
 }
 
-static bool may(void *context)
-{
-	const struct ferry_mapped *mapped = context;
-	return !atomic_load_explicit(&mapped->beyond, memory_order_acquire);
-}
-
 static const uint8_t *gpu_of(void *context, int *words)
 {
 	const struct ferry_mapped *mapped = context;
@@ -51,6 +45,12 @@ static ferryResult_t give_export(void *context, const struct ferry_exported *exp
 	return ferrySuccess;
 }
 
+/* A router of another domain that puts into this rank's memory has that, and nothing else. */
+static ferryResult_t give_landing(void *context, const struct ferry_exported *exported, const int *descriptors)
+{
+	return exported->landing ? give_export(context, exported, descriptors) : ferrySuccess;
+}
+
 static ferryResult_t give_submissions(void *context, const void *records, size_t bytes)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RESUBMIT, .payload = bytes};
@@ -61,12 +61,14 @@ static ferryResult_t give(void *context, struct ferry_handover *handover, struct
 {
 	struct ferry_mapped *mapped = context;
 	const struct ferry_rank *rank = mapped->rank;
-	if (handover->domain != rank->domain)
-		return ferrySuccess; /* which has nothing to move for it */
 	const struct ferry_export_cell *cells = rank->shared.arenas[rank->domain].export_cells +
 	                                        (size_t)rank->self * FERRY_MOST_EXPORTS;
 	struct ferry_submissions *submissions = &mapped->submissions;
 	struct ferry_kept_taken taken = {0};
+	if (handover->domain != rank->domain)
+		return mapped->movers[handover->domain].copies
+		               ? ferry_held_exports_each(&mapped->held, cells, give_landing, handover)
+		               : ferrySuccess;
 	ferryResult_t result = ferry_held_exports_each(&mapped->held, cells, give_export, handover);
 	if (!result)
 		result = ferry_kept_submissions_give(&submissions->kept, submissions->ring, give_submissions, handover,
@@ -90,4 +92,4 @@ static void lost(void *context, uint32_t domain)
 }
 
 const struct ferry_handover_ops ferry_mapped_handover = {
-        .may = may, .gpu = gpu_of, .give = give, .renewed = renewed, .lost = lost};
+        .gpu = gpu_of, .give = give, .renewed = renewed, .lost = lost};

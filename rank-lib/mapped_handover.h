@@ -2,9 +2,8 @@
 /**
  * What a rank whose router moves its data hands to the next one, beside what every rank does: its block of words, what
  * it has exported, and its submissions that are not over. To the next router of another domain, whose guest it is
- * (router/guests.h), it says which GPU it is on. By the keeper; it asks no driver.
- *
- * Not handed over, so that the job ends with its router, are pushes between GPUs where ranks are of several domains.
+ * (router/guests.h), it says which GPU it is on, and what it has exported for others to put into. By the keeper; it
+ * asks no driver.
  */
 #ifndef FERRY_RANK_LIB_MAPPED_HANDOVER_H
 #define FERRY_RANK_LIB_MAPPED_HANDOVER_H

@@ -148,8 +148,6 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	for (uint32_t i = 0; i < messages->count; i++) {
 		struct ferry_submitted_message *message = &messages->submitted[i];
 		message->message = ferry_numbering_message(mapped->numbers, message->direction, message->peer);
-		if (ferry_mapped_pushes_beyond(mapped, message->puts))
-			atomic_store_explicit(&mapped->beyond, 1, memory_order_release);
 	}
 	in_stream->word = ferry_word_at(head.word);
 	if ((result = submit_messages(mapped, &head, messages->submitted, messages->count))) {

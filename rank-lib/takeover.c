@@ -283,10 +283,7 @@ static void on_router_lost(struct ferry_kept *kept)
 		takeover->deaths = 0;
 	}
 	takeover->deaths++;
-	if (takeover->all->ops && !takeover->all->ops->may(takeover->all->context))
-		end_failed(takeover); /* which says so */
-	else
-		ferry_keeper_look(kept);
+	ferry_keeper_look(kept);
 }
 
 /* ---- open, close ---- */

@@ -85,8 +85,8 @@ struct ferry_imports {
 	bool guest;           /* constant */
 	_Atomic uint64_t ended; /* submissions up to this one have ended: whoever ends them, release */
 	/*
-	 * a guest's: in its domain's arena, NULL: not ready; who makes the job ready, release. Then `ended`, by who
-	 * ends it
+	 * a guest's: in its domain's arena, NULL: not ready; who makes the job ready, or has it come from another
+	 * router, release. Then `ended`, by who ends it
 	 */
 	_Atomic(const _Atomic uint64_t *) over;
 };
@@ -97,8 +97,10 @@ struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, stru
 /** The same for a guest. */
 struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells);
 
-/** A guest's: from now on it may export. All other GPUs are known. Who makes the job ready; who ends the guest's part
- * has it follow `ended`. */
+/**
+ * A guest's: from now on it may export. All other GPUs are known, or it awaits them. Who makes the job ready, or has
+ * the guest come from another router; who ends the guest's part has it follow `ended`.
+ */
 void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over);
 
 /** Whether the rank may export. Any thread. */

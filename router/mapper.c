@@ -138,7 +138,10 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 
 static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
-	ferryResult_t result = insist(mapper, rank, map_later);
+	ferryResult_t result;
+	while ((result = insist(mapper, rank, map_later)) && result != ferrySystemError &&
+	       ferry_new_imports_do_without(rank->imports))
+		ferry_forget_message();
 	pthread_mutex_lock(&rank->welcoming);
 	if (result && rank->job)
 		ferry_job_fail(rank->job, result, ferry_last_message());
@@ -409,6 +412,8 @@ static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct fe
 		atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
 	if (job->brought)
 		ferry_imports_await_others(rank->imports);
+	if (job->brought && kind == NOTHING) /* it exports before the job is ready: what that router put into */
+		ferry_imports_follow(rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	ferry_full_fence(); /* before who is answered looks at what is used */
 	rank->kind = kind;
 	rank->client = client;

@@ -28,7 +28,7 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u exports memory of another GPU than the one that it has attached with",
 		                  imports->rank);
-	if (imports->guest && (!exported->landing || !imports->nothers))
+	if (imports->guest && (!exported->landing || (!imports->nothers && !imports->awaits_others)))
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u of another domain exports memory that none of this router's GPUs puts into",
 		                  imports->rank);
@@ -119,28 +119,32 @@ static ferryResult_t add_landings(struct ferry_imports *imports, const struct fe
 	return ferrySuccess;
 }
 
-/* Under the lock: one whose landings are to be mapped, as it is named now or was before. */
-static struct ferry_import *find_later(const struct ferry_imports *imports)
+/* One whose landings are to be mapped, as it is named now or was before. NULL: none. */
+static struct ferry_import *find_later(struct ferry_imports *imports)
 {
+	pthread_mutex_lock(&imports->lock);
 	struct ferry_import *import = imports->retired;
 	while (import && !import->later)
 		import = import->next;
 	for (uint32_t index = 0; !import && index < FERRY_MOST_EXPORTS; index++)
 		if (imports->table[index] && imports->table[index]->later)
 			import = imports->table[index];
+	pthread_mutex_unlock(&imports->lock);
 	return import;
+}
+
+static void forget_later(struct ferry_import *import)
+{
+	ferry_later_export_free(import->later);
+	import->later = NULL;
 }
 
 ferryResult_t ferry_new_imports_land_later(struct ferry_imports *imports)
 {
+	struct ferry_import *import;
 	imports->awaits_others = false;
-	while (1) {
+	while ((import = find_later(imports))) {
 		struct ferry_landing_map *landings;
-		pthread_mutex_lock(&imports->lock);
-		struct ferry_import *import = find_later(imports);
-		pthread_mutex_unlock(&imports->lock);
-		if (!import)
-			return ferrySuccess;
 		/* It stays where it is: it is taken out by this thread alone. */
 		ferryResult_t result = ferry_landing_maps_new(imports->others, imports->nothers,
 		                                              &import->later->exported, import->later->descriptors,
@@ -152,9 +156,24 @@ ferryResult_t ferry_new_imports_land_later(struct ferry_imports *imports)
 		import->landings = landings;
 		import->nlandings = imports->nothers;
 		pthread_mutex_unlock(&imports->lock);
-		ferry_later_export_free(import->later);
-		import->later = NULL;
+		forget_later(import);
 	}
+	return ferrySuccess;
+}
+
+bool ferry_new_imports_do_without(struct ferry_imports *imports)
+{
+	struct ferry_import *import = imports->guest ? find_later(imports) : NULL;
+	if (!import)
+		return false;
+	ferry_log(FERRY_LOG_INFO, "%s: nobody puts into that", ferry_last_message());
+	forget_later(import);
+	pthread_mutex_lock(&imports->lock);
+	bool named = imports->table[import->index] == import;
+	pthread_mutex_unlock(&imports->lock);
+	if (named)
+		ferry_imports_forget(imports, import->index);
+	return true;
 }
 
 static ferryResult_t map_anew(struct ferry_imports *imports, const struct ferry_exported *exported,

@@ -27,4 +27,12 @@ ferryResult_t ferry_new_imports_map(struct ferry_imports *imports, const struct 
  */
 ferryResult_t ferry_new_imports_land_later(struct ferry_imports *imports);
 
+/**
+ * That has failed. A guest's calls go on meanwhile, by its own router, and its memory is freed behind them, which may
+ * be why: what could not be mapped is forgotten, and the rest may be mapped by another call. `used` does not tell
+ * whether it is named still: other memory may have the index by now. Who does name it finds nothing to put into.
+ * False: the rank is no guest.
+ */
+bool ferry_new_imports_do_without(struct ferry_imports *imports);
+
 #endif

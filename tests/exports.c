@@ -442,6 +442,35 @@ static void the_next_router_hears_what_others_put_into(void **state)
 	CU(cuMemFree(at));
 }
 
+/* Another router takes its router's place, which has been given what is held so far. */
+static CUresult CUDAAPI share_and_lose_the_router(void *descriptor, CUmemGenericAllocationHandle piece,
+                                                  CUmemAllocationHandleType type, unsigned long long flags)
+{
+	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++)
+		atomic_store(&arena.export_cells[index].mapped, 0);
+	return uninterrupted->MemExportToShareableHandle(descriptor, piece, type, flags);
+}
+
+static void what_is_held_after_the_next_router_came_is_exported_to_that(void **state)
+{
+	(void)state;
+	struct ferry_held_exports held;
+	CUdeviceptr at;
+	CU(cuMemAddressReserve(&at, PIECE, 0, 0, 0));
+	map_piece(at, PIECE, SHAREABLE);
+	ferry_held_exports_init(&held, arena.rings);
+	ferry_exports_hold_in(exports, &held);
+	struct ferry_buffer_name first = name_of(at, PIECE, NEVER);
+	ferry_held_exports_sweep(&held, arena.export_cells);
+	interrupted.MemExportToShareableHandle = share_and_lose_the_router;
+	struct ferry_buffer_name again = name_of(at, PIECE, NEVER); /* which sees that it is mapped */
+	assert_memory_equal(&again, &first, sizeof again);
+	ferry_exports_hold_in(exports, NULL);
+	ferry_held_exports_end(&held);
+	CU(cuMemUnmap(at, PIECE));
+	CU(cuMemAddressFree(at, PIECE));
+}
+
 static void memory_that_could_not_be_known_again_is_not_exported(void **state)
 {
 	(void)state;
@@ -598,6 +627,8 @@ static int run(void)
 	        cmocka_unit_test_setup_teardown(
 	                what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_place,
 	                interrupt_the_driver, let_the_driver_be),
+	        cmocka_unit_test_setup_teardown(what_is_held_after_the_next_router_came_is_exported_to_that,
+	                                        interrupt_the_driver, let_the_driver_be),
 	        cmocka_unit_test_setup_teardown(memory_that_could_not_be_known_again_is_not_exported,
 	                                        interrupt_the_driver, let_the_driver_be),
 	        TEST(the_next_router_hears_what_others_put_into),

@@ -90,7 +90,8 @@ if(CUDA_INCLUDE_DIR)
   target_compile_definitions(spares PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 
   # And with calls that they push from GPU to GPU.
-  foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures leaving open_calls)
+  foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures mapped_domains leaving
+      open_calls)
     add_test(NAME ${suite}_pushed COMMAND ${suite})
     set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")

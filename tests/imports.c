@@ -719,6 +719,59 @@ static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
 	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 200});
 }
 
+static int attach_brought_guest(void **state)
+{
+	int refused = attach_guest(state);
+	imports->nothers = 0;
+	ferry_imports_await_others(imports);
+	ferry_imports_follow(imports, &over);
+	return refused;
+}
+
+static void a_guest_exports_before_it_is_known_who_puts(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer answer = owner_allocate(4, 1);
+	assert_int_equal(map(&answer), ferryInvalidArgument);
+	answer.exported.landing = 1;
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_int_equal(atomic_load(&cells[4].mapped), 1);
+	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
+	ferry_imports_other(imports, putting);
+	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
+	assert_int_equal(byte_at(address), 2);
+	ferry_imports_let_go(held);
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+}
+
+/* The guest's own router ends its calls meanwhile. */
+static void what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without(void **state)
+{
+	struct ferry_import *held;
+	char *address;
+	(void)state;
+	struct answer gone = owner_allocate(3, 1), stays = owner_allocate(4, 1);
+	gone.exported.landing = stays.exported.landing = 1;
+	assert_int_equal(map(&gone), ferrySuccess);
+	assert_int_equal(map(&stays), ferrySuccess);
+	rank_uses(3, 7); /* that is of what takes the index next */
+	rank_uses(4, 7);
+	owner_tell((struct order){.kind = FREE, .at = gone.at});
+	ferry_imports_other(imports, putting);
+	assert_int_not_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_true(ferry_new_imports_do_without(imports));
+	assert_int_equal(atomic_load(&cells[3].mapped), 0);
+	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
+	ferry_imports_let_go(held);
+	assert_false(ferry_new_imports_do_without(imports));
+	owner_tell((struct order){.kind = FREE, .at = stays.at});
+}
+
+#define BROUGHT_GUEST(name) cmocka_unit_test_setup_teardown(name, attach_brought_guest, leave_guest)
 #define BROUGHT(name) cmocka_unit_test_setup_teardown(name, attach_brought, leave_guest)
 #define GUEST(name) cmocka_unit_test_setup_teardown(name, attach_guest, leave_guest)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, attach_rank, leave)
@@ -747,6 +800,8 @@ int main(void)
 	        BROUGHT(what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then),
 	        BROUGHT(what_is_exported_for_others_and_not_before_waits_for_them_too),
 	        BROUGHT(a_rank_has_no_more_kept_for_others_than_it_may),
+	        BROUGHT_GUEST(a_guest_exports_before_it_is_known_who_puts),
+	        BROUGHT_GUEST(what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without),
 	        BROUGHT(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
 	};
 	char machine[32], bytes[24];

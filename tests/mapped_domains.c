@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of two domains, in processes of their own, whose routers move their data, over the double of the driver: what
- * goes on when the router of either domain dies, or both do, and who leaves or dies while others take their place.
+ * goes on when the router of either domain dies, or both do, and who leaves or dies while others take their place. With
+ * FERRY_TEST_PUSHES they push into memory of each other's ranks.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
@@ -40,7 +41,7 @@ static void open_all_with(struct rank_process *ranks, const char *variables)
 
 static void open_all(struct rank_process *ranks)
 {
-	open_all_with(ranks, "FERRY_FABRICS=host");
+	open_all_with(ranks, getenv("FERRY_TEST_PUSHES") ? "FERRY_FABRICS=peer" : "FERRY_FABRICS=host");
 }
 
 /* Those from this one on leave, in order. */
@@ -108,6 +109,28 @@ static void messages_do(void **state)
 {
 	(void)state;
 	survive(RANK_RING);
+}
+
+/*
+ * The others' routers have mapped what a graph still names, and so have not the next ones: those do without, and calls
+ * with other buffers go on.
+ */
+static void buffers_that_were_freed_under_a_graph_keep_no_router_from_its_place(void **state)
+{
+	(void)state;
+	struct rank_process ranks[RANKS];
+	open_all(ranks);
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_CAPTURE, .number = 1, .wanted = true), NULL);
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_MOVE), NULL);
+	for (int which = 1; which < 1 << DOMAINS; which++) {
+		kill_routers(which);
+		routers_open(DOMAINS);
+		ranks_round(ranks, RANKS, 2, (uint32_t)(2 + 2 * which));
+	}
+	ranks_tell(ranks, RANKS, ORDER(.order = RANK_FORGET), NULL);
+	close_from(ranks, 0);
 }
 
 /* ---- ranks that leave ---- */
@@ -267,6 +290,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(calls_go_on_whichever_routers_die),
 	        TEST(messages_do),
+	        TEST(buffers_that_were_freed_under_a_graph_keep_no_router_from_its_place),
 	        TEST(a_rank_leaves_where_no_router_has_taken_the_place_of_a_dead_one),
 	        TEST(a_rank_leaves_while_the_next_router_waits_for_others),
 	        TEST(a_rank_leaves_where_a_router_does_not_answer),

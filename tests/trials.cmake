@@ -75,6 +75,13 @@ if(CUDA_INCLUDE_DIR)
   pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
   pushing_router_kills_test(routers_that_push_and_stage_are_killed
     "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
+  pushing_router_kills_test(routers_that_push_across_domains_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20
+    --twice 30 --domains 2 --both 40 --captured 50 --messages --seed 3)
+  pushing_router_kills_test(routers_that_push_and_stage_across_domains_are_killed
+    "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --domains 2 --both 40
+    --seed 4)
+  pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 5
+    --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
   gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
     --twice 30 --seed 71)
   gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)

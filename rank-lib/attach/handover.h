@@ -13,8 +13,6 @@ struct ferry_handover;
 
 /* What a rank whose router moves its data adds. By the keeper. */
 struct ferry_handover_ops {
-	/** Whether it can all be handed over. */
-	bool (*may)(void *context);
 	/** Which GPU the rank is on, FERRY_GPU_BYTES, and its block of words. */
 	const uint8_t *(*gpu)(void *context, int *words);
 	/** Gives what is to come between the plans and the last message, by ferry_handover_ask, and fills that in. */

@@ -310,13 +310,23 @@ static void tell(struct player *player, ferryResult_t result)
 	atomic_store(&player->job->failed, true);
 }
 
+/* GPUs may be fewer than ranks, and say less of domains: ranks on them take turns. */
+static ferryResult_t join(struct player *player, ferryUniqueId id)
+{
+	const struct kills_options *options = &player->shared->options;
+	ferryConfig_t config = FERRY_CONFIG_INITIALIZER;
+	if (options->gpu)
+		config.domain = player->rank % options->domains;
+	return ferryCommInitRankConfig(&player->comm, player->nranks, id, player->rank, &config);
+}
+
 /* A communicator goes, and another one comes. */
 static ferryResult_t begin_anew(struct player *player)
 {
 	drop_graphs(player);
 	ferryResult_t result = ferryCommDestroy(player->comm);
 	player->comm = NULL;
-	return result ? result : ferryCommInitRank(&player->comm, player->nranks, player->job->next, player->rank);
+	return result ? result : join(player, player->job->next);
 }
 
 static ferryResult_t make_rounds(struct player *player)
@@ -367,7 +377,7 @@ static ferryResult_t open_rank(struct player *player)
 {
 	ferryResult_t result = kills_place_open(&player->place, player->rank, player->shared->options.gpu);
 	if (!result)
-		result = ferryCommInitRank(&player->comm, player->nranks, player->job->id, player->rank);
+		result = join(player, player->job->id);
 	if (!result && !make_calls(player))
 		result = ferrySystemError;
 	if (!result)
