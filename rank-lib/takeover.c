@@ -317,6 +317,8 @@ ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
 void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
 {
 	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
+		if (!takeovers->domains[domain].all) /* nobody takes its place: it has never been watched */
+			continue;
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;

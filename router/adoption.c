@@ -75,8 +75,7 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 	struct ferry_allowance allowance;
 	struct ferry_job *job;
 	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
-	if (standing->tenant) /* what the job takes over counts already */
-		allowance.used -= ferry_prepared_counts(jobs, message, standing->owner, descriptors);
+	allowance.used -= ferry_prepared_counts(jobs, message, standing, descriptors);
 	if (!result)
 		result = open_job(jobs, message, standing, descriptors, &job);
 	if (result)

@@ -367,10 +367,16 @@ static void serve_events(struct ferry_clients *clients)
 		client_accept(clients);
 }
 
+/* Of two times to wait; -1: for ever. */
+static int sooner(int a, int b)
+{
+	return a < 0 ? b : b < 0 || a < b ? a : b;
+}
+
 int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
 {
-	int patience = patience_left_ms(clients, ferry_now_ns()), again = ferry_adoptions_watch(clients->jobs);
-	patience = again >= 0 && (patience < 0 || again < patience) ? again : patience;
+	int patience = sooner(patience_left_ms(clients, ferry_now_ns()), ferry_adoptions_watch(clients->jobs));
+	patience = sooner(patience, ferry_prepared_watch(clients->jobs));
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;

@@ -469,6 +469,7 @@ int main(int argc, char **argv)
 {
 	struct arguments arguments = {.router = {.pin = true, .lost = end_of_loss}, .ready_fd = -1};
 	struct ferry_layout layout;
+	ask_for_small_contexts();
 	if (ferry_descriptors_fill())
 		return fail("standard input, output and error");
 	argp_program_version = "ferry-router 0.1.0";
@@ -488,7 +489,6 @@ int main(int argc, char **argv)
 	if (arguments.router.pin)
 		ferry_layout_pin(&layout, arguments.router.domain); /* the connection thread inherits it */
 	raise_descriptors();
-	ask_for_small_contexts();
 	if (ferry_guard_install())
 		return fail("guarding against arenas cut short");
 	failed = start_when_free(&arguments);

@@ -2,11 +2,15 @@
 #include "router/prepared.h"
 
 #include "ipc/error.h"
+#include "ipc/patience.h"
+#include "ipc/wait.h"
 #include "router/brought.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LOOK_MS 1000
 
 /* Connection thread, in the end the reaper. */
 struct ferry_prepared {
@@ -15,6 +19,8 @@ struct ferry_prepared {
 	uint8_t key[FERRY_KEY_BYTES];
 	struct ferry_reserved reserved; /* what counts for its tenant */
 	struct ferry_prepared **mine; /* who has asked knows it by this */
+	uint64_t until_ns;            /* then it goes */
+	bool context;                 /* that alone; there are no arenas */
 	struct ferry_job_arenas shared;
 	struct ferry_preparation *preparation;
 	struct ferry_ending ending;
@@ -24,7 +30,7 @@ static struct ferry_prepared *find(const struct ferry_jobs *jobs, uint32_t owner
 {
 	struct ferry_prepared *found = NULL;
 	for (struct ferry_prepared *prepared = jobs->prepared; prepared; prepared = prepared->next)
-		if (ferry_keys_are_same(prepared->key, key) & (prepared->owner == owner))
+		if (ferry_keys_are_same(prepared->key, key) & (prepared->owner == owner) & !prepared->context)
 			found = prepared;
 	return found;
 }
@@ -56,8 +62,7 @@ static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing 
 		return result;
 	if ((result = ferry_quota_adopt(&jobs->quota, &allowance, &shape)))
 		return result;
-	prepared->reserved = (struct ferry_reserved){standing, shape.staging, jobs->reserved};
-	jobs->reserved = &prepared->reserved;
+	prepared->reserved.bytes = shape.staging;
 	return ferrySuccess;
 }
 
@@ -65,9 +70,12 @@ static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing 
 static ferryResult_t begin(struct ferry_jobs *jobs, const struct ferry_standing *standing, const uint8_t *gpu,
                            struct ferry_prepared *prepared)
 {
-	ferryResult_t result = count(jobs, standing, prepared);
+	ferryResult_t result = prepared->context ? ferrySuccess : count(jobs, standing, prepared);
 	if (result)
 		return result;
+	prepared->reserved.standing = standing;
+	prepared->reserved.next = jobs->reserved;
+	jobs->reserved = &prepared->reserved;
 	prepared->preparation = ferry_preparation_new(&prepared->shared, gpu);
 	result = prepared->preparation
 	                 ? ferry_mapper_ask(&jobs->mapper, ferry_preparation_ask(prepared->preparation))
@@ -80,16 +88,26 @@ static ferryResult_t begin(struct ferry_jobs *jobs, const struct ferry_standing 
 	return result;
 }
 
+/* descriptors: NULL: the context alone. */
 static ferryResult_t make(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                           const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine)
 {
+	long seconds;
+	ferryResult_t result = ferry_patience_seconds(&seconds);
+	if (result)
+		return result;
 	struct ferry_prepared *prepared = calloc(1, sizeof *prepared);
 	if (!prepared)
 		return ferry_fail(ferrySystemError, "no memory to prepare a job");
+	prepared->until_ns = ferry_now_ns() + (uint64_t)seconds * 1000000000u;
+	prepared->context = !descriptors;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		prepared->shared.arenas[domain].descriptor = -1;
 	prepared->owner = standing->owner;
 	prepared->mine = mine;
 	memcpy(prepared->key, message->key, sizeof prepared->key);
-	ferryResult_t result = ferry_brought_map(message, jobs->domain, descriptors, &prepared->shared);
+	if (descriptors)
+		result = ferry_brought_map(message, jobs->domain, descriptors, &prepared->shared);
 	if (!result && (result = begin(jobs, standing, message->gpu, prepared)))
 		ferry_brought_unmap(&prepared->shared);
 	if (result) {
@@ -111,16 +129,14 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 	if (atomic_load(&jobs->draining))
 		return ferry_fail(ferryRefused, "the router of domain %u is shutting down and takes no new job",
 		                  jobs->domain);
-	if (job)
-		return job->adoption ? ferrySuccess
-		                     : ferry_fail(ferryRefused, "PREPARE of a job that this router serves");
-	if (find(jobs, standing->owner, message->key))
-		return ferrySuccess;
+	if (job && !job->adoption)
+		return ferry_fail(ferryRefused, "PREPARE of a job that this router serves");
 	/* Else who asks and goes, again and again, would keep the reaper from ranks that wait for it to leave. */
 	if (atomic_load(&jobs->undoing))
 		return ferry_fail(ferryRefused, "PREPARE while another is undone");
 	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
-	return result ? result : make(jobs, message, standing, descriptors, mine);
+	bool known = job || find(jobs, standing->owner, message->key);
+	return result ? result : make(jobs, message, standing, known ? NULL : descriptors, mine);
 }
 
 /* ---- dropped, or taken ---- */
@@ -161,6 +177,17 @@ void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
 	ferry_reaper_give(&jobs->reaper, &prepared->ending);
 }
 
+int ferry_prepared_watch(struct ferry_jobs *jobs)
+{
+	uint64_t now = jobs->prepared ? ferry_now_ns() : 0;
+	for (struct ferry_prepared *prepared = jobs->prepared, *next; prepared; prepared = next) {
+		next = prepared->next;
+		if (now > prepared->until_ns)
+			ferry_prepared_drop(jobs, prepared->mine);
+	}
+	return jobs->prepared ? LOOK_MS : -1;
+}
+
 static struct ferry_prepared *find_for(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                                        uint32_t owner, const int *descriptors)
 {
@@ -172,10 +199,11 @@ static struct ferry_prepared *find_for(const struct ferry_jobs *jobs, const stru
 }
 
 uint64_t ferry_prepared_counts(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                               uint32_t owner, const int *descriptors)
+                               const struct ferry_standing *standing, const int *descriptors)
 {
-	const struct ferry_prepared *prepared = find_for(jobs, message, owner, descriptors);
-	return prepared ? prepared->reserved.bytes : 0;
+	const struct ferry_prepared *prepared = find_for(jobs, message, standing->owner, descriptors);
+	bool same = prepared && standing->tenant && prepared->reserved.standing->tenant == standing->tenant;
+	return same ? prepared->reserved.bytes : 0;
 }
 
 struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,

@@ -19,7 +19,7 @@ struct ferry_prepared;
 /**
  * PREPARE, by who stands so. The arenas' descriptors that are taken become -1. *mine, which is NULL, is what this has
  * begun, until that is taken or dropped: it stays where it is, as does `standing`. For a job that another rank has
- * asked for already, or that is being handed over, there is nothing more to do. Connection thread. Errors:
+ * asked for already, or that is being handed over, the context alone is made. Connection thread. Errors:
  * ferryRefused for a job that is served here, arenas that are none, over the tenant's limits, while draining or while
  * another is undone;
  * ferryInvalidArgument for another domain's; ferrySystemError.
@@ -30,9 +30,12 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 /** Who has asked goes: what nobody has taken goes, too, by the reaper. *mine may be NULL, and is. Connection thread. */
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine);
 
-/** Bytes that count for its tenant no more once that is taken. */
+/** Drops what nobody has come for within FERRY_ATTACH_TIMEOUT. Milliseconds until it is to look again; -1: nothing. */
+int ferry_prepared_watch(struct ferry_jobs *jobs);
+
+/** Bytes that count for this one's tenant no more once that is taken. */
 uint64_t ferry_prepared_counts(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                               uint32_t owner, const int *descriptors);
+                               const struct ferry_standing *standing, const int *descriptors);
 
 /**
  * What was made ready, or is about to be, for the job that is adopted so, with those arenas; NULL: nothing. *shared are

@@ -199,6 +199,50 @@ static void what_was_made_ready_for_another_arena_or_shape_is_not_taken(void **s
 	ferry_arena_unmap(&other.arena);
 }
 
+/* Its staging is registered by one for all, but it moves its data on its own GPU. */
+static void a_second_rank_has_its_context_made_and_no_more(void **state)
+{
+	(void)state;
+	struct job job, other;
+	CUuuid uuid;
+	make_job(&job, 7);
+	begin_telling();
+	other = job;
+	assert_int_equal(cuDeviceGetUuid(&uuid, 1), CUDA_SUCCESS);
+	memcpy(other.gpu, &uuid, sizeof other.gpu);
+	int first = connection(), second = connection();
+	assert_int_equal(prepare(first, &job), ferrySuccess);
+	assert_int_equal(prepare(second, &other), ferrySuccess);
+	await_lines(registered_told, 1, 1);
+	await_lines(contexts_told, 1, 2);
+	close(first);
+	await_lines(registered_told, -1, 1);
+	close(second);
+	status_says(" staging=0 ");
+	ferry_arena_unmap(&job.arena);
+}
+
+/* Else who asks, and keeps its connection, keeps memory too. */
+static void what_nobody_comes_for_goes_in_time(void **state)
+{
+	struct job job;
+	make_job(&job, 8);
+	begin_telling();
+	stop_router(state);
+	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
+	assert_int_equal(start_router(state), 0);
+	int socket = connection();
+	assert_int_equal(prepare(socket, &job), ferrySuccess);
+	await_lines(registered_told, 1, 1);
+	await_lines(registered_told, -1, 1);
+	status_says(" staging=0 ");
+	close(socket);
+	stop_router(state);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
+	assert_int_equal(start_router(state), 0);
+	ferry_arena_unmap(&job.arena);
+}
+
 static void nonsense_is_refused(void **state)
 {
 	(void)state;
@@ -262,6 +306,8 @@ int main(void)
 	        TEST(staging_is_registered_before_anybody_hands_over_and_nothing_of_the_arena_is_touched),
 	        TEST(who_hands_over_gets_what_was_made_ready_and_it_counts_once),
 	        TEST(what_was_made_ready_for_another_arena_or_shape_is_not_taken),
+	        TEST(a_second_rank_has_its_context_made_and_no_more),
+	        TEST(what_nobody_comes_for_goes_in_time),
 	        TEST(nonsense_is_refused),
 	        TEST(one_is_undone_at_a_time),
 	        TEST(a_router_that_stops_meanwhile_ends),
