@@ -33,10 +33,10 @@ static void say(const struct ferry_takeover *takeover, const char *what)
 
 /* ---- the next one, before this one has ended ---- */
 
-static void close_ahead(struct ferry_takeover *takeover)
+static void close_ahead(struct ferry_link *link)
 {
-	int ahead = link_of(takeover)->ahead;
-	link_of(takeover)->ahead = -1; /* first, as who forks may be about to close it in the child */
+	int ahead = link->ahead;
+	link->ahead = -1; /* first, as who forks may be about to close it in the child */
 	if (ahead >= 0)
 		close(ahead);
 }
@@ -87,7 +87,7 @@ static void look_ahead(struct ferry_takeover *takeover)
 
 static bool end_failed(struct ferry_takeover *takeover)
 {
-	close_ahead(takeover);
+	close_ahead(link_of(takeover));
 	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
 	if (takeover->all->ops)
 		takeover->all->ops->lost(takeover->all->context, takeover->domain);
@@ -322,7 +322,7 @@ void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
-		close_ahead(&takeovers->domains[domain]);
+		close_ahead(&takeovers->rank->links[domain]); /* where no router is watched the takeover is blank */
 	}
 }
 

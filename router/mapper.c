@@ -324,7 +324,8 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 	pthread_mutex_lock(&mapper->lock);
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
 		const struct ferry_imports *imports = rank->imports;
-		if (imports->guest || memcmp(imports->uuid, uuid, sizeof imports->uuid))
+		/* of one that has left the imports may be about to be freed */
+		if (rank->left || imports->guest || memcmp(imports->uuid, uuid, sizeof imports->uuid))
 			continue;
 		pthread_mutex_lock(&rank->welcoming);
 		if (rank->job)

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define KILLS_STREAMS 2 /* of a rank: each has a thread from when it needs one */
 /* bytes that come and go, as allocators have them; a sanitizer's more than Ferry's */
@@ -13,12 +14,65 @@
 #define KILLS_ROOM (32ull << 20)
 #endif
 
-static unsigned entries(pid_t process, const char *name)
+#define MOST_FILES 8192
+
+/* By number, of files without a name, which lie on one device all. */
+struct files {
+	unsigned long long numbers[MOST_FILES];
+	unsigned count;
+};
+
+static bool is_among(const struct files *files, unsigned long long number)
+{
+	for (unsigned i = 0; i < files->count; i++)
+		if (files->numbers[i] == number)
+			return true;
+	return false;
+}
+
+/* Of a descriptor; 0: no such file. */
+static unsigned long long file_of(pid_t process, const char *descriptor)
+{
+	char path[320];
+	struct stat status;
+	snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)process, descriptor);
+	return !stat(path, &status) && S_ISREG(status.st_mode) && !status.st_nlink ? status.st_ino : 0;
+}
+
+static DIR *folder_of(pid_t process, const char *name)
 {
 	char path[64];
-	unsigned count = 0;
 	snprintf(path, sizeof path, "/proc/%d/%s", (int)process, name);
-	DIR *folder = opendir(path);
+	return opendir(path);
+}
+
+static void add_files(pid_t process, struct files *files)
+{
+	DIR *folder = folder_of(process, "fd");
+	for (struct dirent *entry; folder && (entry = readdir(folder)) && files->count < MOST_FILES;) {
+		unsigned long long number = file_of(process, entry->d_name);
+		if (number)
+			files->numbers[files->count++] = number;
+	}
+	if (folder)
+		closedir(folder);
+}
+
+static unsigned descriptors_of(pid_t process, const struct files *but)
+{
+	unsigned count = 0;
+	DIR *folder = folder_of(process, "fd");
+	for (struct dirent *entry; folder && (entry = readdir(folder));)
+		count += !but->count || !is_among(but, file_of(process, entry->d_name));
+	if (folder)
+		closedir(folder);
+	return count;
+}
+
+static unsigned threads_of(pid_t process)
+{
+	unsigned count = 0;
+	DIR *folder = folder_of(process, "task");
 	while (folder && readdir(folder))
 		count++;
 	if (folder)
@@ -26,11 +80,29 @@ static unsigned entries(pid_t process, const char *name)
 	return count;
 }
 
-void kills_hold(pid_t process, struct kills_held *held)
+static unsigned mappings_of(pid_t process, const struct files *but)
+{
+	char line[512];
+	unsigned count = 0;
+	snprintf(line, sizeof line, "/proc/%d/maps", (int)process);
+	FILE *file = fopen(line, "r");
+	while (file && fgets(line, sizeof line, file)) {
+		unsigned long long number = 0;
+		sscanf(line, "%*s %*s %*s %*s %llu", &number);
+		count += strstr(line, "memfd:") && !is_among(but, number);
+	}
+	if (file)
+		fclose(file);
+	return count;
+}
+
+static void hold(pid_t process, const struct files *but, struct kills_held *held)
 {
 	char line[512];
 	unsigned long long kib;
-	*held = (struct kills_held){.descriptors = entries(process, "fd"), .threads = entries(process, "task")};
+	*held = (struct kills_held){.descriptors = descriptors_of(process, but),
+	                            .mappings = mappings_of(process, but),
+	                            .threads = threads_of(process)};
 	snprintf(line, sizeof line, "/proc/%d/status", (int)process);
 	FILE *file = fopen(line, "r");
 	while (file && fgets(line, sizeof line, file)) {
@@ -41,12 +113,21 @@ void kills_hold(pid_t process, struct kills_held *held)
 	}
 	if (file)
 		fclose(file);
-	snprintf(line, sizeof line, "/proc/%d/maps", (int)process);
-	file = fopen(line, "r");
-	while (file && fgets(line, sizeof line, file))
-		held->mappings += strstr(line, "memfd:") != NULL;
-	if (file)
-		fclose(file);
+}
+
+void kills_hold(pid_t process, struct kills_held *held)
+{
+	static const struct files none;
+	hold(process, &none, held);
+}
+
+void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct kills_held *held)
+{
+	static struct files theirs;
+	theirs.count = 0;
+	for (int i = 0; i < nothers; i++)
+		add_files(others[i], &theirs);
+	hold(process, &theirs, held);
 }
 
 bool kills_held_more(const char *who, const struct kills_held *first, const struct kills_held *last, unsigned windows,

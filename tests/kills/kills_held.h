@@ -13,6 +13,9 @@ struct kills_held {
 
 void kills_hold(pid_t process, struct kills_held *held);
 
+/** The same, but for descriptors and mappings of files that one of so many others has open, too: those are its own. */
+void kills_hold_beside(pid_t process, const pid_t *others, int nothers, struct kills_held *held);
+
 /**
  * Whether it is more than comes and goes: says so then, or if `verbose`. windows: how many of Ferry's own it may have
  * more, as the driver lets a graph go behind the call that comes next, which then has another.

@@ -83,8 +83,9 @@ static bool make_call(struct player *player, struct call *call, uint64_t *random
 	unsigned offset = (unsigned)(trial_random(random) % 4);
 	call->captured = trial_random(random) % 100 < options->captured;
 	call->messages = options->messages && trial->collective == FERRY_ALLTOALL;
-	/* Between two ranks messages go in the order in which streams come to them. */
-	if (call->messages || (options->messages && trial->collective == FERRY_SENDRECV))
+	/* Between two ranks messages go in the order in which streams come to them, captured ones at each replay. */
+	if (call->messages ||
+	    ((options->messages || options->captured) && trial->collective == FERRY_SENDRECV))
 		call->stream = 0;
 	if (call->messages)
 		trial->in_place = false;
