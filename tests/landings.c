@@ -34,15 +34,20 @@ static void open_slow_routers(int domains)
 }
 
 /* All have made a round that was right, and are in the middle of pushing: to each other, or (GATHER) all to rank 0. */
-static void start_pushing(struct rank_process *ranks, int domains, enum rank_order order)
+static void start_pushing_with(const char *variables, struct rank_process *ranks, int domains, enum rank_order order)
 {
 	open_slow_routers(domains);
 	for (int rank = 0; rank < RANKS; rank++)
-		ranks[rank] = rank_start("FERRY_FABRICS=peer");
+		ranks[rank] = rank_start(variables);
 	ranks_join(ranks, RANKS, devices, COUNT);
 	ranks_round(ranks, RANKS, 1, 1);
 	ranks_tell(ranks, RANKS, ORDER(.order = order, .number = 1), NULL);
 	doze(PUSH_MS / 2);
+}
+
+static void start_pushing(struct rank_process *ranks, int domains, enum rank_order order)
+{
+	start_pushing_with("FERRY_FABRICS=peer", ranks, domains, order);
 }
 
 static struct rank_answer settled(const struct rank_process *rank, int milliseconds)
@@ -121,14 +126,16 @@ static void who_leaves_in_order_takes_its_memory_along(void **state)
 	domains_close();
 }
 
-/* ---- routers ---- */
+/* ---- routers that nobody replaces ---- */
+
+#define ALONE "FERRY_FABRICS=peer FERRY_TAKEOVER=off"
 
 static void nobody_writes_into_buffers_of_ranks_whose_router_has_died(void **state)
 {
 	(void)state;
 	for (int domain = 0; domain < 2; domain++) {
 		struct rank_process ranks[RANKS];
-		start_pushing(ranks, 2, RANK_ROUNDS);
+		start_pushing_with(ALONE, ranks, 2, RANK_ROUNDS);
 		routers_kill(domain);
 		let_go(ranks, RANKS, domain ? "router of domain 1" : "router of domain 0");
 		abort_and_finish(ranks, RANKS);
@@ -140,7 +147,7 @@ static void streams_wait_for_the_end_of_a_router_that_pushes_into_their_memory(v
 {
 	struct rank_process ranks[RANKS];
 	(void)state;
-	start_pushing(ranks, 2, RANK_ROUNDS);
+	start_pushing_with(ALONE, ranks, 2, RANK_ROUNDS);
 	routers_hang_up(1);
 	for (int rank = 0; rank < RANKS; rank++)
 		if (settled(&ranks[rank], rank ? 1 : 2 * LONGEST).settled)
