@@ -10,7 +10,7 @@ set_tests_properties(programs_build_and_run_against_an_installed_tree PROPERTIES
 find_program(SPIN spin)
 if(SPIN AND NOT FERRY_SANITIZE)
   foreach(model eventcount bank_reuse publish call_names alone door landings landings_of_domains takeover takeover_sums
-      takeover_pairs takeover_puts takeover_guests adopting attaching)
+      takeover_pairs takeover_named takeover_puts takeover_guests adopting adopting_leavers attaching)
     add_test(NAME model_${model}_holds_and_needs_every_step COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-models ${model})
     set_tests_properties(model_${model}_holds_and_needs_every_step PROPERTIES LABELS model TIMEOUT 300)
   endforeach()
