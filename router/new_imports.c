@@ -28,7 +28,7 @@ static ferryResult_t check_new(const struct ferry_imports *imports, const struct
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u exports memory of another GPU than the one that it has attached with",
 		                  imports->rank);
-	if (imports->guest && (!exported->landing || (!imports->nothers && !imports->awaits_others)))
+	if (imports->guest && (!exported->landing || (!imports->awaits_others && !imports->nothers)))
 		return ferry_fail(ferryInvalidArgument,
 		                  "rank %u of another domain exports memory that none of this router's GPUs puts into",
 		                  imports->rank);

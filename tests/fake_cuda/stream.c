@@ -395,8 +395,10 @@ CUresult CUDAAPI cuStreamQuery(CUstream given)
 	if (refused)
 		return refused;
 	uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
-	return atomic_load_explicit(&stream->completed, memory_order_acquire) < submitted ? CUDA_ERROR_NOT_READY
-	                                                                                  : CUDA_SUCCESS;
+	if (atomic_load_explicit(&stream->completed, memory_order_acquire) < submitted)
+		return CUDA_ERROR_NOT_READY;
+	/* again: it may have failed meanwhile, and come to its end without having done what was submitted */
+	return (CUresult)atomic_load_explicit(&stream->context->error, memory_order_relaxed);
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream given, CUcontext *context)
