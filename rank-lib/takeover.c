@@ -322,7 +322,7 @@ void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
-		close_ahead(&takeovers->rank->links[domain]); /* where no router is watched the takeover is blank */
+		close_ahead(&takeovers->rank->links[domain]);
 	}
 }
 
