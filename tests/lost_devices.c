@@ -170,14 +170,15 @@ static void ends_after(int operation)
 	fault(30, CUDA_ERROR_ECC_UNCORRECTABLE, false);
 	job_open(&job, devices);
 	job_open(&other, others);
-	job_go_on(&other, 3); /* first calls ask a router, and when the first one dies nobody starts another meanwhile */
+	job_go_on(&other, 3); /* first calls ask a router, and when that one dies nobody starts another meanwhile */
 	job_settle(&other);
 	job_go_on(&job, 20);
 	job_go_on(&other, 5);
 	fault(operation, CUDA_ERROR_ECC_UNCORRECTABLE, false);
 	for (int ends = 1; ends <= IN_A_ROW; ends++) {
 		assert_int_equal(routers_await_end(0), LOST);
-		for (int rank = 0; rank < 2 && ends < IN_A_ROW; rank++) { /* before the next one comes, which may end it */
+		/* before the next one comes, which may end it */
+		for (int rank = 0; rank < 2 && ends < IN_A_ROW; rank++) {
 			ferryResult_t error;
 			OK(ferryCommGetAsyncError(job.gang.comms[rank], &error));
 			assert_int_equal(error, ferrySuccess);

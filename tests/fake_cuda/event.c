@@ -217,7 +217,7 @@ CUresult CUDAAPI cuEventQuery(CUevent event)
 	if (!refused && mark && !atomic_load_explicit(&mark->reached, memory_order_acquire))
 		refused = CUDA_ERROR_NOT_READY;
 	fake_mark_drop(mark);
-	/* again: a stream whose context has failed meanwhile comes to its marks without having done what is before them */
+	/* again: a stream whose context has failed meanwhile comes to its marks, and has done nothing before them */
 	return refused ? refused : (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 }
 
