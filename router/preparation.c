@@ -36,7 +36,7 @@ static void begin(struct ferry_gpus_ask *ask, struct ferry_gpus *gpus)
 	if (ferry_gpus_hold(gpus, preparation->gpu, &gpu))
 		ferry_log(FERRY_LOG_INFO, "a context ahead: %s", ferry_last_message()); /* who attaches is told why */
 	preparation->held = gpu;
-	if (gpu)
+	if (gpu && preparation->shared.ndomains)
 		registers = !pthread_create(&preparation->thread, NULL, registering, preparation);
 	pthread_mutex_lock(&preparation->lock);
 	preparation->registers = registers;

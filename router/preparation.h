@@ -11,7 +11,8 @@
 struct ferry_preparation;
 
 /**
- * For these arenas, which stay where they are mapped until it is settled; not yet begun. `gpu`: UUID. NULL: no memory.
+ * For these arenas, which stay where they are mapped until it is settled; not yet begun. Where there are none of any
+ * domain: the context alone, until then. `gpu`: UUID. NULL: no memory.
  */
 struct ferry_preparation *ferry_preparation_new(const struct ferry_job_arenas *shared, const uint8_t *gpu);
 

@@ -135,16 +135,6 @@ static void buffers_that_were_freed_under_a_graph_keep_no_router_from_its_place(
 
 /* ---- ranks that leave ---- */
 
-/* The stream goes on within a second, and the communicator says why. */
-static void released(const struct rank_process *rank, const char *words)
-{
-	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
-	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
-	    !strstr(answer.message, words))
-		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
-		         ferryGetErrorString(answer.error), answer.message, words);
-}
-
 static size_t memory_left(void)
 {
 	size_t left, total;
@@ -233,7 +223,7 @@ static void a_rank_leaves_where_a_router_does_not_answer(void **state)
 		rank_tell(&ranks[3], ORDER(.order = RANK_ROUNDS, .number = 1));
 		for (int rank = 0; rank < RANKS; rank++)
 			if (rank != leaver)
-				released(&ranks[rank], words);
+				rank_released(&ranks[rank], words);
 		for (int rank = 0; rank < RANKS; rank++) {
 			if (rank == leaver)
 				continue;
@@ -262,7 +252,7 @@ static void die(int which, int victim, const char *words)
 	for (int rank = 0; rank < RANKS; rank++) {
 		if (rank == victim)
 			continue;
-		released(&ranks[rank], words);
+		rank_released(&ranks[rank], words);
 		assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_ABORT)).result, ferrySuccess);
 		rank_finish(&ranks[rank]);
 	}

@@ -45,16 +45,6 @@ static void destroy_and_finish(struct rank_process *ranks, int nranks)
 	finish_all(ranks, nranks);
 }
 
-/* The stream goes on within a second, and the communicator says why. */
-static void released(const struct rank_process *rank, const char *words)
-{
-	struct rank_answer answer = rank_tell(rank, ORDER(.order = RANK_SETTLE, .number = 10000, .wanted = true));
-	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
-	    !strstr(answer.message, words))
-		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
-		         ferryGetErrorString(answer.error), answer.message, words);
-}
-
 /* ---- where it works, and where not ---- */
 
 /* Each process has one keeper, who moves the data or not; where the router does, all beside that is the double's. */
@@ -172,7 +162,7 @@ static void survivors_of_a_rank(const char *where, size_t count, int kill_after_
 	doze(kill_after_ms < 0 ? 20 : kill_after_ms);
 	rank_kill(&ranks[2]);
 	for (int rank = 0; rank < 2; rank++)
-		released(&ranks[rank], where);
+		rank_released(&ranks[rank], where);
 	place_round(&places[1], bystanders.comms[1]);
 	for (int i = 0; i < 20; i++)
 		places_round(places, &bystanders);
@@ -211,9 +201,9 @@ static void a_replay_while_a_rank_dies_ends_within_a_second(void **state)
 	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), NULL);
 	rank_tell(&ranks[0], ORDER(.order = RANK_REPLAY, .number = 2));
 	rank_kill(&ranks[1]);
-	released(&ranks[0], "rank 1");
+	rank_released(&ranks[0], "rank 1");
 	rank_tell(&ranks[0], ORDER(.order = RANK_REPLAY, .number = 2)); /* it is in vain, and holds nobody up */
-	released(&ranks[0], "rank 1");
+	rank_released(&ranks[0], "rank 1");
 	rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
 	rank_tell(&ranks[0], ORDER(.order = RANK_FORGET));
 	rank_finish(&ranks[0]);
@@ -237,12 +227,12 @@ static void streams_go_on_when_their_router_dies_and_no_other_may_take_its_place
 	ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
 	doze(20);
 	routers_kill(0);
-	released(&ranks[0], "router of domain 0 died");
+	rank_released(&ranks[0], "router of domain 0 died");
 	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO)); /* comes to its calls only now */
-	released(&ranks[1], "router of domain 0 died");
+	rank_released(&ranks[1], "router of domain 0 died");
 	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 3), NULL);
 	for (int rank = 0; rank < 2; rank++)
-		released(&ranks[rank], "router of domain 0 died");
+		rank_released(&ranks[rank], "router of domain 0 died");
 	ranks_tell(ranks, 2, ORDER(.order = RANK_ABORT), NULL);
 	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
 	for (int rank = 0; rank < 2; rank++)
@@ -446,7 +436,7 @@ static void streams_wait_until_the_process_of_a_router_that_dies_has_ended(void 
 	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_SETTLE, .number = 500));
 	assert_false(answer.settled);
 	routers_kill(0);
-	released(&ranks[0], "router of domain 0 died");
+	rank_released(&ranks[0], "router of domain 0 died");
 	abort_and_end(ranks);
 }
 
@@ -479,7 +469,7 @@ static void a_router_of_another_domain_that_dies_ends_the_communicator(void **st
 	doze(20);
 	routers_kill(1);
 	for (int rank = 0; rank < 3; rank++)
-		released(&ranks[rank], "router of domain 1");
+		rank_released(&ranks[rank], "router of domain 1");
 	ranks_tell(ranks, 4, ORDER(.order = RANK_ABORT), NULL);
 	routers_open(2);
 	ranks_join(ranks, 4, devices, COUNT);
@@ -525,7 +515,7 @@ static void a_stream_that_comes_to_an_aborted_call_goes_on(void **state)
 	struct rank_answer answer = rank_tell(&ranks[0], ORDER(.order = RANK_ABORT));
 	assert_in_range(answer.milliseconds, 0, 2000);
 	rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
-	released(&ranks[1], "rank 0 aborted");
+	rank_released(&ranks[1], "rank 0 aborted");
 	rank_tell(&ranks[1], ORDER(.order = RANK_ABORT));
 	ranks_join(&ranks[1], 1, devices, COUNT); /* words are used again meanwhile */
 	ranks_round(&ranks[1], 1, 3, 3);
@@ -551,7 +541,7 @@ static void an_abort_waits_until_the_router_has_let_go(void **state)
 	unlink(held);
 	assert_int_equal(kill(routers_pid(0), SIGCONT), 0);
 	assert_in_range(rank_heard(&ranks[0]).milliseconds, 700, 5000);
-	released(&ranks[1], "rank 0 aborted");
+	rank_released(&ranks[1], "rank 0 aborted");
 	rank_tell(&ranks[1], ORDER(.order = RANK_ABORT));
 	ranks_join(ranks, 2, devices, COUNT);
 	ranks_round(ranks, 2, 3, 3);

@@ -81,4 +81,7 @@ void ranks_round(const struct rank_process *ranks, int nranks, int rounds, uint3
 
 int rank_process_main(int channel);
 
+/** The stream goes on within a second, and the communicator says why, in these words among others. */
+void rank_released(const struct rank_process *rank, const char *words);
+
 #endif
