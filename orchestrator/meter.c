@@ -50,12 +50,34 @@ void ferry_meter_free(struct ferry_meter *meter)
 		ferry_clock_free(&meter->windows[i]);
 }
 
+/*
+ * These name a run, or where it writes what it says, and make nothing faster or slower: with them each run would begin
+ * anew. NCCL_HOSTID, too: it is a name of the node where there are containers, a new one with each. Only where ranks of
+ * one node have several is it a way to have NCCL take its network: what was learned without that is then a bad
+ * beginning, and measured calls correct it.
+ */
+static bool names_a_run(const char *variable)
+{
+	static const char *const names[] = {"NCCL_COMM_ID=",
+	                                    "NCCL_HOSTID=",
+	                                    "NCCL_RAS_ADDR=",
+	                                    "NCCL_DEBUG_FILE=",
+	                                    "NCCL_TOPO_DUMP_FILE=",
+	                                    "NCCL_TOPO_DUMP_FILE_RANK=",
+	                                    "NCCL_GRAPH_DUMP_FILE=",
+	                                    "NCCL_GRAPH_DUMP_FILE_RANK="};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (!strncmp(variable, names[i], strlen(names[i])))
+			return true;
+	return false;
+}
+
 /* What makes paces differ from job to job: NCCL's settings and the fabrics. In any order. */
 static uint64_t settings(uint32_t nranks)
 {
 	uint64_t all = nranks;
 	for (char **at = environ; *at; at++) {
-		if (strncmp(*at, "NCCL_", 5) && strncmp(*at, "FERRY_FABRICS=", 14))
+		if ((strncmp(*at, "NCCL_", 5) && strncmp(*at, "FERRY_FABRICS=", 14)) || names_a_run(*at))
 			continue;
 		struct ferry_nccl_key key = ferry_nccl_key(NULL, *at, strlen(*at));
 		all += key.words[0];

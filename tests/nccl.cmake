@@ -41,7 +41,7 @@ set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_showing.c
   nccl/virtual_carriers.c nccl/virtual_rest.c ${orchestrator}/launch.c ${orchestrator}/split.c
   ${orchestrator}/partner.c ${orchestrator}/tally.c ${orchestrator}/meter.c ${orchestrator}/key.c)
-target_include_directories(nccl_virtual PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include
+target_include_directories(nccl_virtual PUBLIC ${PROJECT_SOURCE_DIR}/rank-lib/include
   ${PROJECT_SOURCE_DIR}/ipc)
 target_link_libraries(nccl_virtual PUBLIC ferry_balancer ferry_ipc PRIVATE ferry_flags)
 ferry_test(nccl_paces FOLDER nccl LIBRARIES nccl_virtual LABELS program)

@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include "orchestrator/meter.h"
 #include "tests/nccl/virtual.h"
 
 #include <math.h>
@@ -445,6 +446,40 @@ static void a_communicator_that_is_given_up_gets_no_more_calls(void **state)
 	virtual_close();
 }
 
+/* ---- what is kept for the next job ---- */
+
+/* Under which an earlier job's shares are found, with that in the environment. */
+static uint64_t signature_with(const char *name, const char *value)
+{
+	static struct ferry_meter meter;
+	struct ferry_share_table *table = calloc(1, ferry_share_table_bytes(2));
+	const struct ferry_pace paces[FERRY_NUM_CARRIERS] = {{0, 0}};
+	assert_non_null(table);
+	setenv(name, value, 1);
+	assert_int_equal(ferry_meter_init(&meter), ferrySuccess);
+	ferry_meter_open(&meter, table, 2, 0, true, paces);
+	uint64_t signature = table->signature;
+	ferry_meter_free(&meter);
+	unsetenv(name);
+	free(table);
+	return signature;
+}
+
+static void what_only_names_a_run_lets_it_find_what_others_have_learned(void **state)
+{
+	static const char *const names[] = {"NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE"},
+	                  *const settings[] = {"NCCL_ALGO", "NCCL_P2P_DISABLE", "NCCL_TOPO_FILE", "FERRY_FABRICS"};
+	uint64_t plain = signature_with("FERRY_UNUSED", "");
+	(void)state;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (signature_with(names[i], "a.b:1") != plain)
+			fail_msg("with %s a job begins anew", names[i]);
+	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+		if (signature_with(settings[i], "1") == plain || signature_with(settings[i], "0") == plain ||
+		    signature_with(settings[i], "1") == signature_with(settings[i], "0"))
+			fail_msg("with %s a job begins with what others have learned", settings[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -457,6 +492,7 @@ int main(void)
 	        cmocka_unit_test(one_bad_sample_does_not_turn_ferry_away),
 	        cmocka_unit_test(bursts_are_left_and_met_again),
 	        cmocka_unit_test(a_communicator_that_is_given_up_gets_no_more_calls),
+	        cmocka_unit_test(what_only_names_a_run_lets_it_find_what_others_have_learned),
 	};
 	return cmocka_run_group_tests_name("nccl_paces", tests, NULL, NULL);
 }
