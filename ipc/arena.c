@@ -39,22 +39,16 @@ static uint32_t counters_for(uint32_t nranks)
 	return alltoall < 512 ? 512 : alltoall;
 }
 
-/* Half of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. */
-static uint32_t pair_slot_bytes_for(const struct ferry_arena_shape *shape)
+/*
+ * Half of the staging again, split evenly over the pairs: few ranks get long slices, 64 ranks short ones. It follows
+ * from the staging that the header says: so that bounds all windows, of an arena that somebody brings, too.
+ */
+static uint32_t pair_slot_bytes_for(uint64_t staging, uint32_t nranks)
 {
-	uint64_t pairs = (uint64_t)shape->nranks * shape->nranks;
-	uint64_t slot = shape->staging / 2 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
-	uint32_t least = shape->nranks == 1 ? PAIR_SLOT_ALONE : PAIR_SLOT_LEAST;
+	uint64_t pairs = (uint64_t)nranks * nranks;
+	uint64_t slot = staging / 2 / (pairs * FERRY_PAIR_SLOTS) / 64 * 64;
+	uint32_t least = nranks == 1 ? PAIR_SLOT_ALONE : PAIR_SLOT_LEAST;
 	return slot < least ? least : slot > PAIR_SLOT_MOST ? PAIR_SLOT_MOST : (uint32_t)slot;
-}
-
-/* What comes behind the pairs' windows, by how long those are. */
-static void place_counters(struct ferry_arena_header *header)
-{
-	uint64_t pairs = (uint64_t)header->nranks * header->nranks;
-	header->counters_at =
-	        up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
-	header->bytes = header->counters_at + FERRY_BANKS * COUNTERS_BYTES;
 }
 
 static uint64_t seal_pair_bytes(uint32_t nranks)
@@ -79,7 +73,7 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->banks = FERRY_BANKS;
 	header->counters = counters_for(shape->nranks);
 	header->staging = shape->staging / FERRY_BANKS / PAGE * PAGE;
-	header->pair_slot_bytes = pair_slot_bytes_for(shape);
+	header->pair_slot_bytes = pair_slot_bytes_for(FERRY_BANKS * header->staging, shape->nranks);
 	header->rank_lines_at = up_to(sizeof *header, PAGE);
 	header->export_cells_at = up_to(header->rank_lines_at + shape->nranks * sizeof(struct ferry_rank_line), PAGE);
 	header->rings_at = up_to(header->export_cells_at + (uint64_t)shape->nranks * FERRY_MOST_EXPORTS *
@@ -91,7 +85,9 @@ static void header_for(const struct ferry_arena_shape *shape, struct ferry_arena
 	header->staging_at =
 	        up_to(header->shares_at + (shape->domain ? 0 : ferry_share_table_bytes(shape->nranks)), PAGE);
 	header->pair_windows_at = header->staging_at + FERRY_BANKS * header->staging;
-	place_counters(header);
+	header->counters_at =
+	        up_to(header->pair_windows_at + pairs * FERRY_PAIR_SLOTS * header->pair_slot_bytes, PAGE);
+	header->bytes = header->counters_at + FERRY_BANKS * COUNTERS_BYTES;
 }
 
 uint64_t ferry_arena_window_bytes(const struct ferry_arena_shape *shape)
@@ -295,9 +291,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	                                  .staging = FERRY_BANKS * header.staging,
 	                                  .node = -1};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
-	    header.staging % PAGE || header.pair_slot_bytes % 64 || header.pair_slot_bytes > PAIR_SLOT_MOST ||
-	    (header_for(&shape, &expected), expected.pair_slot_bytes = header.pair_slot_bytes,
-	     place_counters(&expected), false) ||
+	    header.staging % PAGE || (header_for(&shape, &expected), false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||
@@ -305,7 +299,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	    expected.rank_lines_at != header.rank_lines_at || expected.export_cells_at != header.export_cells_at ||
 	    expected.rings_at != header.rings_at || expected.seals_at != header.seals_at ||
 	    expected.shares_at != header.shares_at || expected.pair_windows_at != header.pair_windows_at ||
-	    header.pair_slot_bytes < PAIR_SLOT_LEAST || expected.bytes != header.bytes) {
+	    expected.pair_slot_bytes != header.pair_slot_bytes || expected.bytes != header.bytes) {
 		result = ferry_fail(
 		        ferryInternalError,
 		        "arena header is inconsistent: %llu bytes, %u ranks, %u counters, staging %llu at %llu",

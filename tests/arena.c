@@ -160,6 +160,26 @@ static void a_corrupt_header_is_refused_with_its_values(void **state)
 	assert_true(refused > 4 * constants / 2);
 }
 
+/* Who brings one to a router is held to its staging: so that is to bound what is registered of it. */
+static void windows_longer_than_the_staging_says_are_refused(void **state)
+{
+	(void)state;
+	struct ferry_arena arena, mapped;
+	struct ferry_arena_header header;
+	int longer = memfd_create("longer", MFD_CLOEXEC);
+	assert_int_equal(ferry_arena_create(&small, &arena), ferrySuccess);
+	memcpy(&header, arena.header, sizeof header);
+	uint64_t counters = header.bytes - header.counters_at;
+	header.pair_slot_bytes = 3 << 20;
+	header.counters_at = header.pair_windows_at + 9ull * FERRY_PAIR_SLOTS * header.pair_slot_bytes;
+	header.bytes = header.counters_at + counters;
+	assert_int_equal(ftruncate(longer, (off_t)header.bytes), 0);
+	assert_int_equal(pwrite(longer, &header, sizeof header, 0), sizeof header);
+	assert_int_equal(ferry_arena_map(longer, &mapped), ferryInternalError);
+	assert_non_null(strstr(ferry_last_message(), "inconsistent"));
+	ferry_arena_unmap(&arena);
+}
+
 static void another_abi_version_is_refused_by_number(void **state)
 {
 	(void)state;
@@ -380,6 +400,7 @@ int main(void)
 		cmocka_unit_test(two_mappings_share_every_region_and_no_region_overlaps),
 		cmocka_unit_test(counters_have_memory_once_a_plan_needs_them),
 		cmocka_unit_test(a_corrupt_header_is_refused_with_its_values),
+		cmocka_unit_test(windows_longer_than_the_staging_says_are_refused),
 		cmocka_unit_test(another_abi_version_is_refused_by_number),
 		cmocka_unit_test(a_short_file_is_refused),
 		cmocka_unit_test(impossible_shapes_are_refused),
