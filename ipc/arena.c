@@ -264,22 +264,15 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 {
 	struct stat status;
 	struct ferry_arena_header header, expected;
-	void *base = MAP_FAILED;
 	ferryResult_t result;
 	memset(arena, 0, sizeof *arena);
 	arena->descriptor = descriptor;
-	if (fstat(descriptor, &status) || (uint64_t)status.st_size < sizeof header) {
+	/* Read, not touched: whose file it is may cut it short at any moment, which is SIGBUS where it is mapped. */
+	if (fstat(descriptor, &status) || pread(descriptor, &header, sizeof header, 0) != sizeof header) {
 		result = ferry_fail(ferryInternalError, "an arena of %lld bytes is shorter than its header (%zu)",
 		                    (long long)status.st_size, sizeof header);
 		goto failed;
 	}
-	base = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-	if (base == MAP_FAILED) {
-		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s%s", (long long)status.st_size,
-		                    strerror(errno), ferry_ulimit_memory_hint(errno));
-		goto failed;
-	}
-	memcpy(&header, base, sizeof header);
 	if (header.magic != FERRY_ARENA_MAGIC || header.abi != FERRY_ARENA_ABI) {
 		result = ferry_fail(ferryRefused, "arena of magic %08x and ABI %u, this library has %08x and %u",
 		                    header.magic, header.abi, FERRY_ARENA_MAGIC, FERRY_ARENA_ABI);
@@ -307,12 +300,16 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 		        (unsigned long long)header.staging, (unsigned long long)header.staging_at);
 		goto failed;
 	}
+	void *base = mmap(NULL, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+	if (base == MAP_FAILED) {
+		result = ferry_fail(ferrySystemError, "mmap of %lld bytes: %s%s", (long long)status.st_size,
+		                    strerror(errno), ferry_ulimit_memory_hint(errno));
+		goto failed;
+	}
 	view(arena, base, &header);
 	arena->sealed = ferry_shared_sealed(descriptor);
 	return ferrySuccess;
 failed:
-	if (base != MAP_FAILED)
-		munmap(base, (size_t)status.st_size);
 	close(descriptor);
 	arena->descriptor = -1;
 	return result;

@@ -51,8 +51,6 @@ static ferryResult_t map_brought(struct ferry_job *job)
 			continue;
 		job->attendant->arenas[domain] = -1;
 		result = ferry_brought_arena_map(descriptor, domain, &job->shared);
-		if (!result)
-			ferry_guard_add(&job->shared.arenas[domain]);
 	}
 	return result;
 }

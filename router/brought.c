@@ -2,25 +2,28 @@
 #include "router/brought.h"
 
 #include "ipc/error.h"
+#include "router/guard.h"
 
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 /*
- * A page of another kind of file may be for somebody else to bring, who makes this router wait. Sealed, or POSIX shared
- * memory, where that is what this router makes (router/guard.h).
+ * Before a page of it is looked at: those of another kind of file may be for somebody else to bring, who makes this
+ * router wait, or gone. Sealed, or POSIX shared memory, where that is what this router makes (router/guard.h).
  */
-static ferryResult_t check_memory(const struct ferry_arena *arena)
+static ferryResult_t check_memory(int descriptor, uint32_t domain)
 {
 	enum ferry_shared_kind kind;
 	struct statfs system;
 	ferryResult_t result = ferry_shared_kind_read(&kind);
-	if (result || arena->sealed)
+	if (result)
 		return result;
-	if (kind == FERRY_SHARED_POSIX && !fstatfs(arena->descriptor, &system) && system.f_type == TMPFS_MAGIC)
+	bool memory = !fstatfs(descriptor, &system) && system.f_type == TMPFS_MAGIC;
+	if (memory && (kind == FERRY_SHARED_POSIX || ferry_shared_sealed(descriptor)))
 		return ferrySuccess;
-	return ferry_fail(ferryRefused, "the arena of domain %u is not sealed, or no shared memory", arena->domain);
+	return ferry_fail(ferryRefused, "the arena of domain %u is not sealed, or no shared memory", domain);
 }
 
 static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, const struct ferry_job_arenas *shared)
@@ -35,21 +38,35 @@ static ferryResult_t check(const struct ferry_arena *arena, uint32_t domain, con
 	if (attached < shared->nranks)
 		return ferry_fail(ferryRefused, "%u of %u ranks had attached to the arena of domain %u", attached,
 		                  shared->nranks, domain);
-	return check_memory(arena);
+	return ferrySuccess;
+}
+
+static void unmap(struct ferry_arena *arena)
+{
+	ferry_guard_remove(arena);
+	ferry_arena_unmap(arena);
 }
 
 ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared)
 {
-	ferryResult_t result = ferry_arena_map(descriptor, &shared->arenas[domain]);
-	if (!result && (result = check(&shared->arenas[domain], domain, shared)))
-		ferry_arena_unmap(&shared->arenas[domain]);
+	struct ferry_arena *arena = &shared->arenas[domain];
+	ferryResult_t result = check_memory(descriptor, domain);
+	if (result) {
+		close(descriptor);
+		return result;
+	}
+	if ((result = ferry_arena_map(descriptor, arena)))
+		return result;
+	ferry_guard_add(arena);
+	if ((result = check(arena, domain, shared)))
+		unmap(arena);
 	return result;
 }
 
 void ferry_brought_unmap(struct ferry_job_arenas *shared)
 {
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		ferry_arena_unmap(&shared->arenas[domain]);
+		unmap(&shared->arenas[domain]);
 }
 
 ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,

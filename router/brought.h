@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Arenas that ranks bring: of the other domains, when all ranks have attached; and of all domains, from a router that
- * has ended (router/adoption.h). They are no more believed than anything else of a rank's.
+ * has ended (router/adoption.h). They are no more believed than anything else of a rank's, and guarded
+ * (router/guard.h) as long as they are mapped.
  */
 #ifndef FERRY_ROUTER_BROUGHT_H
 #define FERRY_ROUTER_BROUGHT_H

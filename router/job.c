@@ -67,8 +67,6 @@ ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas
 		return ferrySystemError;
 	job->shared = *shared;
 	job->brought = true;
-	for (uint32_t each = 0; each < shared->ndomains; each++)
-		ferry_guard_add(&job->shared.arenas[each]);
 	job_open(job, workers);
 	*made = job;
 	return ferrySuccess;

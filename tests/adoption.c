@@ -267,11 +267,13 @@ static void an_arena_that_is_not_what_it_is_said_to_be_is_refused(void **state)
 	char name[] = "/tmp/ferry-adoption-XXXXXX";
 	make_left(&left, 5);
 	int loose = copy_of(&left, memfd_create("loose", MFD_CLOEXEC)), file = copy_of(&left, mkstemp(name));
-	int pipes[2], empty = memfd_create("empty", MFD_CLOEXEC);
+	int pipes[2], empty = memfd_create("empty", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	unlink(name);
 	assert_int_equal(pipe(pipes), 0);
 	refused(&left, 0, right, loose, "is not sealed");
 	refused(&left, 0, right, file, "is not sealed");
+	refused(&left, 0, right, empty, "is not sealed"); /* that it has no page has not been seen */
+	assert_int_equal(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	refused(&left, 0, right, empty, "shorter than its header");
 	refused(&left, 0, right, pipes[0], "neither memory nor a device");
 	refused(&left, 0, (struct ferry_attach_message){.nranks = 3, .ndomains = 1}, left.arena.descriptor,

@@ -10,6 +10,7 @@
 #include "ipc/publish.h"
 
 #include <cuda.h>
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #define RANKS 2
@@ -249,7 +250,10 @@ static void nonsense_is_refused(void **state)
 	struct job job;
 	make_job(&job, 4);
 	begin_telling();
-	int socket = connection(), empty = memfd_create("empty", MFD_CLOEXEC);
+	int socket = connection(), empty = memfd_create("empty", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	/* A page of what could be anybody's is not looked at: not even that there is none is known. */
+	refused(ask(socket, FERRY_ATTACH_PREPARE, &job, (struct ferry_attach_message){0}, empty), "is not sealed");
+	assert_int_equal(fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK), 0);
 	refused(ask(socket, FERRY_ATTACH_PREPARE, &job, (struct ferry_attach_message){0}, empty),
 	        "shorter than its header");
 	refused(ask(socket, FERRY_ATTACH_PREPARE, &job, (struct ferry_attach_message){.nranks = 3},
