@@ -74,23 +74,20 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 {
 	struct ferry_allowance allowance;
 	struct ferry_job *job;
-	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
-	allowance.used -= ferry_prepared_counts(jobs, message, standing, descriptors);
+	const struct ferry_reserved *prepared = ferry_prepared_counts(jobs, message, standing->owner, descriptors);
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, prepared, &allowance);
 	if (!result)
 		result = open_job(jobs, message, standing, descriptors, &job);
 	if (result)
 		return result;
-	const struct ferry_arena_shape shape = {
-		.domain = jobs->domain,
-		.ndomains = message->ndomains,
-		.nranks = message->nranks,
-		.staging = FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes};
-	if ((result = ferry_quota_adopt(&jobs->quota, &allowance, &shape))) {
+	const struct ferry_staging brings = ferry_brought_staging(&job->shared);
+	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &brings))) {
 		ferry_job_free(job);
 		return result;
 	}
+	job->brings = brings;
 	if ((result = ferry_jobs_add(jobs, job, standing))) {
-		ferry_quota_give_back(&jobs->quota, shape.staging);
+		ferry_quota_carry_off(&jobs->quota, &brings);
 		ferry_job_free(job);
 		return result;
 	}

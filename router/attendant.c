@@ -5,7 +5,6 @@
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
-#include "router/brought.h"
 #include "router/guard.h"
 #include "router/guests.h"
 #include "router/intakes.h"
@@ -29,38 +28,18 @@ struct ferry_attendant {
 	bool lock;                      /* the staging */
 	pthread_t thread;
 	int client;                     /* who has asked for the job to be made ready */
-	int arenas[FERRY_MAX_DOMAINS];  /* that he has brought; -1: not */
 	/* 0 to 1 by the connection thread, to 2 by the attendant, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
 	_Atomic bool joined; /* the job's ranks have gone; the reaper */
 };
 
-static void close_arenas(struct ferry_attendant *attendant)
-{
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		if (attendant->arenas[domain] >= 0)
-			close(attendant->arenas[domain]);
-}
-
-static ferryResult_t map_brought(struct ferry_job *job)
-{
-	ferryResult_t result = ferrySuccess;
-	for (uint32_t domain = 0; domain < job->shared.ndomains && !result; domain++) {
-		int descriptor = job->attendant->arenas[domain];
-		if (domain == job->domain)
-			continue;
-		job->attendant->arenas[domain] = -1;
-		result = ferry_brought_arena_map(descriptor, domain, &job->shared);
-	}
-	return result;
-}
-
-/* The other domains' routers hand their arenas of this job to whoever knows its key. Attendant thread: it may block. */
+/*
+ * Those that nobody has brought. The other domains' routers hand their arenas of this job to whoever knows its key.
+ * Attendant thread: it may block.
+ */
 static ferryResult_t map_peers(struct ferry_job *job)
 {
 	const struct ferry_attendant *attendant = job->attendant;
-	if (attendant->arenas[job->domain] >= 0)
-		return map_brought(job);
 	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
 		char path[160];
 		int connection, descriptor;
@@ -69,7 +48,7 @@ static ferryResult_t map_peers(struct ferry_job *job)
 		                                       .ndomains = job->shared.ndomains,
 		                                       .domain = job->domain,
 		                                       .index = job->owner};
-		if (domain == job->domain)
+		if (job->shared.arenas[domain].header)
 			continue;
 		memcpy(message.key, job->key, sizeof message.key);
 		snprintf(path, sizeof path, "%s/%s-%u.sock", attendant->directory, attendant->prefix, domain);
@@ -233,7 +212,6 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 	attendant->directory = directory;
 	attendant->prefix = prefix;
 	attendant->lock = lock;
-	memset(attendant->arenas, -1, sizeof attendant->arenas);
 	job->attendant = attendant;
 	int refused = pthread_create(&attendant->thread, NULL, attendant_main, job);
 	if (!refused)
@@ -249,7 +227,6 @@ void ferry_attendant_join(struct ferry_job *job)
 	ferry_doorbell_ring(&job->shared.arenas[job->domain].header->router);
 	ferry_workers_let_go(job->attendant->workers);
 	pthread_join(job->attendant->thread, NULL);
-	close_arenas(job->attendant);
 	free(job->attendant);
 	job->attendant = NULL;
 }
@@ -263,7 +240,12 @@ bool ferry_attendant_open(struct ferry_job *job)
 	return true;
 }
 
-ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas)
+bool ferry_attendant_was_asked(const struct ferry_job *job)
+{
+	return atomic_load(&job->attendant->asked);
+}
+
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor)
 {
 	struct ferry_attendant *attendant = job->attendant;
 	uint32_t unasked = 0;
@@ -274,10 +256,6 @@ ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *ar
 	if (attendant->client < 0)
 		return ferry_fail(ferrySystemError, "the router has no descriptor to answer READY with: %s%s",
 		                  strerror(errno), ferry_descriptors_hint(errno));
-	for (uint32_t domain = 0; arenas && domain < job->shared.ndomains; domain++) {
-		attendant->arenas[domain] = arenas[domain];
-		arenas[domain] = -1;
-	}
 	if (!atomic_compare_exchange_strong(&attendant->asked, &unasked, 1)) { /* it has failed the job, and ended */
 		close(attendant->client);
 		return ferry_job_failure(job);

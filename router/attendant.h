@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A job's attendant: the thread that sleeps on the job's doorbell, works when it rings, and before that allocates the
- * job's arena and maps the other domains', which takes its time, and the connection thread has none.
+ * job's arena and asks for the other domains', which takes its time, and the connection thread has none.
  */
 #ifndef FERRY_ROUTER_ATTENDANT_H
 #define FERRY_ROUTER_ATTENDANT_H
@@ -19,12 +19,14 @@ ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers 
 void ferry_attendant_join(struct ferry_job *job);
 
 /**
- * All ranks have attached: has the attendant map the other domains' arenas, set job->ready and answer on a copy of
- * `descriptor`. arenas: of all domains, of which those that are taken become -1; NULL: the other routers are asked for
- * them. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
- * ferrySystemError.
+ * All ranks have attached: has the attendant map the other domains' arenas, where none have been brought, set
+ * job->ready and answer on a copy of `descriptor`. Connection thread. Errors, to be answered by the caller:
+ * ferryInvalidUsage the second time, ferrySystemError.
  */
-ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor, int *arenas);
+ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor);
+
+/** Whether it has been, or has ended unasked: else the job's arenas of other domains are the connection thread's. */
+bool ferry_attendant_was_asked(const struct ferry_job *job);
 
 /**
  * Of a job that is brought: has the attendant ready what moves the ranks' data, and set job->opened, or fails the job.

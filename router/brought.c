@@ -47,7 +47,7 @@ static void unmap(struct ferry_arena *arena)
 	ferry_arena_unmap(arena);
 }
 
-ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared)
+static ferryResult_t map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared)
 {
 	struct ferry_arena *arena = &shared->arenas[domain];
 	ferryResult_t result = check_memory(descriptor, domain);
@@ -69,21 +69,33 @@ void ferry_brought_unmap(struct ferry_job_arenas *shared)
 		unmap(&shared->arenas[domain]);
 }
 
+ferryResult_t ferry_brought_map_others(int *descriptors, uint32_t own, struct ferry_job_arenas *shared)
+{
+	ferryResult_t result = ferrySuccess;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		shared->arenas[domain].descriptor = -1;
+	for (uint32_t domain = 0; domain < shared->ndomains && !result; domain++) {
+		int descriptor = descriptors[domain];
+		if (domain == own)
+			continue;
+		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
+		result = map(descriptor, domain, shared);
+	}
+	if (result)
+		ferry_brought_unmap(shared);
+	return result;
+}
+
 ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
                                 struct ferry_job_arenas *shared)
 {
-	ferryResult_t result = ferrySuccess;
 	if (own >= message->ndomains)
 		return ferry_fail(ferryRefused, "a job of %u domains has none for the router of domain %u",
 		                  message->ndomains, own);
 	*shared = (struct ferry_job_arenas){.nranks = message->nranks, .ndomains = message->ndomains};
-	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
-		shared->arenas[domain].descriptor = -1;
-	for (uint32_t domain = 0; domain < message->ndomains && !result; domain++) {
-		int descriptor = descriptors[domain];
-		descriptors[domain] = -1; /* it is closed with the arena, or where that is none */
-		result = ferry_brought_arena_map(descriptor, domain, shared);
-	}
+	ferryResult_t result = ferry_brought_map_others(descriptors, FERRY_MAX_DOMAINS, shared);
+	if (result)
+		return result;
 	for (uint32_t rank = 0; rank < message->nranks && !result; rank++) {
 		const uint8_t *told = &shared->arenas[own].header->rank_domain[rank];
 		shared->rank_domain[rank] = __atomic_load_n(told, __ATOMIC_RELAXED); /* once */
@@ -94,6 +106,14 @@ ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint
 	if (result)
 		ferry_brought_unmap(shared);
 	return result;
+}
+
+struct ferry_staging ferry_brought_staging(const struct ferry_job_arenas *shared)
+{
+	struct ferry_staging staging = {{0}};
+	for (uint32_t domain = 0; domain < shared->ndomains; domain++)
+		staging.of[domain] = FERRY_BANKS * shared->arenas[domain].staging_bytes;
+	return staging;
 }
 
 static bool is_same_file(int one, int other)

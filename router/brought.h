@@ -9,22 +9,26 @@
 
 #include "ipc/attach.h"
 #include "ipc/publish.h"
+#include "router/quota.h"
 
 /**
- * Maps that domain's arena of a job of shared->nranks and ->ndomains, into its place in `shared`; the descriptor is its
- * own from then on, and closed on an error. Errors: those of ferry_arena_map; ferryRefused where it is another's, not
- * all ranks have attached to it, or it is no memory that the kernel fills by itself and that nobody cuts short.
+ * Maps those of the other domains than `own`, of a job of shared->nranks and ->ndomains, each into its place in
+ * `shared`, which has none. The descriptors that are taken become -1. Errors: those of ferry_arena_map; ferryRefused
+ * where one is another's, not all ranks have attached to it, or it is no memory that the kernel fills by itself and
+ * that nobody cuts short. Nothing is mapped then.
  */
-ferryResult_t ferry_brought_arena_map(int descriptor, uint32_t domain, struct ferry_job_arenas *shared);
+ferryResult_t ferry_brought_map_others(int *descriptors, uint32_t own, struct ferry_job_arenas *shared);
 
 /**
- * Those of all domains, in a message of a rank of the job, by the router of domain `own`. The descriptors that are
- * taken become -1. Errors: as above; ferryRefused where a rank, or the router, is in none of
- * the domains. Nothing is mapped then.
+ * Those of all domains, in a message of a rank of the job, by the router of domain `own`. Errors: as above;
+ * ferryRefused where a rank, or the router, is in none of the domains.
  */
 ferryResult_t ferry_brought_map(const struct ferry_attach_message *message, uint32_t own, int *descriptors,
                                 struct ferry_job_arenas *shared);
 void ferry_brought_unmap(struct ferry_job_arenas *shared);
+
+/** Their staging, to be counted (router/quota.h); 0 of domains without one. */
+struct ferry_staging ferry_brought_staging(const struct ferry_job_arenas *shared);
 
 /** Whether these, one of each domain of the job, are its arenas. */
 bool ferry_brought_are_same(const struct ferry_job_arenas *shared, const int *descriptors);

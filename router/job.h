@@ -13,6 +13,7 @@
 #include "ipc/attach.h"
 #include "ipc/publish.h"
 #include "router/job_plans.h"
+#include "router/quota.h"
 #include "router/reaper.h"
 #include "router/reduce/store.h"
 #include "router/registration.h"
@@ -79,6 +80,7 @@ struct ferry_job {
 	struct ferry_imports *imports[FERRY_MAX_RANKS];
 	int words_descriptor[FERRY_MAX_RANKS];  /* the block of words of each of those; -1: none; the same */
 	bool brought;                           /* it comes from another router; constant */
+	struct ferry_staging brings;            /* of arenas that ranks have brought, counted; connection thread */
 	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its intake's */
 	struct ferry_resumed *resumed[FERRY_MAX_RANKS];
 	/* 1 once the other domains' arenas are mapped; attendant thread, release */

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "router/attendant.h"
+#include "router/brought.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 
@@ -27,7 +28,19 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const
 	return found;
 }
 
-struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant)
+static uint64_t made_here(const struct ferry_job *job)
+{
+	return job->brought ? 0 : FERRY_BANKS * job->shared.arenas[job->domain].staging_bytes;
+}
+
+static void add(struct ferry_staging *sum, const struct ferry_staging *staging)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		sum->of[domain] += staging->of[domain];
+}
+
+static struct ferry_tenant_use used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant,
+                                       const struct ferry_reserved *but)
 {
 	struct ferry_tenant_use use = {0};
 	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
@@ -36,11 +49,22 @@ struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const 
 		use.jobs++;
 		use.ranks += job->shared.nranks;
 		use.plans += job->plans.count;
-		use.staging += FERRY_BANKS * job->shared.arenas[jobs->domain].staging_bytes;
+		use.staging.of[jobs->domain] += made_here(job);
+		add(&use.staging, &job->brings);
 	}
-	for (const struct ferry_reserved *reserved = jobs->reserved; reserved; reserved = reserved->next)
-		use.staging += reserved->standing->tenant == tenant ? reserved->bytes : 0;
+	for (const struct ferry_reserved *reserved = jobs->reserved; reserved; reserved = reserved->next) {
+		if (reserved->standing->tenant != tenant || reserved == but)
+			continue;
+		use.jobs++;
+		use.ranks += reserved->nranks;
+		add(&use.staging, &reserved->staging);
+	}
 	return use;
+}
+
+struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant)
+{
+	return used_by(jobs, tenant, NULL);
 }
 
 void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job)
@@ -63,8 +87,15 @@ void ferry_jobs_assign(struct ferry_job *job, const struct ferry_tenant *tenant)
 	atomic_store_explicit(&job->weight, tenant ? tenant->weight : 1, memory_order_relaxed);
 }
 
+static struct ferry_allowance allow(const struct ferry_tenant *tenant, const struct ferry_tenant_use *use)
+{
+	return (struct ferry_allowance){.tenant = tenant->name, .job = tenant->job_staging, .whole = tenant->staging,
+	                                .used = use->staging};
+}
+
 ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
-                                      uint32_t nranks, struct ferry_allowance *allowance)
+                                      uint32_t nranks, const struct ferry_reserved *instead_of,
+                                      struct ferry_allowance *allowance)
 {
 	const struct ferry_tenant *tenant = standing->tenant;
 	*allowance = (struct ferry_allowance){.job = UINT64_MAX, .whole = UINT64_MAX};
@@ -73,7 +104,7 @@ ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struc
 		                  standing->owner, jobs->domain, jobs->config);
 	if (!tenant)
 		return ferrySuccess;
-	struct ferry_tenant_use use = ferry_jobs_used_by(jobs, tenant);
+	struct ferry_tenant_use use = used_by(jobs, tenant, instead_of);
 	if (use.jobs >= tenant->jobs)
 		return ferry_fail(ferryRefused, "another job in domain %u: tenant %s has %u of the %u that it may have",
 		                  jobs->domain, tenant->name, use.jobs, tenant->jobs);
@@ -82,8 +113,7 @@ ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struc
 		                  nranks, nranks == 1 ? "" : "s", jobs->domain, tenant->name,
 		                  tenant->ranks - (use.ranks < tenant->ranks ? use.ranks : tenant->ranks),
 		                  tenant->ranks);
-	*allowance = (struct ferry_allowance){.tenant = tenant->name, .job = tenant->job_staging,
-	                                      .whole = tenant->staging, .used = use.staging};
+	*allowance = allow(tenant, &use);
 	return ferrySuccess;
 }
 
@@ -144,7 +174,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	                                  .node = jobs->layout.domains[jobs->domain].node};
 	uint64_t held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
-	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, NULL, &allowance);
 	if (!result)
 		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
 		                          promised, &allowance, &shape);
@@ -181,6 +211,41 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
 	return ferrySuccess;
 }
 
+/* Mapped by themselves, so that the job has all of them, counted, or none. */
+static ferryResult_t bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors)
+{
+	struct ferry_job_arenas others = {.nranks = job->shared.nranks, .ndomains = job->shared.ndomains};
+	struct ferry_allowance allowance = {.job = UINT64_MAX, .whole = UINT64_MAX};
+	if (job->tenant) {
+		struct ferry_tenant_use use = ferry_jobs_used_by(jobs, job->tenant);
+		allowance = allow(job->tenant, &use);
+	}
+	ferryResult_t result = ferry_brought_map_others(descriptors, job->domain, &others);
+	if (result)
+		return result;
+	struct ferry_staging brings = ferry_brought_staging(&others);
+	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &brings))) {
+		ferry_brought_unmap(&others);
+		return result;
+	}
+	job->brings = brings;
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++)
+		if (domain != job->domain)
+			job->shared.arenas[domain] = others.arenas[domain];
+	return ferrySuccess;
+}
+
+ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors)
+{
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++)
+		if (domain != job->domain && job->shared.arenas[domain].header)
+			return ferry_fail(ferryInvalidUsage, "READY a second time");
+	ferryResult_t result = bring(jobs, job, descriptors);
+	if (result)
+		ferry_job_fail(job, result, ferry_last_message());
+	return result;
+}
+
 /* By the reaper. */
 static void end_job(struct ferry_ending *ending)
 {
@@ -208,7 +273,8 @@ void ferry_jobs_destroy(struct ferry_jobs *jobs, struct ferry_job *job)
 	ferry_workers_unlist_job(&jobs->workers, job);
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
 	ferry_kept_shares_take(&jobs->kept_shares, job->owner, arena);
-	ferry_quota_give_back(&jobs->quota, FERRY_BANKS * arena->staging_bytes);
+	ferry_quota_give_back(&jobs->quota, made_here(job));
+	ferry_quota_carry_off(&jobs->quota, &job->brings);
 	job->freeing = ferry_shared_held(arena->descriptor);
 	atomic_fetch_add(&jobs->quota.freeing, job->freeing);
 	job->ending = (struct ferry_ending){.end = end_job, .context = jobs};

@@ -23,10 +23,11 @@ enum ferry_draining {
 	FERRY_DRAINING  /* no new jobs */
 };
 
-/* Staging that counts for a tenant, and is of no job yet. */
+/* What counts for a tenant as a job does, and is none yet. */
 struct ferry_reserved {
 	const struct ferry_standing *standing; /* whose it is; stays as long as this */
-	uint64_t bytes;
+	uint32_t nranks;
+	struct ferry_staging staging;
 	struct ferry_reserved *next;
 };
 
@@ -67,10 +68,10 @@ bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other);
  */
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key);
 
-/* What a tenant has of this router. */
+/* What a tenant has of this router, jobs that are to come among it. */
 struct ferry_tenant_use {
 	uint32_t jobs, ranks, plans;
-	uint64_t staging; /* bytes */
+	struct ferry_staging staging; /* of other domains': what its jobs have brought */
 };
 struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant);
 
@@ -91,10 +92,19 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
                               const struct ferry_standing *standing, struct ferry_job **job);
 
 /**
- * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. Error: ferryRefused.
+ * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. instead_of: what
+ * counts no more once there is that job; NULL: nothing. Error: ferryRefused.
  */
 ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
-                                      uint32_t nranks, struct ferry_allowance *allowance);
+                                      uint32_t nranks, const struct ferry_reserved *instead_of,
+                                      struct ferry_allowance *allowance);
+
+/**
+ * A rank of the job, which all have attached to, brings the arenas of the other domains: they count for its tenant. The
+ * descriptors that are taken become -1. Errors: those of ferry_brought_map_others, ferryRefused over a limit, with the
+ * numbers: the job has failed with them; ferryInvalidUsage the second time.
+ */
+ferryResult_t ferry_jobs_bring(struct ferry_jobs *jobs, struct ferry_job *job, int *descriptors);
 
 /**
  * Takes a job in, whose staging is counted already: it is found from now on and has its attendant. On an error it stays

@@ -40,29 +40,33 @@ static struct ferry_prepared *find(const struct ferry_jobs *jobs, uint32_t owner
 static void count_no_more(struct ferry_jobs *jobs, const struct ferry_prepared *prepared)
 {
 	struct ferry_reserved **link = &jobs->reserved;
+	if (prepared->context)
+		return;
 	while (*link != &prepared->reserved)
 		link = &(*link)->next;
 	*link = prepared->reserved.next;
-	ferry_quota_give_back(&jobs->quota, prepared->reserved.bytes);
+	ferry_quota_carry_off(&jobs->quota, &prepared->reserved.staging);
 }
 
-/* It counts for its tenant as the job will: none has more memory registered than its jobs may have. */
+/*
+ * It counts for its tenant as the job will: none has more made ready than it may have jobs, ranks and memory. A context
+ * counts for nobody: there is one for all.
+ */
 static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing *standing,
                            struct ferry_prepared *prepared)
 {
 	struct ferry_allowance allowance;
-	const struct ferry_job_arenas *shared = &prepared->shared;
-	const struct ferry_arena_shape shape = {
-		.domain = jobs->domain,
-		.ndomains = shared->ndomains,
-		.nranks = shared->nranks,
-		.staging = FERRY_BANKS * shared->arenas[jobs->domain].staging_bytes};
-	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, shared->nranks, &allowance);
+	struct ferry_reserved *reserved = &prepared->reserved;
+	uint32_t nranks = prepared->shared.nranks;
+	if (prepared->context)
+		return ferrySuccess;
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, nranks, NULL, &allowance);
 	if (result)
 		return result;
-	if ((result = ferry_quota_adopt(&jobs->quota, &allowance, &shape)))
+	*reserved = (struct ferry_reserved){standing, nranks, ferry_brought_staging(&prepared->shared), jobs->reserved};
+	if ((result = ferry_quota_bring(&jobs->quota, &allowance, &reserved->staging)))
 		return result;
-	prepared->reserved.bytes = shape.staging;
+	jobs->reserved = reserved;
 	return ferrySuccess;
 }
 
@@ -70,12 +74,9 @@ static ferryResult_t count(struct ferry_jobs *jobs, const struct ferry_standing 
 static ferryResult_t begin(struct ferry_jobs *jobs, const struct ferry_standing *standing, const uint8_t *gpu,
                            struct ferry_prepared *prepared)
 {
-	ferryResult_t result = prepared->context ? ferrySuccess : count(jobs, standing, prepared);
+	ferryResult_t result = count(jobs, standing, prepared);
 	if (result)
 		return result;
-	prepared->reserved.standing = standing;
-	prepared->reserved.next = jobs->reserved;
-	jobs->reserved = &prepared->reserved;
 	prepared->preparation = ferry_preparation_new(&prepared->shared, gpu);
 	result = prepared->preparation
 	                 ? ferry_mapper_ask(&jobs->mapper, ferry_preparation_ask(prepared->preparation))
@@ -198,12 +199,12 @@ static struct ferry_prepared *find_for(const struct ferry_jobs *jobs, const stru
 	return same ? prepared : NULL;
 }
 
-uint64_t ferry_prepared_counts(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                               const struct ferry_standing *standing, const int *descriptors)
+const struct ferry_reserved *ferry_prepared_counts(const struct ferry_jobs *jobs,
+                                                   const struct ferry_attach_message *message, uint32_t owner,
+                                                   const int *descriptors)
 {
-	const struct ferry_prepared *prepared = find_for(jobs, message, standing->owner, descriptors);
-	bool same = prepared && standing->tenant && prepared->reserved.standing->tenant == standing->tenant;
-	return same ? prepared->reserved.bytes : 0;
+	const struct ferry_prepared *prepared = find_for(jobs, message, owner, descriptors);
+	return prepared ? &prepared->reserved : NULL;
 }
 
 struct ferry_preparation *ferry_prepared_take(struct ferry_jobs *jobs, const struct ferry_attach_message *message,

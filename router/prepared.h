@@ -33,9 +33,10 @@ void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine);
 /** Drops what nobody has come for within FERRY_ATTACH_TIMEOUT. Milliseconds until it is to look again; -1: nothing. */
 int ferry_prepared_watch(struct ferry_jobs *jobs);
 
-/** Bytes that count for this one's tenant no more once that is taken. */
-uint64_t ferry_prepared_counts(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                               const struct ferry_standing *standing, const int *descriptors);
+/** What counts no more once that is taken, as the job does; NULL: nothing is there for it. */
+const struct ferry_reserved *ferry_prepared_counts(const struct ferry_jobs *jobs,
+                                                   const struct ferry_attach_message *message, uint32_t owner,
+                                                   const int *descriptors);
 
 /**
  * What was made ready, or is about to be, for the job that is adopted so, with those arenas; NULL: nothing. *shared are

@@ -15,7 +15,8 @@ ferryResult_t ferry_quota_open(struct ferry_quota *quota, const struct ferry_lay
 {
 	const struct ferry_domain *own = &layout->domains[domain];
 	uint64_t fallback = own->cache_bytes ? own->cache_bytes / 2 : DEFAULT_STAGING;
-	*quota = (struct ferry_quota){.question = {.root = "", .sharers = layout->ndomains, .node = own->node}};
+	*quota = (struct ferry_quota){.domain = domain,
+	                              .question = {.root = "", .sharers = layout->ndomains, .node = own->node}};
 	ferryResult_t result = ferry_shared_kind_read(&quota->question.kind);
 	if (!result)
 		result = ferry_env_bytes("FERRY_STAGING", FERRY_STAGING_LEAST, FERRY_STAGING_MOST, fallback,
@@ -51,27 +52,27 @@ static uint64_t fit(uint64_t wish, uint64_t limit_left, uint64_t memory_left, co
 	return fitting.staging;
 }
 
-/* What the tenant has left for one more job. */
-static uint64_t allowed(const struct ferry_allowance *allowance)
+/* What the tenant has left in that domain. */
+static uint64_t left_to(const struct ferry_allowance *allowance, uint32_t domain)
 {
-	return at_most(allowance->job, allowance->whole - at_most(allowance->whole, allowance->used));
+	return allowance->whole - at_most(allowance->whole, allowance->used.of[domain]);
 }
 
-static ferryResult_t check_allowance(const struct ferry_allowance *allowance, const struct ferry_arena_shape *shape)
+static ferryResult_t check_allowance(const struct ferry_allowance *allowance, uint32_t domain, uint64_t staging)
 {
-	uint64_t left = allowance->whole - at_most(allowance->whole, allowance->used);
-	if (shape->staging > allowance->job)
+	uint64_t left = left_to(allowance, domain);
+	if (staging > allowance->job)
 		return ferry_fail(ferryRefused,
 		                  "the job asks for %llu bytes of staging in domain %u, a job of tenant %s may have "
 		                  "%llu (lower FERRY_STAGING)",
-		                  (unsigned long long)shape->staging, shape->domain, allowance->tenant,
+		                  (unsigned long long)staging, domain, allowance->tenant,
 		                  (unsigned long long)allowance->job);
-	if (shape->staging > left)
+	if (staging > left)
 		return ferry_fail(
 		        ferryRefused,
 		        "the job asks for %llu bytes of staging in domain %u, tenant %s has %llu of %llu left "
 		        "(lower FERRY_STAGING)",
-		        (unsigned long long)shape->staging, shape->domain, allowance->tenant, (unsigned long long)left,
+		        (unsigned long long)staging, domain, allowance->tenant, (unsigned long long)left,
 		        (unsigned long long)allowance->whole);
 	return ferrySuccess;
 }
@@ -85,16 +86,17 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 	uint64_t left = memory.left + at_most(atomic_load(&quota->freeing), UINT64_MAX - memory.left);
 	left -= at_most(left, promised);
 	uint64_t limit_left = quota->limit - at_most(quota->limit, quota->used);
+	uint64_t allowed = at_most(allowance->job, left_to(allowance, quota->domain));
 	shape->kind = quota->question.kind;
 	shape->staging = asked;
 	if (wished || !asked)
 		shape->staging = shape->nranks == 1 ? at_most(ALONE_STAGING, allowance->job)
 		                                    : fit(at_most(asked ? asked : quota->fallback, allowance->job),
-		                                          at_most(limit_left, allowed(allowance)), left, shape);
+		                                          at_most(limit_left, allowed), left, shape);
 	if (shape->staging > FERRY_STAGING_LEAST) /* the arena refuses less, by its value */
 		shape->staging -= shape->staging % FERRY_STAGING_LEAST;
 	uint64_t bytes = ferry_arena_window_bytes(shape);
-	ferryResult_t result = check_allowance(allowance, shape);
+	ferryResult_t result = check_allowance(allowance, quota->domain, shape->staging);
 	if (result)
 		return result;
 	if (shape->staging > limit_left)
@@ -115,16 +117,36 @@ ferryResult_t ferry_quota_take(struct ferry_quota *quota, uint64_t asked, bool w
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_quota_adopt(struct ferry_quota *quota, const struct ferry_allowance *allowance,
-                                const struct ferry_arena_shape *shape)
+ferryResult_t ferry_quota_bring(struct ferry_quota *quota, const struct ferry_allowance *allowance,
+                                const struct ferry_staging *staging)
 {
-	ferryResult_t result = check_allowance(allowance, shape);
-	if (!result)
-		quota->used += shape->staging;
-	return result;
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+		uint64_t left = quota->limit - at_most(quota->limit, quota->brought.of[domain]);
+		ferryResult_t result = check_allowance(allowance, domain, staging->of[domain]);
+		if (!result && staging->of[domain] > left)
+			result = ferry_fail(ferryRefused,
+			                    "the job brings %llu bytes of staging of domain %u; the router of domain "
+			                    "%u takes %llu more of %llu, which is %s (raise its --staging-limit)",
+			                    (unsigned long long)staging->of[domain], domain, quota->domain,
+			                    (unsigned long long)left, (unsigned long long)quota->limit,
+			                    quota->limited_by);
+		if (result)
+			return result;
+	}
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		quota->brought.of[domain] += staging->of[domain];
+	quota->used += staging->of[quota->domain];
+	return ferrySuccess;
 }
 
 void ferry_quota_give_back(struct ferry_quota *quota, uint64_t staging)
 {
 	quota->used -= staging;
+}
+
+void ferry_quota_carry_off(struct ferry_quota *quota, const struct ferry_staging *staging)
+{
+	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++)
+		quota->brought.of[domain] -= staging->of[domain];
+	quota->used -= staging->of[quota->domain];
 }

@@ -135,7 +135,7 @@ static ferryResult_t forget_export(struct ferry_jobs *jobs, struct ferry_client 
 }
 
 /* *handed: the attendant answers. */
-static ferryResult_t make_ready(struct ferry_client *client, bool *handed)
+static ferryResult_t make_ready(struct ferry_jobs *jobs, struct ferry_client *client, bool *handed)
 {
 	struct ferry_job *job = client->job;
 	if (!job)
@@ -150,8 +150,13 @@ static ferryResult_t make_ready(struct ferry_client *client, bool *handed)
 	if (client->ndescriptors && client->ndescriptors != job->shared.ndomains)
 		return ferry_fail(ferryInvalidArgument, "READY with arenas of %u domains, the job has %u",
 		                  client->ndescriptors, job->shared.ndomains);
+	if (client->ndescriptors && !ferry_attendant_was_asked(job)) {
+		ferryResult_t result = ferry_jobs_bring(jobs, job, client->descriptors);
+		if (result)
+			return result;
+	}
 	*handed = true;
-	return ferry_attendant_ask(job, client->descriptor, client->ndescriptors ? client->descriptors : NULL);
+	return ferry_attendant_ask(job, client->descriptor);
 }
 
 static ferryResult_t keep_plan(struct ferry_jobs *jobs, struct ferry_client *client)
@@ -258,7 +263,7 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 			return; /* it is welcomed, or the mapper does that */
 		break;
 	case FERRY_ATTACH_READY:
-		if (!(result = make_ready(client, &handed)) && handed)
+		if (!(result = make_ready(jobs, client, &handed)) && handed)
 			return; /* the attendant answers */
 		break;
 	case FERRY_ATTACH_PLAN:

@@ -243,7 +243,7 @@ static void print_tenant(const struct ferry_jobs *jobs, const struct ferry_stand
 	snprintf(text, bytes,
 	         "number=%" PRIu64 " tenant=%s weight=%u jobs=%u ranks=%u plans=%u staging=%" PRIu64 " bytes=%" PRIu64
 	         " working_ms=%.3f%s%s%s%s%s",
-	         from, tenant->name, tenant->weight, use.jobs, use.ranks, use.plans, use.staging, done,
+	         from, tenant->name, tenant->weight, use.jobs, use.ranks, use.plans, use.staging.of[jobs->domain], done,
 	         (double)working / 1e6, limits[0], limits[1], limits[2], limits[3], limits[4]);
 }
 

@@ -181,6 +181,8 @@ static void a_file_that_others_may_write_is_refused(void **state)
 
 /* ---- what a tenant may have ---- */
 
+static uint64_t staging_limit; /* 0: the router's default */
+
 static int start_shared(void **state)
 {
 	static int count;
@@ -194,6 +196,7 @@ static int start_shared(void **state)
 	                                       .directory = "@ferry",
 	                                       .prefix = prefix,
 	                                       .workers = 1,
+	                                       .staging_limit = staging_limit,
 	                                       .config = file};
 	return ferry_layout_load(&layout) || ferry_router_start(&options, &router);
 }
@@ -203,6 +206,14 @@ static int start_impatient(void **state)
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
 	int failed = start_shared(state);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
+	return failed;
+}
+
+static int start_small(void **state)
+{
+	staging_limit = 4 * MIB;
+	int failed = start_shared(state);
+	staging_limit = 0;
 	return failed;
 }
 
@@ -297,28 +308,46 @@ static void a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_le
 	close(one);
 }
 
-/* As a rank whose router dies, or has. */
-static ferryResult_t bring(int connection, enum ferry_attach_kind kind, const struct ferry_arena *arena)
+/* ---- what ranks bring ---- */
+
+/* An arena that two ranks have attached to. */
+static struct ferry_arena make_arena(uint32_t domain, uint32_t ndomains, uint64_t staging)
+{
+	const struct ferry_arena_shape shape = {.domain = domain, .ndomains = ndomains, .nranks = 2,
+	                                        .staging = staging, .node = -1};
+	struct ferry_arena arena;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	atomic_store(&arena.header->attached, 2);
+	return arena;
+}
+
+/* As a rank whose router dies, or has, or that has attached to the routers of two domains. */
+static ferryResult_t bring_all(int connection, enum ferry_attach_kind kind, int job, uint32_t ndomains,
+                               const struct ferry_arena *arenas)
 {
 	struct ferry_attach_message message = {
-	        .kind = kind, .nranks = 2, .ndomains = 1, .descriptors = 1, .hash = 1, .key = "brought"};
+	        .kind = kind, .nranks = 2, .ndomains = ndomains, .descriptors = ndomains, .hash = 1};
+	const int descriptors[] = {arenas[0].descriptor, arenas[ndomains - 1].descriptor};
 	struct ferry_attach_reply reply;
 	int process = -1;
-	ferryResult_t result = ferry_attach_exchange(connection, &message, NULL, &arena->descriptor, &reply, &process,
+	memset(message.key, job, sizeof message.key);
+	ferryResult_t result = ferry_attach_exchange(connection, &message, NULL, descriptors, &reply, &process,
 	                                             kind == FERRY_ATTACH_ADOPT, NULL);
 	if (process >= 0)
 		close(process);
 	return result;
 }
 
+static ferryResult_t bring(int connection, enum ferry_attach_kind kind, const struct ferry_arena *arena)
+{
+	return bring_all(connection, kind, 77, 1, arena);
+}
+
 static void what_is_made_ready_for_a_job_counts_for_its_tenant_once(void **state)
 {
-	const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = 2, .staging = MIB, .node = -1};
-	struct ferry_arena arena;
+	struct ferry_arena arena = make_arena(0, 1, MIB);
 	int one, two;
 	(void)state;
-	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
-	atomic_store(&arena.header->attached, 2);
 	reload_own("staging = 3M", "jobs=0");
 	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
 	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
@@ -337,6 +366,108 @@ static void what_is_made_ready_for_a_job_counts_for_its_tenant_once(void **state
 	close(one);
 	ferry_arena_unmap(&arena);
 }
+
+/* Else who may have one job could have one made ready on each of its connections. */
+static void what_is_made_ready_counts_as_a_job_and_its_ranks(void **state)
+{
+	struct ferry_arena arena = make_arena(0, 1, MIB), other = make_arena(0, 1, MIB);
+	int one, two, third;
+	(void)state;
+	reload_own("jobs = 1\nranks = 3", "jobs_limit=1");
+	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &two), ferrySuccess);
+	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
+	assert_int_equal(bring_all(two, FERRY_ATTACH_PREPARE, 78, 1, &other), ferryRefused);
+	must_say("tenant own has 1 of the 1 that it may have");
+	assert_int_equal(attach(1, 1, 8192, false, &third), ferryRefused);
+	must_say("tenant own has 1 of the 1 that it may have");
+	reload_own("jobs = 2\nranks = 3", "jobs_limit=2");
+	assert_int_equal(bring_all(two, FERRY_ATTACH_PREPARE, 78, 1, &other), ferryRefused);
+	must_say("asks for 2 ranks");
+	must_say("tenant own has 1 of 3 left");
+	reload_own("jobs = 1\nranks = 2", "jobs_limit=1");
+	assert_int_equal(bring(two, FERRY_ATTACH_PREPARE, &arena), ferrySuccess); /* its second rank: no more of it */
+	assert_int_equal(bring(two, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);   /* and the job takes its place */
+	await(" jobs=1 ranks=2 ");
+	close(one);
+	close(two);
+	await(" jobs=0 ranks=0 ");
+	ferry_arena_unmap(&arena);
+	ferry_arena_unmap(&other);
+}
+
+/* This router registers them, too, and is told by ranks alone how large they are. */
+static void arenas_of_other_domains_count_there_whenever_they_are_brought(void **state)
+{
+	struct ferry_arena large[] = {make_arena(0, 2, MIB), make_arena(1, 2, 4 * MIB)},
+	                   fit[] = {make_arena(0, 2, MIB), make_arena(1, 2, 2 * MIB)};
+	struct ferry_attach_message rank = {.kind = FERRY_ATTACH_RANK, .nranks = 2, .ndomains = 2, .staging = MIB};
+	int ranks[2], other, arena;
+	(void)state;
+	reload_own("staging = 3M", "jobs=0");
+	assert_int_equal(ferry_endpoint_connect(path, &other), ferrySuccess);
+	for (int kind = FERRY_ATTACH_PREPARE; kind <= FERRY_ATTACH_ADOPT; kind++) {
+		assert_int_equal(bring_all(other, (enum ferry_attach_kind)kind, 1, 2, large), ferryRefused);
+		must_say("4194304 bytes of staging in domain 1, tenant own has 3145728 of 3145728 left");
+	}
+	for (int again = 0; again < 2; again++) {
+		for (rank.rank = 0; rank.rank < 2; rank.rank++) {
+			assert_int_equal(ferry_endpoint_connect(path, &ranks[rank.rank]), ferrySuccess);
+			assert_int_equal(ferry_attach_call(ranks[rank.rank], &rank, NULL, &arena), ferrySuccess);
+			close(arena);
+		}
+		ferryResult_t result = bring_all(ranks[0], FERRY_ATTACH_READY, 0, 2, again ? fit : large);
+		assert_int_equal(result, again ? ferrySuccess : ferryRefused);
+		if (!again) {
+			must_say("4194304 bytes of staging in domain 1, tenant own has 3145728 of 3145728 left");
+			close(ranks[0]), close(ranks[1]);
+			await(" jobs=0 ");
+		}
+	}
+	assert_int_equal(bring_all(ranks[1], FERRY_ATTACH_READY, 0, 2, fit), ferryInvalidUsage);
+	assert_int_equal(bring_all(other, FERRY_ATTACH_PREPARE, 1, 2, fit), ferryRefused);
+	must_say("2097152 bytes of staging in domain 1, tenant own has 1048576 of 3145728 left");
+	close(ranks[0]), close(ranks[1]);
+	await(" jobs=0 ");
+	assert_int_equal(bring_all(other, FERRY_ATTACH_PREPARE, 1, 2, fit), ferrySuccess);
+	close(other);
+	await(" jobs=0 ");
+	for (int i = 0; i < 2; i++) {
+		ferry_arena_unmap(&large[i]);
+		ferry_arena_unmap(&fit[i]);
+	}
+}
+
+/* Who is not limited, the router is; and a new job takes nothing of that from one that had its place before. */
+static void what_is_brought_is_held_to_the_routers_limit_by_itself(void **state)
+{
+	struct ferry_arena arena = make_arena(0, 1, 3 * MIB), other = make_arena(0, 1, 3 * MIB);
+	int one, two, fresh;
+	(void)state;
+	reload_own("", "jobs=0");
+	assert_int_equal(attach(1, 2, 4 * MIB, false, &fresh), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &two), ferrySuccess);
+	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
+	for (int kind = FERRY_ATTACH_PREPARE; kind <= FERRY_ATTACH_ADOPT; kind++) {
+		assert_int_equal(bring_all(two, (enum ferry_attach_kind)kind, 78, 1, &other), ferryRefused);
+		must_say("brings 3145728 bytes of staging of domain 0");
+		must_say("takes 1048576 more of 4194304, which is its --staging-limit");
+	}
+	assert_int_equal(bring(one, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);
+	close(one);
+	await(" jobs=1 ");
+	assert_int_equal(bring_all(two, FERRY_ATTACH_ADOPT, 78, 1, &other), ferrySuccess);
+	close(two);
+	close(fresh);
+	await(" jobs=0 ");
+	assert_int_equal(attach(1, 2, 4 * MIB, false, &fresh), ferrySuccess); /* all of it is there again */
+	close(fresh);
+	ferry_arena_unmap(&arena);
+	ferry_arena_unmap(&other);
+}
+
+/* ---- the rest of what it may have ---- */
 
 static void a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left(void **state)
 {
@@ -565,6 +696,10 @@ int main(void)
 	        FILE_TEST(a_file_that_others_may_write_is_refused),
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
 	        SHARED_TEST(what_is_made_ready_for_a_job_counts_for_its_tenant_once),
+	        SHARED_TEST(what_is_made_ready_counts_as_a_job_and_its_ranks),
+	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_brought),
+	        cmocka_unit_test_setup_teardown(what_is_brought_is_held_to_the_routers_limit_by_itself, start_small,
+	                                        stop_shared),
 	        SHARED_TEST(a_job_that_does_not_insist_takes_a_part_of_what_its_tenant_has_left),
 	        SHARED_TEST(connections_of_a_tenant_are_counted_and_closed_ones_are_not),
 	        cmocka_unit_test_setup_teardown(a_tenants_client_that_stops_in_a_message_loses_its_place,
