@@ -38,8 +38,7 @@ struct ferry_jobs {
 	struct ferry_gpu_lanes gpu_lanes;
 	struct ferry_prepared *prepared; /* for jobs that are to come; connection thread */
 	struct ferry_reserved *reserved; /* what counts for them; the same */
-	/* of these, that nobody has taken, and that go; connection thread adds, the reaper subtracts */
-	_Atomic uint32_t undoing;
+	struct ferry_prepared *undoing;  /* of these, that nobody has taken, and that go; the same */
 	struct ferry_layout layout;
 	uint32_t domain;
 	char directory[64], prefix[48];       /* of the sockets of this router and its peers */

@@ -24,6 +24,7 @@ struct ferry_prepared {
 	struct ferry_job_arenas shared;
 	struct ferry_preparation *preparation;
 	struct ferry_ending ending;
+	_Atomic bool undone; /* nothing of it is left; the reaper, last, with release */
 };
 
 static struct ferry_prepared *find(const struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key)
@@ -120,6 +121,23 @@ static ferryResult_t make(struct ferry_jobs *jobs, const struct ferry_attach_mes
 	return ferrySuccess;
 }
 
+/* Whether one of that owner's is being undone. Those that have been are freed. */
+static bool is_undoing(struct ferry_jobs *jobs, uint32_t owner)
+{
+	bool found = false;
+	for (struct ferry_prepared **link = &jobs->undoing; *link;) {
+		struct ferry_prepared *each = *link;
+		if (!atomic_load_explicit(&each->undone, memory_order_acquire)) {
+			found |= each->owner == owner;
+			link = &each->next;
+			continue;
+		}
+		*link = each->next;
+		free(each);
+	}
+	return found;
+}
+
 ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                             const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine)
 {
@@ -133,8 +151,8 @@ ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_m
 	if (job && !job->adoption)
 		return ferry_fail(ferryRefused, "PREPARE of a job that this router serves");
 	/* Else who asks and goes, again and again, would keep the reaper from ranks that wait for it to leave. */
-	if (atomic_load(&jobs->undoing))
-		return ferry_fail(ferryRefused, "PREPARE while another is undone");
+	if (is_undoing(jobs, standing->owner))
+		return ferry_fail(ferryRefused, "PREPARE while another of this user's is undone");
 	ferryResult_t result = ferry_reaper_start(&jobs->reaper);
 	bool known = job || find(jobs, standing->owner, message->key);
 	return result ? result : make(jobs, message, standing, known ? NULL : descriptors, mine);
@@ -162,9 +180,8 @@ static void end_unused(struct ferry_ending *ending)
 	ferry_preparation_settle(&prepared->preparation, &made);
 	ferry_registration_end(&made, &prepared->shared);
 	ferry_brought_unmap(&prepared->shared);
-	free(prepared);
 	ferry_mapper_look(&jobs->mapper);
-	atomic_fetch_sub(&jobs->undoing, 1);
+	atomic_store_explicit(&prepared->undone, true, memory_order_release);
 }
 
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
@@ -174,8 +191,14 @@ void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine)
 		return;
 	forget(jobs, prepared);
 	prepared->ending = (struct ferry_ending){.end = end_unused, .context = jobs};
-	atomic_fetch_add(&jobs->undoing, 1);
+	prepared->next = jobs->undoing;
+	jobs->undoing = prepared;
 	ferry_reaper_give(&jobs->reaper, &prepared->ending);
+}
+
+void ferry_prepared_end(struct ferry_jobs *jobs)
+{
+	is_undoing(jobs, 0);
 }
 
 int ferry_prepared_watch(struct ferry_jobs *jobs)

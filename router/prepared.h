@@ -21,14 +21,16 @@ struct ferry_prepared;
  * begun, until that is taken or dropped: it stays where it is, as does `standing`. For a job that another rank has
  * asked for already, or that is being handed over, the context alone is made. Connection thread. Errors:
  * ferryRefused for a job that is served here, arenas that are none, over the tenant's limits, while draining or while
- * another is undone;
- * ferryInvalidArgument for another domain's; ferrySystemError.
+ * another of the same owner's is undone; ferryInvalidArgument for another domain's; ferrySystemError.
  */
 ferryResult_t ferry_prepare(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
                             const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine);
 
 /** Who has asked goes: what nobody has taken goes, too, by the reaper. *mine may be NULL, and is. Connection thread. */
 void ferry_prepared_drop(struct ferry_jobs *jobs, struct ferry_prepared **mine);
+
+/** The reaper has ended, and nobody asks any more. */
+void ferry_prepared_end(struct ferry_jobs *jobs);
 
 /** Drops what nobody has come for within FERRY_ATTACH_TIMEOUT. Milliseconds until it is to look again; -1: nothing. */
 int ferry_prepared_watch(struct ferry_jobs *jobs);

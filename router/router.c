@@ -7,6 +7,7 @@
 #include "ipc/process.h"
 #include "ipc/ulimit.h"
 #include "router/clients.h"
+#include "router/prepared.h"
 #include "router/reduce/reduce.h"
 
 #include <errno.h>
@@ -206,6 +207,7 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 static void router_free(struct ferry_router *router)
 {
 	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
+	ferry_prepared_end(&router->jobs);
 	ferry_mapper_stop(&router->jobs.mapper);
 	if (router->jobs.process >= 0)
 		close(router->jobs.process);

@@ -12,6 +12,7 @@
 #include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #define RANKS 2
 
@@ -281,12 +282,57 @@ static void one_is_undone_at_a_time(void **state)
 		ferryResult_t result = prepare(socket, &job);
 		taken += !result;
 		if (result)
-			refused(result, "while another is undone");
+			refused(result, "while another of this user's is undone");
 		close(socket);
 	}
 	assert_true(asked > taken);
 	await_lines(registered_told, -1, 3);
 	ferry_arena_unmap(&job.arena);
+}
+
+static int connection_of(uid_t user)
+{
+	assert_int_equal(syscall(SYS_setresuid, -1, user, -1), 0); /* of this thread alone, whose connection it is */
+	int socket = connection();
+	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+	return socket;
+}
+
+/* Who keeps at it slows its own jobs. */
+static void what_one_user_has_undone_keeps_no_other_waiting(void **state)
+{
+	struct job job, other;
+	char file[] = "/tmp/ferry-preparing-XXXXXX";
+	static const char tenants[] = "[tenant two]\nusers = 65533, 65532\n";
+	if (geteuid()) {
+		print_message("only root can pose as another user: skipped\n");
+		skip();
+	}
+	make_job(&job, 9);
+	make_job(&other, 10);
+	begin_telling();
+	int descriptor = mkstemp(file);
+	assert_int_equal(write(descriptor, tenants, sizeof tenants - 1), sizeof tenants - 1);
+	stop_router(state);
+	struct ferry_router_options options = {
+	        .layout = &layout, .directory = "@ferry", .prefix = prefix, .workers = 1, .config = file};
+	assert_int_equal(ferry_router_start(&options, &router), ferrySuccess);
+	setenv("FAKE_CUDA_UNREGISTER_MS", "2000", 1);
+	int sockets[] = {connection_of(65533), connection_of(65533), connection_of(65532)};
+	assert_int_equal(prepare(sockets[0], &job), ferrySuccess);
+	await_lines(registered_told, 1, 1);
+	close(sockets[0]);
+	status_says(" staging=0 ");
+	refused(prepare(sockets[1], &job), "while another of this user's is undone");
+	assert_int_equal(prepare(sockets[2], &other), ferrySuccess);
+	assert_int_equal(lines(registered_told, -1), 0); /* so it was while that is undone */
+	setenv("FAKE_CUDA_UNREGISTER_MS", "20", 1);
+	close(sockets[1]), close(sockets[2]);
+	await_lines(registered_told, -1, 2);
+	ferry_arena_unmap(&job.arena);
+	ferry_arena_unmap(&other.arena);
+	close(descriptor);
+	unlink(file);
 }
 
 static void a_router_that_stops_meanwhile_ends(void **state)
@@ -314,6 +360,7 @@ int main(void)
 	        TEST(what_nobody_comes_for_goes_in_time),
 	        TEST(nonsense_is_refused),
 	        TEST(one_is_undone_at_a_time),
+	        TEST(what_one_user_has_undone_keeps_no_other_waiting),
 	        TEST(a_router_that_stops_meanwhile_ends),
 	};
 	close(mkstemp(contexts_told));
