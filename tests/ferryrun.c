@@ -160,6 +160,18 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "FERRY_ROUTER=maybe"));
 }
 
+/* Spares have hardly begun when they are told to end, and their folder goes. */
+static void a_run_that_is_over_before_its_spares_stand_by_says_nothing(void **state)
+{
+	(void)state;
+	char text[4096];
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(run("$B/ferryrun --spare=8 --fork -- true 2>&1", text, sizeof text), 0);
+		assert_string_equal(text, "");
+	}
+	assert_int_equal(entries_left(), 0);
+}
+
 static void the_environment_can_ask_for_no_router_processes(void **state)
 {
 	(void)state;
@@ -455,6 +467,7 @@ int main(int argc, char **argv)
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
+		TEST(a_run_that_is_over_before_its_spares_stand_by_says_nothing),
 		TEST(the_environment_can_ask_for_no_router_processes),
 		TEST(ranks_find_the_routers_from_another_directory),
 		TEST(ranks_find_the_layout_from_another_directory),
