@@ -301,72 +301,76 @@ static bool set_flag(struct kills_options *options, int option)
 	return strchr("RFgMv", option);
 }
 
+/* NULL: it is none that is a whole number. */
+static unsigned long long *whole_of(struct kills_options *options, int option)
+{
+	switch (option) {
+	case 's':
+		return &options->seed;
+	case 'k':
+		return &options->kills;
+	case 'C':
+		return &options->captured;
+	case 'w':
+		return &options->twice;
+	case 'b':
+		return &options->both;
+	case 'm':
+		return &options->meanwhile;
+	case 'i':
+		return &options->still;
+	case 'o':
+		return &options->slow;
+	default:
+		return NULL;
+	}
+}
+
+/* NULL: it is no time. *unit: of what is written, in seconds. */
+static double *time_of(struct kills_options *options, int option, double *unit)
+{
+	*unit = option == 't' || option == 'l' ? 1 : 1e-3;
+	switch (option) {
+	case 'e':
+		return &options->every;
+	case 'p':
+		return &options->spread;
+	case 'x':
+		return &options->longest;
+	case 't':
+		return &options->seconds;
+	case 'l':
+		return &options->limit;
+	default:
+		return NULL;
+	}
+}
+
 static void set(int option, const char *text)
 {
 	struct kills_options *options = &shared->options;
-	double number = text ? strtod(text, NULL) : 0;
-	unsigned long long whole = (unsigned long long)number;
+	double number = text ? strtod(text, NULL) : 0, unit;
+	unsigned long long *whole = whole_of(options, option);
+	double *time = time_of(options, option, &unit);
 	if (set_flag(options, option))
 		return;
-	switch (option) {
-	case 'S':
+	if (whole)
+		*whole = (unsigned long long)number;
+	else if (time)
+		*time = number * unit;
+	else if (option == 'S')
 		options->spares = (unsigned)between(1, number, KILLS_SPARES);
-		return;
-	case 'x':
-		options->longest = number * 1e-3;
-		return;
-	case 's':
-		options->seed = whole;
-		return;
-	case 'k':
-		options->kills = whole;
-		return;
-	case 'C':
-		options->captured = whole;
-		return;
-	case 'w':
-		options->twice = whole;
-		return;
-	case 'b':
-		options->both = whole;
-		return;
-	case 'm':
-		options->meanwhile = whole;
-		return;
-	case 'i':
-		options->still = whole;
-		return;
-	case 'o':
-		options->slow = whole;
-		return;
-	case 'e':
-		options->every = number * 1e-3;
-		return;
-	case 'p':
-		options->spread = number * 1e-3;
-		return;
-	case 'n':
+	else if (option == 'n')
 		options->nranks = between(2, number, KILLS_RANKS);
-		return;
-	case 'd':
+	else if (option == 'd')
 		options->domains = between(1, number, FERRY_MAX_DOMAINS);
-		return;
-	case 'c':
+	else if (option == 'c')
 		options->ncalls = between(1, number, KILLS_CALLS);
-		return;
-	case 'y':
-		options->bytes = whole;
-		return;
-	case 'f':
-		options->fresh = (unsigned)whole;
-		return;
-	case 't':
-		options->seconds = number;
-		return;
-	case 'l':
-		options->limit = number;
-		return;
-	default:
+	else if (option == 'y')
+		options->bytes = (size_t)number;
+	else if (option == 'f')
+		options->fresh = (unsigned)number;
+	else {
 		print_help();
 		exit(option == 'h' ? 0 : 64);
 	}
