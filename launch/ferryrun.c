@@ -41,9 +41,9 @@ enum option_key {
 #define GRACE_S 10
 
 struct arguments {
-	unsigned ranks, domains, workers, timeout, grace;
+	unsigned ranks, domains, workers, timeout, grace, spares;
 	const char *layout, *mpiexec, *log;
-	bool fork, embedded, spare, join, as_rank, nccl, nccl_by_name;
+	bool fork, embedded, join, as_rank, nccl, nccl_by_name;
 	bool alone; /* --nccl without -n: the command starts its ranks itself */
 	char **command;
 };
@@ -57,8 +57,8 @@ static const struct argp_option options[] = {
 	 "Start the ranks with this mpiexec (default: the one on PATH; MPICH's and Open MPI's work)", 0},
 	{"fork", KEY_FORK, NULL, 0, "Start the ranks without any mpiexec (to MPI each is then a job of its own)", 0},
 	{"embedded", KEY_EMBEDDED, NULL, 0, "No router processes: ranks host the routers", 0},
-	{"spare", KEY_SPARE, NULL, 0,
-	 "A second router per domain stands by, and takes the first one's place where that dies", 0},
+	{"spare", KEY_SPARE, "N", OPTION_ARG_OPTIONAL,
+	 "N more routers per domain stand by (default 1), one of which takes the place of the one that dies", 0},
 	{"nccl", KEY_NCCL, "name", OPTION_ARG_OPTIONAL,
 	 "Put libferry-nccl.so between COMMAND and NCCL; =name: also for programs that open libnccl.so.2 by name, as "
 	 "JAX does. Without -n COMMAND is started once, as it is", 0},
@@ -102,7 +102,7 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	if (arguments->fork && arguments->mpiexec)
 		argp_error(state,
 		           "--fork starts the ranks without the mpiexec that --mpiexec names: one of the two");
-	if (arguments->spare && arguments->embedded)
+	if (arguments->spares && arguments->embedded)
 		argp_error(state,
 		           "--embedded has no router processes, so --spare has none to stand by: one of the two");
 	if (arguments->layout && arguments->domains)
@@ -111,7 +111,7 @@ static void check_together(const struct arguments *arguments, struct argp_state 
 	if (arguments->join &&
 	    (arguments->ranks || arguments->domains || arguments->workers || arguments->timeout ||
 	     arguments->grace || arguments->layout || arguments->mpiexec || arguments->log || arguments->fork ||
-	     arguments->spare))
+	     arguments->spares))
 		argp_error(state, "--join starts no ranks and no routers: of the other options it takes "
 		                  "--embedded and --nccl alone");
 }
@@ -154,7 +154,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		arguments->embedded = true;
 		return 0;
 	case KEY_SPARE:
-		arguments->spare = true;
+		arguments->spares = value ? number_of(value, FERRY_MOST_SPARES, "--spare", state) : 1;
 		return 0;
 	case KEY_NCCL:
 		if (value && strcmp(value, "name"))
@@ -333,7 +333,7 @@ static ferryResult_t start_routers(struct ferry_supervisor *supervisor, const st
 	static struct ferry_run_routers routers; /* the supervisor's, as long as it has children */
 	char self[PATH_MAX];
 	ferryResult_t result = ferry_run_routers_init(&routers, own_path(self, sizeof self) ? self : NULL, directory,
-	                                              arguments->workers, arguments->spare);
+	                                              arguments->workers, arguments->spares);
 	return result ? result : ferry_run_routers_start(&routers, supervisor, ndomains);
 }
 

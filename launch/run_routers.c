@@ -23,11 +23,11 @@
 #define MOST_KILLS   500
 
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
-                                     unsigned workers, bool spare)
+                                     unsigned workers, unsigned spares)
 {
 	const char *given = ferry_env("FERRY_ROUTER_EXE");
 	const char *slash = self ? strrchr(self, '/') : NULL;
-	*routers = (struct ferry_run_routers){.directory = directory, .workers = workers, .spare = spare};
+	*routers = (struct ferry_run_routers){.directory = directory, .workers = workers, .spares = spares};
 	ferryResult_t result = ferry_env_switch("FERRY_TAKEOVER", true, &routers->takeover);
 	if (result)
 		return result;
@@ -61,7 +61,7 @@ static ferryResult_t start(struct ferry_run_routers *routers, struct ferry_super
 		argv[count++] = "--ready-fd";
 		argv[count++] = ready_text;
 	}
-	if (routers->spare)
+	if (routers->spares)
 		argv[count++] = "--spare";
 	if (routers->workers) {
 		argv[count++] = "--workers";
@@ -135,8 +135,8 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
 			close(ready[domain]);
 		else
 			result = await_one(routers, supervisor, domain, ready[domain]);
-	for (uint32_t domain = 0; domain < ndomains && routers->spare && !result; domain++)
-		result = start(routers, supervisor, FERRY_MAX_DOMAINS + domain, -1);
+	for (uint32_t spare = 0; spare < routers->spares * ndomains && !result; spare++)
+		result = start(routers, supervisor, (1 + spare / ndomains) * FERRY_MAX_DOMAINS + spare % ndomains, -1);
 	if (!result && routers->takeover) {
 		supervisor->replace = ferry_run_routers_replace;
 		supervisor->routers = routers;

@@ -13,7 +13,7 @@ struct ferry_run_routers {
 	const char *directory; /* of their sockets */
 	unsigned workers;      /* of each; 0: what it chooses */
 	bool takeover;         /* they are started again */
-	bool spare;            /* each domain has two: one serves, the other stands by */
+	unsigned spares;       /* of each domain, that stand by beside the one that serves */
 	/* by domain: of the last seconds, since `since` */
 	struct {
 		uint64_t since;
@@ -27,7 +27,7 @@ struct ferry_run_routers {
  * ferryInvalidArgument for FERRY_TAKEOVER.
  */
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
-                                     unsigned workers, bool spare);
+                                     unsigned workers, unsigned spares);
 
 /**
  * Starts one per domain, and waits until ranks can attach to all; then the spares. Errors: with what a router's end

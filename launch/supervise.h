@@ -17,14 +17,15 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + 2 * FERRY_MAX_DOMAINS)
+#define FERRY_MOST_SPARES   8 /* routers per domain that stand by */
+#define FERRY_MOST_CHILDREN (FERRY_MAX_RANKS + (1 + FERRY_MOST_SPARES) * FERRY_MAX_DOMAINS)
 
 enum ferry_child_role { FERRY_CHILD_ROUTER, FERRY_CHILD_RANK, FERRY_CHILD_MPIEXEC };
 
 struct ferry_child {
 	pid_t pid; /* 0 once it has ended */
 	enum ferry_child_role role;
-	int number; /* rank or domain; FERRY_MAX_DOMAINS + domain: its spare router */
+	int number; /* rank or domain; n * FERRY_MAX_DOMAINS + domain: its n-th spare router */
 };
 
 /* How far the ranks' end has come; never back. */

@@ -357,6 +357,12 @@ static int read_environment(struct arguments *arguments)
 	return EXIT_DONE;
 }
 
+/* The others of this run have removed its directory: a spare that has just begun is about to be told to end, too. */
+static bool run_is_over(const struct arguments *arguments)
+{
+	return arguments->spare && arguments->private_directory && access(arguments->router.directory, F_OK);
+}
+
 /* An exit code: EXIT_DONE where the router runs. SIGTERM and SIGINT drain it from then on. */
 static int start(const struct arguments *arguments)
 {
@@ -376,7 +382,10 @@ static int start(const struct arguments *arguments)
 		/* there is one, which is all that who starts a daemon wants: ranks do it at the same time */
 		return EXIT_TAKEN;
 	if (result) {
-		fail("starting");
+		if (run_is_over(arguments))
+			ferry_log(FERRY_LOG_INFO, "the run is over: %s", ferry_last_message());
+		else
+			fail("starting");
 		return result == ferryInvalidUsage ? EXIT_TAKEN : EXIT_FAILED;
 	}
 	struct sigaction action = {.sa_handler = on_terminate};

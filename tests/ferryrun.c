@@ -136,6 +136,8 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("$B/ferryrun -n -18446744073709551615 --fork -- true 2>&1", text, sizeof text), 64);
 	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
+	assert_int_equal(run("$B/ferryrun --fork --spare=9 -- true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "--spare: \"9\" is not a number from 1 to 8"));
 	static const char *const written[][2] = {{"-np=2", "-np=2: write \"-n 2\", or \"-np 2\"\n"},
 	                                         {"-n=2", "-n=2: write \"-n 2\", or \"-np 2\"\n"},
 	                                         {"-np2", "-np2: write \"-n 2\", or \"-np 2\"\n"},
@@ -156,6 +158,18 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "nonsense"));
 	assert_int_equal(run("FERRY_ROUTER=maybe $B/ferryrun --fork -- true 2>&1", text, sizeof text), 125);
 	assert_non_null(strstr(text, "FERRY_ROUTER=maybe"));
+}
+
+/* Spares have hardly begun when they are told to end, and their folder goes. */
+static void a_run_that_is_over_before_its_spares_stand_by_says_nothing(void **state)
+{
+	(void)state;
+	char text[4096];
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(run("$B/ferryrun --spare=8 --fork -- true 2>&1", text, sizeof text), 0);
+		assert_string_equal(text, "");
+	}
+	assert_int_equal(entries_left(), 0);
 }
 
 static void the_environment_can_ask_for_no_router_processes(void **state)
@@ -453,6 +467,7 @@ int main(int argc, char **argv)
 		TEST(a_run_over_its_time_ends_with_124),
 		TEST(a_missing_mpiexec_is_named_with_the_way_out),
 		TEST(bad_usage_is_refused),
+		TEST(a_run_that_is_over_before_its_spares_stand_by_says_nothing),
 		TEST(the_environment_can_ask_for_no_router_processes),
 		TEST(ranks_find_the_routers_from_another_directory),
 		TEST(ranks_find_the_layout_from_another_directory),

@@ -39,6 +39,7 @@ foreach(file include/ferry.h include/ferry_types.h ${LIBDIR}/libferry.so ${LIBDI
         ${LIBDIR}/libferry-nccl.so ${LIBDIR}/ferry/nccl/libnccl.so.2
         ${BINDIR}/ferry-router ${BINDIR}/ferryrun share/man/man7/ferry.7 share/bash-completion/completions/ferryrun
         lib/systemd/system/ferry-router@.service lib/systemd/system/ferry-router-spare@.service
+        lib/systemd/system/ferry-router-spare2@.service
         lib/tmpfiles.d/ferry.conf lib/sysusers.d/ferry.conf
         share/doc/ferry/tenants.example)
   if(NOT EXISTS ${prefix}/${file})

@@ -13,6 +13,7 @@
 
 #define COUNT 30011
 #define GPUS  4 /* that the double has */
+#define MOST  2 /* that stand by */
 
 static const int devices[] = {0, 1};
 static char told[] = "/tmp/ferry-tests-contexts-XXXXXX";
@@ -33,53 +34,103 @@ static int contexts_of(pid_t process, unsigned *which)
 	return count;
 }
 
+static void ask_stat(const char *option, char *said, size_t bytes)
+{
+	char command[512];
+	snprintf(command, sizeof command, "%s %s", FERRY_STAT_EXE, option);
+	FILE *stat = popen(command, "r");
+	assert_non_null(stat);
+	said[fread(said, 1, bytes - 1, stat)] = '\0';
+	assert_int_equal(pclose(stat), 0);
+}
+
 /* What ferry-stat has of the router that serves, once the spare has told that one, which it does when it is ready. */
 static void stat_says(const char *option, const char *words)
 {
-	char said[4096], command[512];
-	snprintf(command, sizeof command, "%s %s", FERRY_STAT_EXE, option);
+	char said[4096];
 	for (int looks = 0; looks < 100; looks++) {
-		FILE *stat = popen(command, "r");
-		assert_non_null(stat);
-		said[fread(said, 1, sizeof said - 1, stat)] = '\0';
-		assert_int_equal(pclose(stat), 0);
+		ask_stat(option, said, sizeof said);
 		if (strstr(said, words))
 			return;
 	}
 	fail_msg("\"%s\", expected \"%s\"", said, words);
 }
 
-/*
- * A router is killed under calls beside a spare with `setting`: that one has made contexts on `ahead` before, and on
- * all that the ranks are on behind it.
- */
-static void replaced(const char *setting, unsigned ahead)
+static void made(pid_t process, unsigned expected)
+{
+	unsigned which;
+	assert_int_equal(contexts_of(process, &which), __builtin_popcount(expected));
+	assert_int_equal(which, expected);
+}
+
+static void stand_by(int count, unsigned ahead)
+{
+	char said[40];
+	snprintf(said, sizeof said, "spares=%d spare_gpus=%d", count, count * __builtin_popcount(ahead));
+	if (count)
+		stat_says("--routers", said);
+}
+
+/* It is one of the spares, which is none any more. */
+static pid_t who_serves(pid_t *spares)
+{
+	char said[4096];
+	ask_stat("--routers", said, sizeof said);
+	const char *at = strstr(said, " pid=");
+	pid_t process = at ? (pid_t)atoi(at + strlen(" pid=")) : 0;
+	for (int i = 0; i < MOST; i++)
+		if (process && spares[i] == process) {
+			spares[i] = 0;
+			return process;
+		}
+	fail_msg("none of the spares serves: \"%s\"", said);
+	return 0;
+}
+
+/* The one that runs is killed under calls. `left` others stand by then, with the contexts that they had. */
+static void kill_one(struct place *places, struct gang *gang, pid_t *spares, int left, unsigned ahead)
 {
 	const unsigned used = 1u << devices[0] | 1u << devices[1];
+	uint32_t rounds = places[0].round;
+	for (int round = 0; round < 20; round++)
+		places_round(places, gang);
+	routers_kill(0);
+	places_settle(places, gang, rounds + 20);
+	routers_follow(0, who_serves(spares));
+	made(routers_pid(0), ahead | used);
+	stand_by(left, ahead);
+	for (int i = 0; i < MOST; i++)
+		if (spares[i])
+			made(spares[i], ahead);
+}
+
+/*
+ * The router is killed, and then each of `count` spares with `setting` but the last, which nobody replaces: each has
+ * made contexts on `ahead` before, and on all that the ranks are on behind its turn.
+ */
+static void replaced(const char *setting, unsigned ahead, int count)
+{
 	struct gang gang;
 	struct place places[MOST_PLACES];
-	unsigned which;
-	char said[40];
+	pid_t spares[MOST] = {0};
+	char said[64];
 	if (setting)
 		setenv("FERRY_SPARE_GPUS", setting, 1);
 	setenv("FAKE_CUDA_TOLD", told, 1);
 	gang_open(&gang, 2, devices, 1);
-	pid_t spare = routers_open_spare(0);
+	for (int i = 0; i < count; i++)
+		spares[i] = routers_open_spare(0);
 	unsetenv("FERRY_SPARE_GPUS");
 	unsetenv("FAKE_CUDA_TOLD");
 	places_open(places, &gang, COUNT);
-	assert_int_equal(contexts_of(routers_pid(0), &which), 2); /* the one that serves makes none ahead */
-	assert_int_equal(contexts_of(spare, &which), __builtin_popcount(ahead));
-	assert_int_equal(which, ahead);
-	snprintf(said, sizeof said, "spares=1 spare_gpus=%d", __builtin_popcount(ahead));
-	stat_says("--routers", said);
-	for (int round = 0; round < 20; round++)
-		places_round(places, &gang);
-	routers_replace(0);
-	places_settle(places, &gang, 20);
-	assert_int_equal(contexts_of(spare, &which), __builtin_popcount(ahead | used));
-	assert_int_equal(which, ahead | used);
-	stat_says("--once", "router replaced 1 time, the last in ");
+	made(routers_pid(0), 1u << devices[0] | 1u << devices[1]); /* the one that serves makes none ahead */
+	for (int i = 0; i < count; i++)
+		made(spares[i], ahead);
+	stand_by(count, ahead);
+	for (int left = count; left > 0; left--)
+		kill_one(places, &gang, spares, left - 1, ahead);
+	snprintf(said, sizeof said, "router replaced %d time%s, the last in ", count, count > 1 ? "s" : "");
+	stat_says("--once", said);
 	places_close(places, &gang);
 	gang_close(&gang);
 	routers_close();
@@ -88,13 +139,13 @@ static void replaced(const char *setting, unsigned ahead)
 static void a_spare_makes_its_contexts_when_it_takes_over(void **state)
 {
 	(void)state;
-	replaced(NULL, 0);
+	replaced(NULL, 0, 1);
 }
 
 static void a_spare_has_made_its_contexts_ahead_where_it_is_told_to(void **state)
 {
 	(void)state;
-	replaced("all", (1u << GPUS) - 1);
+	replaced("all", (1u << GPUS) - 1, 1);
 }
 
 static void a_spare_is_told_of_gpus_by_number_and_uuid(void **state)
@@ -108,7 +159,14 @@ static void a_spare_is_told_of_gpus_by_number_and_uuid(void **state)
 		length += snprintf(setting + length, sizeof setting - (size_t)length,
 		                   i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
 		                   (unsigned char)uuid.bytes[i]);
-	replaced(setting, 1u << 1 | 1u << 3);
+	replaced(setting, 1u << 1 | 1u << 3, 1);
+}
+
+/* Nobody starts another here: whom the first kill leaves stands by for the next one, with what it has. */
+static void two_kills_are_served_by_two_spares_whose_contexts_were_made_once(void **state)
+{
+	(void)state;
+	replaced("all", (1u << GPUS) - 1, 2);
 }
 
 /* Until the end of `test`. */
@@ -127,7 +185,7 @@ static void hear(char *said, size_t bytes, void (*test)(void))
 
 static void replace_one(void)
 {
-	replaced("all", (1u << GPUS) - 1);
+	replaced("all", (1u << GPUS) - 1, 1);
 }
 
 static void each_step_of_a_takeover_is_told(void **state)
@@ -178,6 +236,7 @@ int main(void)
 	        TEST(a_spare_makes_its_contexts_when_it_takes_over),
 	        TEST(a_spare_has_made_its_contexts_ahead_where_it_is_told_to),
 	        TEST(a_spare_is_told_of_gpus_by_number_and_uuid),
+	        TEST(two_kills_are_served_by_two_spares_whose_contexts_were_made_once),
 	        TEST(each_step_of_a_takeover_is_told),
 	        TEST(gpus_that_a_spare_cannot_know_are_refused_by_name),
 	};

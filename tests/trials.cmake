@@ -94,6 +94,11 @@ if(CUDA_INCLUDE_DIR)
     ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
   set_property(TEST spares_make_themselves_ready APPEND PROPERTY ENVIRONMENT
     "FERRY_SPARE_GPUS=all;FAKE_CUDA_END_MB=200")
+  # A router and its successor are killed within milliseconds; a context takes seconds, for which neither kill waits.
+  gpu_router_kills_test(two_spares_serve_two_kills_in_quick_succession --n 2 --kills 2 --twice 100 --bytes 262144
+    --spare=2 --longest 2000)
+  set_property(TEST two_spares_serve_two_kills_in_quick_succession APPEND PROPERTY ENVIRONMENT
+    "FERRY_SPARE_GPUS=all;FAKE_CUDA_DEVICES=1;FAKE_CUDA_CONTEXT_MS=3000")
   # Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
   set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
   gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)

@@ -26,7 +26,7 @@
 
 static char directory[] = "/tmp/ferry-tests-XXXXXX";
 static bool used;
-static pid_t owner, running[MOST], standing_by[MOST]; /* 0: none */
+static pid_t owner, running[MOST]; /* 0: none */
 
 static void remove_directory(void)
 {
@@ -94,14 +94,12 @@ void routers_open_again(int domain)
 
 pid_t routers_open_spare(int domain)
 {
-	return standing_by[domain] = start(domain, true, false);
+	return start(domain, true, false);
 }
 
-void routers_replace(int domain)
+void routers_follow(int domain, pid_t spare)
 {
-	routers_kill(domain);
-	running[domain] = standing_by[domain];
-	standing_by[domain] = 0;
+	running[domain] = spare;
 }
 
 /* -1: it had to be killed. */

@@ -33,8 +33,8 @@ void routers_hang_up(int domain);
 /** Starts another one that stands by beside the one that runs: its process. It does when this returns. */
 pid_t routers_open_spare(int domain);
 
-/** Kills the one that runs: the one that stands by is the one that runs from now on. */
-void routers_replace(int domain);
+/** One that stood by is the one that runs from now on. */
+void routers_follow(int domain, pid_t spare);
 
 /** It is to end by itself: with which code. */
 int routers_await_end(int domain);

@@ -39,11 +39,13 @@ static const struct kills_options defaults = {.seed = 1,
                                               .every = 0.02,
                                               .spread = 0.02,
                                               .limit = 30,
-                                              .seconds = 1e9};
+                                              .seconds = 1e9,
+                                              .longest = 1e9};
 
 struct figures {
 	unsigned long long kills, twice, slow;
 	unsigned long long before; /* of successors, when no batch had ended since */
+	unsigned long long bare;   /* beside which no spare stood by */
 	double *pauses, quiet[QUIET];
 	unsigned npauses, nquiet;
 };
@@ -73,6 +75,19 @@ static pid_t await_router(int domain, pid_t not_this)
 			kills_doze_us(200);
 	}
 	return found == not_this ? 0 : found;
+}
+
+/* Until all do: what the first kills meet is what the later ones may meet. */
+static bool await_spares(void)
+{
+	uint64_t until = kills_now_ns() + (uint64_t)(shared->options.limit * 1e9);
+	for (int domain = 0; domain < shared->options.domains; domain++)
+		while (kills_spares(shared->folder, domain) < shared->options.spares) {
+			if (kills_now_ns() >= until || atomic_load(&shared->jobs[0].failed))
+				return false;
+			kills_doze_us(1000);
+		}
+	return true;
 }
 
 static unsigned long long batches_of(const struct kills_job *job)
@@ -138,6 +153,8 @@ static uint64_t kill_routers(uint64_t *random, struct figures *figures, bool *pa
 		if (!(routers[i] = await_router((first + i) % options->domains, 0)))
 			return 0;
 	kills_doze_us((unsigned)(-log(1 - kills_chance(random)) * options->every * 1e6));
+	for (int i = 0; i < count && options->spares; i++)
+		figures->bare += !kills_spares(shared->folder, (first + i) % options->domains);
 	uint64_t when = kills_now_ns();
 	*pauses = !slow && !options->still;
 	figures->slow += slow;
@@ -156,6 +173,10 @@ static enum kills_end kill_all(struct figures *figures)
 	double pause;
 	bool pauses = false;
 	enum kills_end end = kills_job_await(shared, job, &job->rounds, 1);
+	if (end == KILLS_RUNS && !await_spares()) {
+		printf("not ok: not all of %u spares stand by\n", options->spares);
+		return kills_job_broken(shared, job) ? KILLS_DEAD : KILLS_HUNG;
+	}
 	for (; end == KILLS_RUNS && figures->nquiet < QUIET && figures->nquiet < options->kills; figures->nquiet++)
 		end = kills_job_pause(shared, job, kills_now_ns(), BATCHES, &figures->quiet[figures->nquiet]);
 	while (end == KILLS_RUNS && figures->kills + figures->slow < options->kills &&
@@ -207,7 +228,8 @@ static int run_router_kills(void)
 	}
 	qsort(figures.pauses, figures.npauses, sizeof(double), compare);
 	qsort(figures.quiet, figures.nquiet, sizeof(double), compare);
-	bool bad = end != KILLS_RUNS || wrong || left || leaks;
+	double longest = quantile(figures.pauses, figures.npauses, 1);
+	bool bad = end != KILLS_RUNS || wrong || left || leaks || longest > 1e3 * shared->options.longest;
 	printf("%s: seed %llu, %d ranks, %d domain%s: %llu routers killed, %llu of them successors (%llu before a "
 	       "batch had ended), %llu only stood still, in %.0f s: %llu calls, %llu wrong, %s, %u leaks, %u left; "
 	       "longest time between two "
@@ -219,9 +241,12 @@ static int run_router_kills(void)
 	       : end == KILLS_DEAD ? "a rank dead"
 	                           : "none hung or dead",
 	       leaks, left, quantile(figures.pauses, figures.npauses, 0.5),
-	       quantile(figures.pauses, figures.npauses, 0.99), quantile(figures.pauses, figures.npauses, 1),
+	       quantile(figures.pauses, figures.npauses, 0.99), longest,
 	       quantile(figures.quiet, figures.nquiet, 0.5), quantile(figures.quiet, figures.nquiet, 0.99),
 	       quantile(figures.quiet, figures.nquiet, 1));
+	if (shared->options.spares)
+		printf("%u spare%s: at %llu of the kills none stood by\n", shared->options.spares,
+		       shared->options.spares > 1 ? "s" : "", figures.bare);
 	free(figures.pauses);
 	return bad;
 }
@@ -248,13 +273,14 @@ static void print_help(void)
 	       "  --captured PERCENT    of the calls are replays of CUDA graphs, with --gpu (0)\n"
 	       "  --messages        each AllToAll is a group of sends and receives\n"
 	       "  --ferryrun        ferryrun starts routers and ranks; else ranks start routers\n"
-	       "  --spare           the same, and has others stand by\n"
+	       "  --spare[=N]       the same, and has N others of each domain stand by (1)\n"
 	       "  --calls N         of a round, of any collective; messages go round (48)\n"
 	       "  --bytes MOST      of a rank's buffer (1048576)\n"
 	       "  --fresh N         a new communicator every N rounds (0: never)\n"
 	       "  --seed S          of calls and instants (1)\n"
 	       "  --seconds T       nothing is killed later\n"
 	       "  --limit T         seconds in which nothing moves, then it hangs (30)\n"
+	       "  --longest MS      pause of the application; a longer one is wrong\n"
 	       "  --verbose         each kill, and what ranks hold\n\n"
 	       "Environment, where it is unset: FERRY_SLICE=8192, FERRY_WINDOW=2: kills come in the middle of calls.\n"
 	       "Exit code: 0; 1 where something was wrong, hung, dead, or left.\n");
@@ -269,73 +295,82 @@ static bool set_flag(struct kills_options *options, int option)
 {
 	options->ranks |= option == 'R';
 	options->by_ferryrun |= option == 'F' || option == 'S';
-	options->spare |= option == 'S';
 	options->gpu |= option == 'g';
 	options->messages |= option == 'M';
 	options->verbose |= option == 'v';
-	return strchr("RFSgMv", option);
+	return strchr("RFgMv", option);
+}
+
+/* NULL: it is none that is a whole number. */
+static unsigned long long *whole_of(struct kills_options *options, int option)
+{
+	switch (option) {
+	case 's':
+		return &options->seed;
+	case 'k':
+		return &options->kills;
+	case 'C':
+		return &options->captured;
+	case 'w':
+		return &options->twice;
+	case 'b':
+		return &options->both;
+	case 'm':
+		return &options->meanwhile;
+	case 'i':
+		return &options->still;
+	case 'o':
+		return &options->slow;
+	default:
+		return NULL;
+	}
+}
+
+/* NULL: it is no time. *unit: of what is written, in seconds. */
+static double *time_of(struct kills_options *options, int option, double *unit)
+{
+	*unit = option == 't' || option == 'l' ? 1 : 1e-3;
+	switch (option) {
+	case 'e':
+		return &options->every;
+	case 'p':
+		return &options->spread;
+	case 'x':
+		return &options->longest;
+	case 't':
+		return &options->seconds;
+	case 'l':
+		return &options->limit;
+	default:
+		return NULL;
+	}
 }
 
 static void set(int option, const char *text)
 {
 	struct kills_options *options = &shared->options;
-	double number = text ? strtod(text, NULL) : 0;
-	unsigned long long whole = (unsigned long long)number;
+	double number = text ? strtod(text, NULL) : 0, unit;
+	unsigned long long *whole = whole_of(options, option);
+	double *time = time_of(options, option, &unit);
 	if (set_flag(options, option))
 		return;
-	switch (option) {
-	case 's':
-		options->seed = whole;
-		return;
-	case 'k':
-		options->kills = whole;
-		return;
-	case 'C':
-		options->captured = whole;
-		return;
-	case 'w':
-		options->twice = whole;
-		return;
-	case 'b':
-		options->both = whole;
-		return;
-	case 'm':
-		options->meanwhile = whole;
-		return;
-	case 'i':
-		options->still = whole;
-		return;
-	case 'o':
-		options->slow = whole;
-		return;
-	case 'e':
-		options->every = number * 1e-3;
-		return;
-	case 'p':
-		options->spread = number * 1e-3;
-		return;
-	case 'n':
+	if (whole)
+		*whole = (unsigned long long)number;
+	else if (time)
+		*time = number * unit;
+	else if (option == 'S')
+		options->spares = (unsigned)between(1, number, KILLS_SPARES);
+	else if (option == 'n')
 		options->nranks = between(2, number, KILLS_RANKS);
-		return;
-	case 'd':
+	else if (option == 'd')
 		options->domains = between(1, number, FERRY_MAX_DOMAINS);
-		return;
-	case 'c':
+	else if (option == 'c')
 		options->ncalls = between(1, number, KILLS_CALLS);
-		return;
-	case 'y':
-		options->bytes = whole;
-		return;
-	case 'f':
-		options->fresh = (unsigned)whole;
-		return;
-	case 't':
-		options->seconds = number;
-		return;
-	case 'l':
-		options->limit = number;
-		return;
-	default:
+	else if (option == 'y')
+		options->bytes = (size_t)number;
+	else if (option == 'f')
+		options->fresh = (unsigned)number;
+	else {
 		print_help();
 		exit(option == 'h' ? 0 : 64);
 	}
@@ -359,7 +394,8 @@ static void parse(int argc, char **argv)
 	                                             {"ranks", 0, NULL, 'R'},
 	                                             {"meanwhile", 1, NULL, 'm'},
 	                                             {"ferryrun", 0, NULL, 'F'},
-	                                             {"spare", 0, NULL, 'S'},
+	                                             {"spare", 2, NULL, 'S'},
+	                                             {"longest", 1, NULL, 'x'},
 	                                             {"verbose", 0, NULL, 'v'},
 	                                             {"still", 1, NULL, 'i'},
 	                                             {"slow", 1, NULL, 'o'},

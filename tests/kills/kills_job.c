@@ -17,9 +17,10 @@ static int ferryrun_status;
 
 static void start_ferryrun(const struct kills_shared *shared)
 {
-	char self[400] = "", path[512], ranks[16], domains[16];
+	char self[400] = "", path[512], ranks[16], domains[16], spares[32];
 	snprintf(ranks, sizeof ranks, "%d", shared->options.nranks);
 	snprintf(domains, sizeof domains, "%d", shared->options.domains);
+	snprintf(spares, sizeof spares, "--spare=%u", shared->options.spares);
 	if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
 		exit(1);
 	char *copy = strdup(self);
@@ -30,9 +31,9 @@ static void start_ferryrun(const struct kills_shared *shared)
 	if (ferryrun)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	char *spare[] = {path, "-n", ranks, "--fork", "--domains", domains, "--spare", "--", self, "--as-a-rank", NULL};
+	char *some[] = {path, "-n", ranks, "--fork", "--domains", domains, spares, "--", self, "--as-a-rank", NULL};
 	char *none[] = {path, "-n", ranks, "--fork", "--domains", domains, "--", self, "--as-a-rank", NULL};
-	execv(path, shared->options.spare ? spare : none);
+	execv(path, shared->options.spares ? some : none);
 	perror(path);
 	_exit(1);
 }

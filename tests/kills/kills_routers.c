@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kills/kills_routers.h"
 
+#include "ipc/attach.h"
 #include "ipc/ferry_types.h"
 #include "tests/kills/kills_shared.h"
 
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -24,6 +26,14 @@ pid_t kills_router(const char *folder, int domain)
 	             !getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
 	close(connection);
 	return found && peer.pid != getpid() ? peer.pid : 0;
+}
+
+unsigned kills_spares(const char *folder, int domain)
+{
+	char path[100], line[KILLS_TEXT];
+	snprintf(path, sizeof path, "%.80s/router-%d.sock", folder, domain);
+	const char *at = ferry_attach_status(path, line, sizeof line) ? NULL : strstr(line, " spares=");
+	return at ? (unsigned)atoi(at + strlen(" spares=")) : 0;
 }
 
 /* Those that have ended are collected on the way: orphans are this process's. */

@@ -18,6 +18,7 @@
 #define KILLS_CALLS  256  /* of a round, at most */
 #define KILLS_STAMPS 1024 /* of a rank's last batches */
 #define KILLS_TEXT   512
+#define KILLS_SPARES 8    /* of a domain, at most, as ferryrun has it */
 
 struct kills_rank {
 	atomic_int pid;
@@ -48,11 +49,11 @@ struct kills_job {
 struct kills_options {
 	unsigned long long seed, kills, twice, both, still, slow, meanwhile;
 	int nranks, domains, ncalls;
-	unsigned fresh;
+	unsigned fresh, spares; /* spares: of each domain, that stand by */
 	size_t bytes;
-	double every, spread, limit, seconds; /* seconds */
+	double every, spread, limit, seconds, longest; /* seconds */
 	unsigned long long captured;  /* per cent of the calls */
-	bool by_ferryrun, spare, ranks, gpu, messages, verbose;
+	bool by_ferryrun, ranks, gpu, messages, verbose;
 };
 
 struct kills_shared {
