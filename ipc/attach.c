@@ -76,11 +76,11 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 		return result;
 	bool rank = message->kind == FERRY_ATTACH_RANK || message->kind == FERRY_ATTACH_ADOPT ||
 	            message->kind == FERRY_ATTACH_PREPARE;
-	if (!rank && message->kind != FERRY_ATTACH_PEER)
+	if (!rank)
 		return ferrySuccess;
 	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
 	    message->ndomains > FERRY_MAX_DOMAINS || message->domain >= message->ndomains ||
-	    (rank && message->rank >= message->nranks))
+	    message->rank >= message->nranks)
 		return ferry_fail(ferryInvalidArgument, "rank %u of %u (at most %d) in domain %u of %u (at most %d)",
 		                  message->rank, message->nranks, FERRY_MAX_RANKS, message->domain, message->ndomains,
 		                  FERRY_MAX_DOMAINS);
@@ -302,18 +302,11 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
 	return ferry_attach_exchange_within(connection, message, payload, sent, reply, descriptors, wanted, &patience);
 }
 
-ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
-                                      int *descriptor, const _Atomic uint32_t *given_up)
-{
-	struct ferry_attach_reply reply;
-	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, descriptor != NULL,
-	                             given_up);
-}
-
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
                                 int *descriptor)
 {
-	return ferry_attach_call_while(connection, message, payload, descriptor, NULL);
+	struct ferry_attach_reply reply;
+	return ferry_attach_exchange(connection, message, payload, NULL, &reply, descriptor, descriptor != NULL, NULL);
 }
 
 ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t flags, const char *text,

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The attach protocol: how a rank (or another router) meets a router over its unix socket.
+ * The attach protocol: how a rank meets a router over its unix socket.
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's (SCM_RIGHTS): to RANK
- * and PEER the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has
- * ended. The connection then stays open: closing it without DETACH means that the rank died. The router
+ * the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has ended. The connection then stays open: closing it without DETACH means that the rank died. The router
  * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are
  * the machine's: both ends run on it; magic and ABI version are checked first.
  */
@@ -20,21 +19,17 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 9u
+#define FERRY_ATTACH_ABI 10u
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
 enum ferry_attach_kind {
 	FERRY_ATTACH_RANK = 1, /* join job `key` as `rank`: reply with the arena */
-	/*
-	 * every rank has attached to every domain's router: map the other domains' arenas, which come along, or are
-	 * their routers' to give
-	 */
+	/* every rank has attached to every domain's router: map the other domains' arenas, which come along */
 	FERRY_ATTACH_READY,
 	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
-	FERRY_ATTACH_PEER,     /* another router asks for the arena of job `key` */
 	/* anybody: what are you doing; of `index` (enum ferry_status_of), the first from number `hash` on; the reply's
 	   message is the answer, "" if there is none */
 	FERRY_ATTACH_STATUS,
@@ -82,12 +77,11 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * PREPARE, and READY, which may be without: the arenas of all domains; ADOPT with MAPPED: then the block of
+	 * PREPARE, and READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED: then the block of
 	 * words
 	 */
 	uint32_t descriptors;
-	/* FORGET, STATUS, SPARE; PEER: the job's owner (router/tenants.h), 0: the routers' own user */
-	uint32_t index;
+	uint32_t index;    /* FORGET, STATUS, SPARE: as above */
 	/*
 	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
 	 * rank: number of its last submission that is not in the ring any more
@@ -126,17 +120,12 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
                                 int *descriptor);
 
 /**
- * The same, but it also ends, within 50 ms, with ferrySystemError once *given_up is not 0; where that is so from the
- * beginning nothing is sent. The answer may come yet: the connection is for nothing any more but to be closed.
- */
-ferryResult_t ferry_attach_call_while(int connection, struct ferry_attach_message *message, const void *payload,
-                                      int *descriptor, const _Atomic uint32_t *given_up);
-
-/**
  * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is
  * copied out where it is a success. `wanted` descriptors of a success are the caller's from then on: the first one has
- * come, others are -1 where they have not. `given_up`: NULL, or as above. ferryInvalidArgument for too many
- * descriptors, ferrySystemError where they cannot be sent: the router has then got nothing.
+ * come, others are -1 where they have not. `given_up`: NULL, or it also ends, within 50 ms, with ferrySystemError once
+ * *given_up is not 0; where that is so from the beginning nothing is sent. The answer may come yet: the connection is for
+ * nothing any more but to be closed. ferryInvalidArgument for too many descriptors, ferrySystemError where they cannot be
+ * sent: the router has then got nothing.
  */
 ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply, int *descriptors,

@@ -216,8 +216,6 @@ static bool is_nobody(int error)
 
 static ferryResult_t say_refused(const char *path, int error, const struct ferry_patience *patience)
 {
-	if (patience->given_up && atomic_load(patience->given_up))
-		return ferry_fail(ferrySystemError, "nobody waits for the router on %s any more", path);
 	if (error == EAGAIN && !patience->seconds)
 		return ferry_fail(ferryRemoteError, "the router on %s takes no connection now", path);
 	if (error == EAGAIN)
@@ -272,13 +270,13 @@ ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection)
 	return ferry_endpoint_connect_within(path, connection, &patience);
 }
 
-ferryResult_t ferry_endpoint_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up)
+ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection)
 {
 	long seconds;
 	ferryResult_t result = ferry_patience_seconds(&seconds);
 	if (result)
 		return result;
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
+	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
 	return ferry_endpoint_connect_within(path, connection, &patience);
 }
 

@@ -10,7 +10,6 @@
 
 #include "ipc/patience.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -40,11 +39,8 @@ ferryResult_t ferry_endpoint_connect(const char *path, int *connection);
 /** The same for who does not wait: ferryRemoteError if it takes no connection at this moment. */
 ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection);
 
-/**
- * For who needs it: waits for FERRY_ATTACH_TIMEOUT, and, if given_up is not NULL, ends with ferrySystemError within 50
- * ms once *given_up is not 0.
- */
-ferryResult_t ferry_endpoint_connect_while(const char *path, int *connection, const _Atomic uint32_t *given_up);
+/** For who needs it: waits for FERRY_ATTACH_TIMEOUT. */
+ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection);
 
 /** For who has patience of its own. */
 ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_patience *patience);

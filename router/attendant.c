@@ -24,53 +24,13 @@
 /* All but `asked` is written before the attendant sees it. */
 struct ferry_attendant {
 	struct ferry_workers *workers;
-	const char *directory, *prefix; /* of the routers' sockets */
-	bool lock;                      /* the staging */
+	bool lock; /* the staging */
 	pthread_t thread;
-	int client;                     /* who has asked for the job to be made ready */
+	int client; /* who has asked for the job to be made ready */
 	/* 0 to 1 by the connection thread, to 2 by the attendant, when it has answered, or ends unasked */
 	_Atomic uint32_t asked;
 	_Atomic bool joined; /* the job's ranks have gone; the reaper */
 };
-
-/*
- * Those that nobody has brought. The other domains' routers hand their arenas of this job to whoever knows its key.
- * Attendant thread: it may block.
- */
-static ferryResult_t map_peers(struct ferry_job *job)
-{
-	const struct ferry_attendant *attendant = job->attendant;
-	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
-		char path[160];
-		int connection, descriptor;
-		struct ferry_attach_message message = {.kind = FERRY_ATTACH_PEER,
-		                                       .nranks = job->shared.nranks,
-		                                       .ndomains = job->shared.ndomains,
-		                                       .domain = job->domain,
-		                                       .index = job->owner};
-		if (job->shared.arenas[domain].header)
-			continue;
-		memcpy(message.key, job->key, sizeof message.key);
-		snprintf(path, sizeof path, "%s/%s-%u.sock", attendant->directory, attendant->prefix, domain);
-		ferryResult_t result = ferry_endpoint_connect_while(path, &connection, &job->dead);
-		if (result)
-			return result;
-		/* That router's connection thread may wait for its own attendant of this job, and ours for this one. */
-		result = ferry_attach_call_while(connection, &message, NULL, &descriptor, &job->dead);
-		close(connection);
-		if (!result)
-			result = ferry_arena_map(descriptor, &job->shared.arenas[domain]);
-		if (!result)
-			ferry_guard_add(&job->shared.arenas[domain]);
-		if (!result && (job->shared.arenas[domain].nranks != job->shared.nranks ||
-		                job->shared.arenas[domain].domain != domain))
-			result = ferry_fail(ferryInternalError, "%s hands out the arena of domain %u with %u ranks",
-			                    path, job->shared.arenas[domain].domain, job->shared.arenas[domain].nranks);
-		if (result)
-			return ferry_fail_context(result, "domain %u's router asks domain %u's", job->domain, domain);
-	}
-	return ferrySuccess;
-}
 
 /* All ranks wait for the header's word before they ask for more (rank-lib/attach/attach.c). */
 static void say_ready(struct ferry_job *job)
@@ -98,15 +58,12 @@ static void open_brought(struct ferry_job *job)
 
 static void answer_ready(struct ferry_job *job)
 {
-	ferryResult_t result = map_peers(job);
-	if (!result) {
-		ferry_intakes_find_reach(job);
-		result = ferry_intakes_open(job);
-	}
+	ferry_intakes_find_reach(job);
+	ferryResult_t result = ferry_intakes_open(job);
 	if (!result)
 		result = ferry_guests_open(job);
 	if (atomic_load_explicit(&job->dead, memory_order_acquire))
-		result = ferry_job_failure(job); /* then that is why the arenas could not be mapped, too */
+		result = ferry_job_failure(job); /* then that is why they could not be opened, too */
 	else if (result)
 		ferry_job_fail(job, result, ferry_last_message());
 	else
@@ -115,7 +72,7 @@ static void answer_ready(struct ferry_job *job)
 	close(job->attendant->client);
 }
 
-/* Ranks and other routers map the arena meanwhile. None touches its windows before the job is ready. */
+/* Ranks map the arena meanwhile, and hand it to other routers. None touches its windows before the job is ready. */
 static void allocate(struct ferry_job *job)
 {
 	const struct ferry_arena *arena = &job->shared.arenas[job->domain];
@@ -202,15 +159,12 @@ static void *attendant_main(void *argument)
 	}
 }
 
-ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
-                                    const char *prefix, bool lock)
+ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, bool lock)
 {
 	struct ferry_attendant *attendant = calloc(1, sizeof *attendant);
 	if (!attendant)
 		return ferry_fail(ferrySystemError, "no memory for a job's attendant");
 	attendant->workers = workers;
-	attendant->directory = directory;
-	attendant->prefix = prefix;
 	attendant->lock = lock;
 	job->attendant = attendant;
 	int refused = pthread_create(&attendant->thread, NULL, attendant_main, job);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * A job's attendant: the thread that sleeps on the job's doorbell, works when it rings, and before that allocates the
- * job's arena and asks for the other domains', which takes its time, and the connection thread has none.
+ * job's arena, which takes its time, and the connection thread has none.
  */
 #ifndef FERRY_ROUTER_ATTENDANT_H
 #define FERRY_ROUTER_ATTENDANT_H
@@ -10,18 +10,17 @@
 
 /**
  * Makes job->attendant, which has the arena allocated first thing (ferry_arena_allocate; lock: locked, too), or fails
- * the job. The texts stay as long as the job. Error: ferrySystemError.
+ * the job. Error: ferrySystemError.
  */
-ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, const char *directory,
-                                    const char *prefix, bool lock);
+ferryResult_t ferry_attendant_start(struct ferry_job *job, struct ferry_workers *workers, bool lock);
 
 /** job->dead is set: returns when the attendant has ended, and is gone. */
 void ferry_attendant_join(struct ferry_job *job);
 
 /**
- * All ranks have attached: has the attendant map the other domains' arenas, where none have been brought, set
- * job->ready and answer on a copy of `descriptor`. Connection thread. Errors, to be answered by the caller:
- * ferryInvalidUsage the second time, ferrySystemError.
+ * All ranks have attached, and the other domains' arenas been brought: has the attendant set job->ready and answer on a
+ * copy of `descriptor`. Connection thread. Errors, to be answered by the caller: ferryInvalidUsage the second time,
+ * ferrySystemError.
  */
 ferryResult_t ferry_attendant_ask(struct ferry_job *job, int descriptor);
 

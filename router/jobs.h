@@ -41,7 +41,6 @@ struct ferry_jobs {
 	struct ferry_prepared *undoing;  /* of these, that nobody has taken, and that go; the same */
 	struct ferry_layout layout;
 	uint32_t domain;
-	char directory[64], prefix[48];       /* of the sockets of this router and its peers */
 	enum ferry_store store, cached_store; /* as in ferry_job */
 	bool lock_staging;
 	struct ferry_quota quota;

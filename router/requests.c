@@ -147,7 +147,7 @@ static ferryResult_t make_ready(struct ferry_jobs *jobs, struct ferry_client *cl
 	if (__builtin_popcountll(job->attached) != (int)job->shared.nranks)
 		return ferry_fail(ferryInvalidUsage, "READY with %d of %u ranks attached",
 		                  __builtin_popcountll(job->attached), job->shared.nranks);
-	if (client->ndescriptors && client->ndescriptors != job->shared.ndomains)
+	if (client->ndescriptors != job->shared.ndomains && (client->ndescriptors || job->shared.ndomains > 1))
 		return ferry_fail(ferryInvalidArgument, "READY with arenas of %u domains, the job has %u",
 		                  client->ndescriptors, job->shared.ndomains);
 	if (client->ndescriptors && !ferry_attendant_was_asked(job)) {
@@ -212,21 +212,6 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 	return ferrySuccess;
 }
 
-/* Another router of this one's user asks. */
-static ferryResult_t hand_out_arena(struct ferry_jobs *jobs, const struct ferry_client *client, int *descriptor)
-{
-	const struct ferry_attach_message *message = &client->message;
-	if (client->standing.owner)
-		return ferry_fail(ferryRefused, "arenas are for routers of uid %u, not for uid %u", geteuid(),
-		                  client->standing.owner);
-	struct ferry_job *job = ferry_jobs_find(jobs, message->index, message->key);
-	if (!job || job->shared.nranks != message->nranks)
-		return ferry_fail(ferryRefused, "domain %u has no job of that key and %u ranks", jobs->domain,
-		                  message->nranks);
-	*descriptor = job->shared.arenas[jobs->domain].descriptor;
-	return ferrySuccess;
-}
-
 void ferry_request_forget_spare(struct ferry_jobs *jobs, struct ferry_client *client)
 {
 	jobs->spares -= client->spare;
@@ -284,9 +269,6 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		result = detach(jobs, client, &handed);
 		if (handed)
 			return; /* the reaper answers */
-		break;
-	case FERRY_ATTACH_PEER:
-		result = hand_out_arena(jobs, client, &descriptor);
 		break;
 	case FERRY_ATTACH_PREPARE:
 		result = prepare(jobs, client);

@@ -143,36 +143,34 @@ static ferryResult_t read_settings(struct ferry_router *router, const struct fer
 }
 
 /* Where the socket is, or is to be. */
-static ferryResult_t name_socket(const struct ferry_router_options *options, struct ferry_jobs *jobs, char *path,
-                                 size_t bytes)
+static ferryResult_t name_socket(const struct ferry_router_options *options, char *path, size_t bytes)
 {
+	char directory[64];
 	ferryResult_t result = ferrySuccess;
 	if (!options->directory)
-		result = ferry_endpoint_directory(jobs->directory, sizeof jobs->directory, true);
-	else if ((size_t)snprintf(jobs->directory, sizeof jobs->directory, "%s", options->directory) >=
-	         sizeof jobs->directory)
+		result = ferry_endpoint_directory(directory, sizeof directory, true);
+	else if ((size_t)snprintf(directory, sizeof directory, "%s", options->directory) >= sizeof directory)
 		result = ferry_fail(ferryInvalidArgument, "socket directory %s: at most %zu bytes", options->directory,
-		                    sizeof jobs->directory - 1);
+		                    sizeof directory - 1);
 	if (result)
 		return result;
-	snprintf(jobs->prefix, sizeof jobs->prefix, "%s", options->prefix ? options->prefix : "router");
-	snprintf(path, bytes, "%s/%s-%u.sock", jobs->directory, jobs->prefix, options->domain);
+	snprintf(path, bytes, "%s/%.47s-%u.sock", directory, options->prefix ? options->prefix : "router",
+	         options->domain);
 	return ferrySuccess;
 }
 
 static ferryResult_t open_socket(struct ferry_router *router, const struct ferry_router_options *options, int *listener)
 {
-	ferryResult_t result = name_socket(options, &router->jobs, router->path, sizeof router->path);
+	ferryResult_t result = name_socket(options, router->path, sizeof router->path);
 	return result ? result : ferry_endpoint_listen(router->path, options->config, listener);
 }
 
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
 {
-	struct ferry_jobs jobs = {0};
 	struct ferry_attach_reply reply;
 	int connection;
 	char path[sizeof ((struct ferry_router *)0)->path];
-	ferryResult_t result = name_socket(options, &jobs, path, sizeof path);
+	ferryResult_t result = name_socket(options, path, sizeof path);
 	if (!result)
 		result = ferry_endpoint_connect(path, &connection);
 	if (result)

@@ -548,11 +548,6 @@ static void attaching_wrongly_is_refused_with_the_values(void **state)
 	assert_int_equal(attach(&wrong, 2, &connection, &descriptor), ferryRefused);
 	assert_non_null(strstr(ferry_last_message(), "2 ranks"));
 	close(connection);
-	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 2, .ndomains = 1};
-	memset(peer.key, 0x77, sizeof peer.key); /* no such job */
-	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
-	assert_int_equal(ferry_attach_call(connection, &peer, NULL, &descriptor), ferryRefused);
-	close(connection);
 	close_job(&job);
 }
 

@@ -17,16 +17,11 @@ static bool within_bounds(const struct ferry_attach_message *message)
 {
 	switch (message->kind) {
 	case FERRY_ATTACH_RANK:
-	case FERRY_ATTACH_PEER:
 		return message->nranks >= 1 && message->nranks <= FERRY_MAX_RANKS && message->ndomains >= 1 &&
 		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&
-		       !message->payload &&
-		       (message->kind == FERRY_ATTACH_PEER
-		                ? !message->flags && !message->descriptors
-		                : message->rank < message->nranks &&
-		                          message->flags < 8 &&
-		                          (message->flags & 5) != 5 &&
-		                          message->descriptors == (message->flags & FERRY_ATTACH_MAPPED));
+		       message->rank < message->nranks && !message->payload && message->flags < 8 &&
+		       (message->flags & 5) != 5 &&
+		       message->descriptors == (message->flags & FERRY_ATTACH_MAPPED);
 	case FERRY_ATTACH_ADOPT:
 		return message->nranks >= 1 && message->nranks <= FERRY_MAX_RANKS && message->ndomains >= 1 &&
 		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&

@@ -152,6 +152,7 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 {
 	(void)state;
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
+	struct ferry_attach_reply reply;
 	char silent_path[100], text[64];
 	_Atomic uint32_t given_up = 0;
 	int listener, connection;
@@ -167,7 +168,8 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
 	assert_int_equal(ferry_endpoint_connect(silent_path, &connection), ferrySuccess);
 	atomic_store(&given_up, 1);
-	assert_int_equal(ferry_attach_call_while(connection, &message, NULL, NULL, &given_up), ferrySystemError);
+	assert_int_equal(ferry_attach_exchange(connection, &message, NULL, NULL, &reply, NULL, 0, &given_up),
+	                 ferrySystemError);
 	close(connection);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
 	assert_int_equal(ferry_attach_status(silent_path, text, sizeof text), ferryRemoteError);
@@ -200,16 +202,13 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 {
 	(void)state;
 	char full_path[100], text[512];
-	_Atomic uint32_t given_up = 1;
 	int clients[3], connection;
 	snprintf(full_path, sizeof full_path, "@ferry/%s-f-0.sock", prefix);
 	int listener = take_all_places(full_path, clients, 3);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
-	assert_int_equal(ferry_endpoint_connect_while(full_path, &connection, NULL), ferryRemoteError);
+	assert_int_equal(ferry_endpoint_connect_patiently(full_path, &connection), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), full_path));
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 1 s"));
-	setenv("FERRY_ATTACH_TIMEOUT", "86400", 1);
-	assert_int_equal(ferry_endpoint_connect_while(full_path, &connection, &given_up), ferrySystemError);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
 	assert_int_equal(ferry_attach_status(full_path, text, sizeof text), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 5 s"));
@@ -218,48 +217,19 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 	close(listener);
 }
 
-/* The attendants of one job ask each other's routers for its arenas; whoever has asked for that closes at once. */
-static void routers_answer_after_jobs_end_while_they_ask_each_other(void **state)
+/* Nobody else has them: a router hands its arena to a job's ranks alone. */
+static void a_job_of_two_domains_brings_the_arenas(void **state)
 {
 	(void)state;
-	struct ferry_router *routers[2];
-	struct ferry_layout two;
-	char pair_prefix[48], paths[2][100], text[512];
-	setenv("FERRY_DOMAINS", "2", 1);
-	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
-	snprintf(pair_prefix, sizeof pair_prefix, "%s-p", prefix);
-	for (uint32_t domain = 0; domain < 2; domain++) {
-		struct ferry_router_options options = {.layout = &two,
-		                                       .directory = "@ferry",
-		                                       .prefix = pair_prefix,
-		                                       .domain = domain};
-		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
-		assert_int_equal(ferry_router_start(&options, &routers[domain]), ferrySuccess);
-	}
-	for (uint32_t round = 0; round < 100; round++) {
-		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
-		                                      .nranks = 1,
-		                                      .ndomains = 2,
-		                                      .staging = 1 << 16};
-		struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
-		int connections[2], descriptor;
-		memset(attach.key, (int)(round + 1), sizeof attach.key);
-		for (int domain = 0; domain < 2; domain++) {
-			assert_int_equal(ferry_endpoint_connect(paths[domain], &connections[domain]), ferrySuccess);
-			assert_int_equal(ferry_attach_call(connections[domain], &attach, NULL, &descriptor),
-			                 ferrySuccess);
-			close(descriptor);
-		}
-		for (int domain = 0; domain < 2; domain++)
-			assert_int_equal(send(connections[domain], &ready, sizeof ready, MSG_NOSIGNAL), sizeof ready);
-		for (int domain = 0; domain < 2; domain++)
-			close(connections[domain]);
-	}
-	for (int domain = 0; domain < 2; domain++)
-		assert_int_equal(ferry_attach_status(paths[domain], text, sizeof text), ferrySuccess);
-	for (int domain = 0; domain < 2; domain++)
-		ferry_router_stop(routers[domain]);
-	setenv("FERRY_DOMAINS", "1", 1);
+	struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 2, .staging = 1 << 16};
+	struct ferry_attach_message ready = {.kind = FERRY_ATTACH_READY, .ndomains = 2};
+	int connection, descriptor;
+	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &attach, NULL, &descriptor), ferrySuccess);
+	assert_int_equal(ferry_attach_call(connection, &ready, NULL, NULL), ferryInvalidArgument);
+	assert_non_null(strstr(ferry_last_message(), "READY with arenas of 0 domains, the job has 2"));
+	close(descriptor);
+	close(connection);
 }
 
 /* The test's own ends of the connections have numbers below the limit, the router's the last ones. */
@@ -362,23 +332,27 @@ static void a_process_without_descriptors_is_told_so(void **state)
 	struct ferry_arena arena;
 	struct ferry_arena_shape shape = {.nranks = 1, .ndomains = 1, .staging = 1 << 20, .node = -1};
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_RANK,
-	                                       .nranks = 1,
+	                                       .nranks = 2,
 	                                       .ndomains = 1,
 	                                       .staging = 1 << 20};
-	struct ferry_attach_message peer = {.kind = FERRY_ATTACH_PEER, .nranks = 1, .ndomains = 1};
+	struct ferry_attach_message other = message; /* the job's second rank: the arena is there, and comes along */
 	char texts[3][1024];
-	int connection, descriptor, unconnected;
+	int connection, second, descriptor, unconnected;
+	struct ferry_attach_message status = {.kind = FERRY_ATTACH_STATUS};
+	other.rank = 1;
 	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
 	assert_int_equal(ferry_attach_call(connection, &message, NULL, &descriptor), ferrySuccess);
+	assert_int_equal(ferry_endpoint_connect(path, &second), ferrySuccess);
+	assert_int_equal(ferry_attach_call(second, &status, NULL, NULL), ferrySuccess); /* it has been accepted */
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-	none = (struct rlimit){3, before.rlim_max};
+	none = (struct rlimit){(rlim_t)connection, before.rlim_max}; /* the router polls four */
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	ferryResult_t connecting = ferry_endpoint_connect(path, &unconnected);
 	bool nobody = ferry_endpoint_nobody(connecting);
 	snprintf(texts[0], sizeof texts[0], "%s", ferry_last_message());
 	ferryResult_t making = ferry_arena_create(&shape, &arena);
 	snprintf(texts[1], sizeof texts[1], "%s", ferry_last_message());
-	ferryResult_t asking = ferry_attach_call(connection, &peer, NULL, &unconnected);
+	ferryResult_t asking = ferry_attach_call(second, &other, NULL, &unconnected);
 	snprintf(texts[2], sizeof texts[2], "%s", ferry_last_message());
 	setrlimit(RLIMIT_NOFILE, &before);
 	assert_false(nobody);
@@ -389,6 +363,7 @@ static void a_process_without_descriptors_is_told_so(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_non_null(strstr(texts[i], "ulimit -n"));
 	close(descriptor);
+	close(second);
 	close(connection);
 }
 
@@ -481,65 +456,6 @@ static void a_router_that_leaves_when_idle_takes_no_job_that_it_would_end(void *
 	close(connection);
 }
 
-/*
- * A job of two ranks and two domains, whose second router never answers; `full`: it does not even take the connection.
- */
-static void die_while_a_router_waits(bool full)
-{
-	struct ferry_router *first;
-	struct ferry_layout two;
-	struct ferry_attach_message ready = {FERRY_ATTACH_MAGIC, FERRY_ATTACH_ABI, .kind = FERRY_ATTACH_READY};
-	struct ferry_attach_reply reply;
-	char pair_prefix[48], paths[2][100];
-	int silent, ranks[2], clients[3], asking = -1;
-	setenv("FERRY_DOMAINS", "2", 1);
-	assert_int_equal(ferry_layout_load(&two), ferrySuccess);
-	setenv("FERRY_DOMAINS", "1", 1);
-	snprintf(pair_prefix, sizeof pair_prefix, "%s-w", prefix);
-	for (uint32_t domain = 0; domain < 2; domain++)
-		snprintf(paths[domain], sizeof paths[domain], "@ferry/%s-%u.sock", pair_prefix, domain);
-	struct ferry_router_options options = {.layout = &two, .directory = "@ferry", .prefix = pair_prefix};
-	assert_int_equal(ferry_router_start(&options, &first), ferrySuccess);
-	if (full)
-		silent = take_all_places(paths[1], clients, 3);
-	else
-		assert_int_equal(ferry_endpoint_listen(paths[1], false, &silent), ferrySuccess);
-	for (uint32_t rank = 0; rank < 2; rank++) {
-		struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
-		                                      .rank = rank,
-		                                      .nranks = 2,
-		                                      .ndomains = 2,
-		                                      .staging = 1 << 16};
-		int descriptor;
-		assert_int_equal(ferry_endpoint_connect(paths[0], &ranks[rank]), ferrySuccess);
-		assert_int_equal(ferry_attach_call(ranks[rank], &attach, NULL, &descriptor), ferrySuccess);
-		close(descriptor);
-	}
-	assert_int_equal(send(ranks[0], &ready, sizeof ready, MSG_NOSIGNAL), sizeof ready);
-	if (!full)
-		assert_true((asking = accept(silent, NULL, NULL)) >= 0);
-	else
-		usleep(50000); /* nobody tells that it waits; sooner, the rank would hear the same */
-	close(ranks[1]); /* dies */
-	assert_int_equal(recv(ranks[0], &reply, sizeof reply, MSG_WAITALL), sizeof reply);
-	assert_int_equal(reply.result, ferryRemoteError);
-	assert_non_null(strstr(reply.message, "rank 1 of 2 died"));
-	close(ranks[0]);
-	ferry_router_stop(first);
-	if (!full)
-		close(asking);
-	for (int i = 0; full && i < 3; i++)
-		close(clients[i]);
-	close(silent);
-}
-
-static void a_rank_hears_who_died_while_its_router_waited_for_another(void **state)
-{
-	(void)state;
-	die_while_a_router_waits(false);
-	die_while_a_router_waits(true);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -551,15 +467,14 @@ int main(void)
 	        TEST(a_job_over_the_limit_is_told_how_much_is_left),
 	        TEST(a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer),
 	        TEST(a_router_that_takes_no_connections_is_waited_for_so_long_and_no_longer),
-	        TEST(routers_answer_after_jobs_end_while_they_ask_each_other),
 	        TEST(a_client_too_many_is_told_so_and_the_next_finds_a_place),
 	        TEST(who_is_refused_hears_how_many_clients_there_are),
 	        TEST(a_router_that_had_no_descriptors_listens_again_when_there_are_some),
+	        TEST(a_job_of_two_domains_brings_the_arenas),
 	        TEST(a_process_without_descriptors_is_told_so),
 	        TEST(a_router_leaves_the_socket_of_its_successor_alone),
 	        TEST(a_router_replaces_no_socket_that_somebody_listens_on),
 	        TEST(a_router_that_leaves_when_idle_takes_no_job_that_it_would_end),
-	        TEST(a_rank_hears_who_died_while_its_router_waited_for_another),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -104,7 +104,7 @@ ferryResult_t ferry_routers_connect(const struct ferry_routers *routers, const s
 	ferryResult_t result = ferrySuccess;
 	snprintf(path, sizeof path, "%s/%s-%u.sock", routers->directory, routers->prefix, domain);
 	for (int attempt = 0; attempt < 1000; attempt++) {
-		result = ferry_endpoint_connect_while(path, connection, NULL);
+		result = ferry_endpoint_connect_patiently(path, connection);
 		bool nobody = ferry_endpoint_nobody(result);
 		if (!result)
 			ferry_forget_message(); /* that nobody answered before was no failure */
