@@ -4,9 +4,10 @@
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's (SCM_RIGHTS): to RANK
- * the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has ended. The connection then stays open: closing it without DETACH means that the rank died. The router
- * reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are
- * the machine's: both ends run on it; magic and ABI version are checked first.
+ * the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has ended.
+ * The connection then stays open: closing it without DETACH means that the rank died. The router reads SO_PEERCRED and
+ * takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are the machine's: both ends
+ * run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -77,8 +78,8 @@ struct ferry_attach_message {
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
 	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * PREPARE, and READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED: then the block of
-	 * words
+	 * PREPARE, and READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED:
+	 * then the block of words
 	 */
 	uint32_t descriptors;
 	uint32_t index;    /* FORGET, STATUS, SPARE: as above */
@@ -123,9 +124,9 @@ ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *mes
  * The whole of it. The message's `descriptors` many of `sent` go along and stay the caller's; the router's reply is
  * copied out where it is a success. `wanted` descriptors of a success are the caller's from then on: the first one has
  * come, others are -1 where they have not. `given_up`: NULL, or it also ends, within 50 ms, with ferrySystemError once
- * *given_up is not 0; where that is so from the beginning nothing is sent. The answer may come yet: the connection is for
- * nothing any more but to be closed. ferryInvalidArgument for too many descriptors, ferrySystemError where they cannot be
- * sent: the router has then got nothing.
+ * *given_up is not 0; where that is so from the beginning nothing is sent. The answer may come yet: the connection is
+ * for nothing any more but to be closed. ferryInvalidArgument for too many descriptors, ferrySystemError where they
+ * cannot be sent: the router has then got nothing.
  */
 ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply, int *descriptors,

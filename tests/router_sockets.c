@@ -221,7 +221,10 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 static void a_job_of_two_domains_brings_the_arenas(void **state)
 {
 	(void)state;
-	struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK, .nranks = 1, .ndomains = 2, .staging = 1 << 16};
+	struct ferry_attach_message attach = {.kind = FERRY_ATTACH_RANK,
+	                                      .nranks = 1,
+	                                      .ndomains = 2,
+	                                      .staging = 1 << 16};
 	struct ferry_attach_message ready = {.kind = FERRY_ATTACH_READY, .ndomains = 2};
 	int connection, descriptor;
 	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
