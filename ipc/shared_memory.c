@@ -15,15 +15,6 @@
 
 #define PIECE (64ull << 20) /* allocated at a time: some ten milliseconds */
 
-ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind)
-{
-	const char *name = ferry_env("FERRY_SHM");
-	*kind = name && !strcmp(name, "posix") ? FERRY_SHARED_POSIX : FERRY_SHARED_MEMFD;
-	if (name && strcmp(name, "posix") && strcmp(name, "memfd"))
-		return ferry_fail(ferryInvalidArgument, "FERRY_SHM=%s: memfd or posix", name);
-	return ferrySuccess;
-}
-
 static ferryResult_t open_posix(int *descriptor)
 {
 	for (int attempt = 0; attempt < 16; attempt++) {
@@ -50,22 +41,37 @@ static ferryResult_t open_posix(int *descriptor)
 	return ferry_fail(ferrySystemError, "shm_open: 16 random names were all taken");
 }
 
-/* An old kernel, or a filter of system calls, has no memfd. */
-static bool is_missing(int error)
+static int new_memfd(void)
 {
-	return error == ENOSYS || error == EPERM || error == EINVAL;
+	return memfd_create("ferry-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+/* An old kernel, or a filter of system calls, has no memfd. */
+static bool memfd_is_missing(void)
+{
+	int descriptor = new_memfd();
+	if (descriptor < 0)
+		return errno == ENOSYS || errno == EPERM || errno == EINVAL;
+	close(descriptor);
+	return false;
+}
+
+ferryResult_t ferry_shared_kind_read(enum ferry_shared_kind *kind)
+{
+	const char *name = ferry_env("FERRY_SHM");
+	bool posix = name && !strcmp(name, "posix");
+	if (name && !posix && strcmp(name, "memfd"))
+		return ferry_fail(ferryInvalidArgument, "FERRY_SHM=%s: memfd or posix", name);
+	*kind = posix || memfd_is_missing() ? FERRY_SHARED_POSIX : FERRY_SHARED_MEMFD;
+	return ferrySuccess;
 }
 
 static ferryResult_t open_memfd(int *descriptor)
 {
-	*descriptor = ferry_descriptor_above(memfd_create("ferry-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-	if (*descriptor >= 0)
-		return ferrySuccess;
-	if (!is_missing(errno))
-		return ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s", strerror(errno),
-		                  ferry_descriptors_hint(errno));
-	ferry_log(FERRY_LOG_INFO, "no memfd (%s): POSIX shared memory instead", strerror(errno));
-	return open_posix(descriptor);
+	*descriptor = ferry_descriptor_above(new_memfd());
+	return *descriptor >= 0 ? ferrySuccess
+	                        : ferry_fail(ferrySystemError, "a descriptor for shared memory: %s%s", strerror(errno),
+	                                     ferry_descriptors_hint(errno));
 }
 
 ferryResult_t ferry_shared_make(enum ferry_shared_kind kind, uint64_t bytes, int *descriptor)
