@@ -110,8 +110,8 @@ void ferry_job_welcome(struct ferry_job *job, uint32_t rank, int client, uint32_
 }
 
 /*
- * Those that wait for something in the arenas. The attendant may be mapping the other domains' arenas: until that is
- * done, ranks that wait there look for themselves.
+ * Those that wait for something in the arenas. The connection thread may be mapping the other domains' arenas, and this
+ * be another thread: until that is done, ranks that wait there look for themselves.
  */
 static void ring_ranks(const struct ferry_job *job)
 {

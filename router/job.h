@@ -3,7 +3,7 @@
  * A job inside a router: its arenas, the plans it was handed (router/job_plans.h), and the calls that it has admitted,
  * one per bank, whose parts workers run (router/parts.h).
  *
- * Written by: the router's connection thread (attach, plans), the job's attendant thread (peers), and workers (calls).
+ * Written by: the router's connection thread (attach, plans), the job's attendant thread (lanes), and workers (calls).
  * The comments at the fields say which and under what. Everything here is private to the router; what comes out of
  * shared memory is copied and checked first.
  */
@@ -60,6 +60,7 @@ struct ferry_job {
 	bool had_tenant;                        /* which is gone, and allowed so many plans; connection thread */
 	uint32_t plans_had;
 	_Atomic uint32_t weight;                /* of its turns among jobs with work; connection thread */
+	/* connection thread; what READY brings before the attendant is asked, so others may look once `ready` */
 	struct ferry_job_arenas shared;
 	uint32_t domain;
 	int process;                            /* the router's own, for its ranks; -1: there is none. The router's */
@@ -83,7 +84,7 @@ struct ferry_job {
 	struct ferry_staging brings;            /* of arenas that ranks have brought, counted; connection thread */
 	/* what a rank that is mapped had submitted to that one; NULL: nothing; the same, then its intake's */
 	struct ferry_resumed *resumed[FERRY_MAX_RANKS];
-	/* 1 once the other domains' arenas are mapped; attendant thread, release */
+	/* 1: all arenas are mapped, and what moves data is ready; attendant, or connection thread (adopted); release */
 	_Atomic uint32_t ready;
 	_Atomic uint32_t opened; /* 1: of one that is brought, all is ready to move data; attendant thread, release */
 	/* 1: failed or going away: workers leave it alone; never 0 again, whoever stores it */
