@@ -284,7 +284,7 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	                                  .staging = FERRY_BANKS * header.staging,
 	                                  .node = -1};
 	if (header.nranks < 1 || header.nranks > FERRY_MAX_RANKS || header.staging > FERRY_STAGING_MOST ||
-	    header.staging % PAGE || (header_for(&shape, &expected), false) ||
+	    !header.staging || header.staging % PAGE || (header_for(&shape, &expected), false) ||
 	    header.bytes != (uint64_t)status.st_size || header.banks != FERRY_BANKS ||
 	    header.ndomains > FERRY_MAX_DOMAINS || header.domain >= header.ndomains ||
 	    expected.counters != header.counters || expected.staging_at != header.staging_at ||

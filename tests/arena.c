@@ -180,6 +180,28 @@ static void windows_longer_than_the_staging_says_are_refused(void **state)
 	ferry_arena_unmap(&arena);
 }
 
+/* It would count for nobody, however many there are, and has windows for messages all the same. */
+static void an_arena_without_staging_is_refused(void **state)
+{
+	(void)state;
+	struct ferry_arena arena, mapped;
+	struct ferry_arena_shape shape = small;
+	struct ferry_arena_header header;
+	int without = memfd_create("without", MFD_CLOEXEC);
+	shape.staging = FERRY_STAGING_LEAST;
+	assert_int_equal(ferry_arena_create(&shape, &arena), ferrySuccess);
+	memcpy(&header, arena.header, sizeof header);
+	header.staging = 0;
+	header.pair_windows_at -= FERRY_STAGING_LEAST;
+	header.counters_at -= FERRY_STAGING_LEAST;
+	header.bytes -= FERRY_STAGING_LEAST;
+	assert_int_equal(ftruncate(without, (off_t)header.bytes), 0);
+	assert_int_equal(pwrite(without, &header, sizeof header, 0), sizeof header);
+	assert_int_equal(ferry_arena_map(without, &mapped), ferryInternalError);
+	assert_non_null(strstr(ferry_last_message(), "inconsistent"));
+	ferry_arena_unmap(&arena);
+}
+
 static void another_abi_version_is_refused_by_number(void **state)
 {
 	(void)state;
@@ -404,6 +426,7 @@ int main(void)
 		cmocka_unit_test(counters_have_memory_once_a_plan_needs_them),
 		cmocka_unit_test(a_corrupt_header_is_refused_with_its_values),
 		cmocka_unit_test(windows_longer_than_the_staging_says_are_refused),
+		cmocka_unit_test(an_arena_without_staging_is_refused),
 		cmocka_unit_test(another_abi_version_is_refused_by_number),
 		cmocka_unit_test(a_short_file_is_refused),
 		cmocka_unit_test(impossible_shapes_are_refused),
