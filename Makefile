@@ -15,7 +15,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup build demo check gpu gpu-report bundle install deb asan tsan debug fuzz models docs clean
 
 help: ## this list
-	@echo "Ferry: collective communication through host memory. make TARGET:"
+	@echo "Ferry: collective communication for the GPUs and CPUs of a server. make TARGET:"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## install the packages that are missing (apt; elsewhere it names them and stops)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * @file
- * Ferry: collective communication through host memory, in NCCL's shape.
+ * Ferry: collective communication for the GPUs and CPUs of a server, in NCCL's shape.
  *
  * A rank is one communicator handle. Calls are asynchronous and ordered by the stream they are given: they return at
  * once, start when the stream reaches them, and later work on that stream waits for them. Counts are elements, 64-bit.
