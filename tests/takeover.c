@@ -301,11 +301,11 @@ static pid_t start_ranks(const char *variables, const char *arguments)
 	return start(command);
 }
 
-/* The one that answers; 0: none. */
+/* The one that answers; 0: none. ferry-stat tells of routers in other processes, too: those are not ours to kill. */
 static pid_t find_shared_router(void)
 {
 	char text[4096];
-	run("$B/ferry-stat --routers 2>/dev/null", text, sizeof text);
+	run("$B/ferry-stat --routers 2>/dev/null | grep \"^$FERRY_SOCKET_DIR/\"", text, sizeof text);
 	const char *pid = strstr(text, " pid=");
 	return pid ? atoi(pid + strlen(" pid=")) : 0;
 }
