@@ -268,7 +268,11 @@ ferryResult_t ferry_arena_map(int descriptor, struct ferry_arena *arena)
 	memset(arena, 0, sizeof *arena);
 	arena->descriptor = descriptor;
 	/* Read, not touched: whose file it is may cut it short at any moment, which is SIGBUS where it is mapped. */
-	if (fstat(descriptor, &status) || pread(descriptor, &header, sizeof header, 0) != sizeof header) {
+	if (fstat(descriptor, &status)) {
+		result = ferry_fail(ferrySystemError, "fstat of an arena: %s", strerror(errno));
+		goto failed;
+	}
+	if (pread(descriptor, &header, sizeof header, 0) != sizeof header) {
 		result = ferry_fail(ferryInternalError, "an arena of %lld bytes is shorter than its header (%zu)",
 		                    (long long)status.st_size, sizeof header);
 		goto failed;

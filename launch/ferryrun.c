@@ -94,6 +94,16 @@ static unsigned ranks_of(const char *value, struct argp_state *state)
 	return number_of(value, FERRY_MAX_RANKS, "-n", state);
 }
 
+/* An option's value that need not be there is written behind "=": with a space it would be the command. */
+static void check_values(struct argp_state *state)
+{
+	const char *option = state->argv[state->next - 1], *word = state->argv[state->next];
+	if (!strcmp(option, "--spare") && !word[strspn(word, "0123456789")])
+		argp_error(state, "--spare %s: write \"--spare=%s\"", word, word);
+	if (!strcmp(option, "--nccl") && !strcmp(word, "name"))
+		argp_error(state, "--nccl name: write \"--nccl=name\"");
+}
+
 /* All options are there. */
 static void check_together(const struct arguments *arguments, struct argp_state *state)
 {
@@ -172,6 +182,7 @@ static error_t parse(int key, char *value, struct argp_state *state)
 		return 0;
 	case ARGP_KEY_ARGS:
 		arguments->command = state->argv + state->next;
+		check_values(state);
 		return 0;
 	case ARGP_KEY_END:
 		check_together(arguments, state);

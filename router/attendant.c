@@ -2,7 +2,6 @@
 #include "router/attendant.h"
 
 #include "ipc/descriptors.h"
-#include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/ulimit.h"
 #include "router/guard.h"

@@ -138,6 +138,10 @@ static void bad_usage_is_refused(void **state)
 	assert_non_null(strstr(text, "-n: \"-18446744073709551615\" is not a number from 1 to 64"));
 	assert_int_equal(run("$B/ferryrun --fork --spare=9 -- true 2>&1", text, sizeof text), 64);
 	assert_non_null(strstr(text, "--spare: \"9\" is not a number from 1 to 8"));
+	assert_int_equal(run("$B/ferryrun --fork --spare 2 -n 2 true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "--spare 2: write \"--spare=2\""));
+	assert_int_equal(run("$B/ferryrun --fork --nccl name true 2>&1", text, sizeof text), 64);
+	assert_non_null(strstr(text, "--nccl name: write \"--nccl=name\""));
 	static const char *const written[][2] = {{"-np=2", "-np=2: write \"-n 2\", or \"-np 2\"\n"},
 	                                         {"-n=2", "-n=2: write \"-n 2\", or \"-np 2\"\n"},
 	                                         {"-np2", "-np2: write \"-n 2\", or \"-np 2\"\n"},
