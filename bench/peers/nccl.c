@@ -4,6 +4,7 @@
 #include "bench/command/sample.h"
 #include "bench/command/sibling.h"
 #include "bench/peers/nccl_order.h"
+#include "bench/peers/nccl_sweep.h"
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
 
@@ -26,64 +27,6 @@
 
 extern char **environ;
 
-static const char *const variables[NCCL_VARIABLES] = {"NCCL_PROTO", "NCCL_ALGO", "NCCL_P2P_DISABLE"};
-
-/* ---- the sweep ---- */
-
-/* HyLink's (Table 2): the values of each variable that mean something for the collective, and how many. */
-static unsigned values_of(enum ferry_collective collective, unsigned variable, const char *values[3])
-{
-	static const char *const all[NCCL_VARIABLES][3] = {{"Simple", "LL", "LL128"}, {"Ring", "Tree"}, {"0", "1"}};
-	bool sends = collective == FERRY_GATHER || collective == FERRY_SCATTER || collective == FERRY_ALLTOALL ||
-	             collective == FERRY_ALLTOALLV || collective == FERRY_SENDRECV;
-	/* Sends and receives choose their protocol by themselves. Trees are for allreduce alone. */
-	unsigned count = variable == 2 ? 2 : sends ? 0 : variable == 0 ? 3 : collective == FERRY_ALLREDUCE ? 2 : 1;
-	memcpy(values, all[variable], sizeof all[variable]);
-	if (count && !getenv(variables[variable]))
-		return count;
-	values[0] = NULL; /* the caller's value holds for every setting */
-	return 1;
-}
-
-static void name_setting(struct peer_setting *setting)
-{
-	const char *proto = setting->values[0], *algo = setting->values[1], *p2p = setting->values[2];
-	bool apart = p2p && !strcmp(p2p, "1");
-	size_t length = 0;
-	for (unsigned i = 0; i < NCCL_VARIABLES; i++)
-		if (setting->values[i]) /* without NCCL_ */
-			length += (size_t)snprintf(setting->name + length, sizeof setting->name - length, "%s%s=%s",
-			                           length ? " " : "", variables[i] + 5, setting->values[i]);
-	snprintf(setting->brief, sizeof setting->brief, "%s%s%s%s%s", proto ? proto : "", proto && algo ? "/" : "",
-	         algo ? algo : "", (proto || algo) && apart ? "/" : "", apart ? "noP2P" : "");
-	if (!length)
-		snprintf(setting->name, sizeof setting->name, "default");
-	if (!*setting->brief)
-		snprintf(setting->brief, sizeof setting->brief, "%s", length ? "P2P" : "default");
-}
-
-static void add_setting(struct peers *peers, const char *proto, const char *algo, const char *p2p)
-{
-	bool own_choice = !proto && !algo && !p2p; /* the first is */
-	if (peers->count == PEERS_MOST_SETTINGS || (peers->count && own_choice))
-		return;
-	struct peer_setting *setting = &peers->settings[peers->count++];
-	*setting = (struct peer_setting){.values = {proto, algo, p2p}, .socket = -1};
-	name_setting(setting);
-}
-
-static void make_sweep(struct peers *peers, enum ferry_collective collective)
-{
-	const char *values[NCCL_VARIABLES][3];
-	unsigned counts[NCCL_VARIABLES];
-	for (unsigned i = 0; i < NCCL_VARIABLES; i++)
-		counts[i] = values_of(collective, i, values[i]);
-	for (unsigned k = 0; k < counts[2]; k++)
-		for (unsigned j = 0; j < counts[1]; j++)
-			for (unsigned i = 0; i < counts[0]; i++)
-				add_setting(peers, values[0][i], values[1][j], values[2][k]);
-}
-
 /* ---- children ---- */
 
 /* Gives the child the setting as arguments, which it puts into its environment. 0, or why it was not started. */
@@ -95,7 +38,7 @@ static int spawn_child(struct peer_setting *setting, char *path, int end)
 	posix_spawn_file_actions_t actions;
 	for (unsigned i = 0; i < NCCL_VARIABLES; i++)
 		if (setting->values[i]) {
-			snprintf(texts[i], sizeof texts[i], "%s=%s", variables[i], setting->values[i]);
+			snprintf(texts[i], sizeof texts[i], "%s=%s", nccl_variables[i], setting->values[i]);
 			arguments[count++] = texts[i];
 		}
 	snprintf(parent, sizeof parent, "%d", (int)getpid());
@@ -292,9 +235,7 @@ bool nccl_open(struct peers *peers, struct bench_rank *rank, enum ferry_collecti
 {
 	/* NVLink multicast: off unless the caller wants it; the record shows it too. */
 	setenv("NCCL_NVLS_ENABLE", "0", 0);
-	add_setting(peers, NULL, NULL, NULL);
-	if (sweep)
-		make_sweep(peers, collective);
+	nccl_sweep_make(peers, collective, sweep);
 	for (unsigned i = 0; i < peers->count; i++)
 		if (!start_child(rank, &peers->settings[i]))
 			return false;

@@ -12,7 +12,7 @@
 #include <sys/types.h>
 
 #define PEERS_MOST_SETTINGS 16
-#define NCCL_VARIABLES      3 /* NCCL_PROTO, NCCL_ALGO, NCCL_P2P_DISABLE */
+#define NCCL_VARIABLES      5 /* nccl_sweep.h has them */
 
 enum peer_result {
 	PEER_DONE,
@@ -30,7 +30,7 @@ struct peer_sampling {
 
 struct peer_setting {
 	char name[64];  /* "PROTO=LL128 ALGO=Ring"; "default" */
-	char brief[24]; /* "LL128/Ring", for the table */
+	char brief[24]; /* "LL128/Ring", "noP2P/memcpy/16ch", for the table */
 	const char *values[NCCL_VARIABLES]; /* NULL: as in this process's environment */
 	pid_t child;
 	int socket;        /* -1: no child */

@@ -30,7 +30,8 @@ static const struct argp_option options[] = {
         {"vs", KEY_VS, "mpi|nccl", 0, "The same work by MPI or NCCL too, interleaved, with the ratio", 0},
         {"nccl-sweep", KEY_SWEEP, "none|hylink", 0,
          "Settings of NCCL to compare with: its defaults alone, or also each of NCCL_PROTO, NCCL_ALGO and "
-         "NCCL_P2P_DISABLE (default hylink); one that the environment sets stays as it is",
+         "NCCL_P2P_DISABLE, and through the host NCCL_SHM_USE_CUDA_MEMCPY=1 and NCCL_MIN_NCHANNELS=16 (default "
+         "hylink); one that the environment sets stays as it is",
          0},
         {"pause", KEY_PAUSE, "MS", 0,
          "Time single calls, after so many milliseconds without any (default 0: back to back)", 0},

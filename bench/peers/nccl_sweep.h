@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The settings of NCCL that ferry-perf compares with: its defaults, HyLink's sweep (Table 2), and where GPUs meet
+ * through the host those that were measured to help there (docs/lab/nccl-settings.md). A variable that the caller's
+ * environment has holds for every setting, and is not swept.
+ */
+#ifndef FERRY_BENCH_NCCL_SWEEP_H
+#define FERRY_BENCH_NCCL_SWEEP_H
+
+#include "bench/peers/peer.h"
+
+/** NCCL_PROTO, NCCL_ALGO, NCCL_P2P_DISABLE, NCCL_SHM_USE_CUDA_MEMCPY, NCCL_MIN_NCHANNELS: a setting's values' names. */
+extern const char *const nccl_variables[NCCL_VARIABLES];
+
+/** Fills in the settings, none of which has a child yet. sweep: false for NCCL's defaults alone. */
+void nccl_sweep_make(struct peers *peers, enum ferry_collective collective, bool sweep);
+
+#endif
