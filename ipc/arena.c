@@ -16,7 +16,7 @@
 #define PAGE 4096u
 #define COUNTERS_BYTES ((uint64_t)FERRY_MOST_COUNTERS * sizeof(struct ferry_counter)) /* of a bank: whole pages */
 /*
- * The windows of two ranks that send to each other are then 24 MiB, as in slicing.c. With 4 MiB there are runs in which
+ * The windows of two ranks that send to each other are then 24 MiB, as in tuning.c. With 4 MiB there are runs in which
  * 32 MiB do not stay in the last-level cache, whatever its size (docs/lab/send-receive.md).
  */
 #define PAIR_SLOT_MOST (3u << 20)

@@ -103,7 +103,7 @@ struct ferry_instr {
 
 struct ferry_edge {
 	uint32_t instr; /* the instruction waited for, in this plan; its counter, domain and slice count are there */
-	uint32_t lag;   /* 0, or slots: the window W, or fewer (ferry_choose_guard) */
+	uint32_t lag;   /* 0, or slots: the window W, or fewer (a guard: tuning.h) */
 };
 
 struct ferry_source {

@@ -144,25 +144,50 @@ static void show_fabrics(const struct ferry_plans *plans, const struct ferry_pla
 		        key->left_out.mirrored ? " around the middle" : "");
 }
 
+/* By how much a copy engine's edges lag less than the window; of a plan without a guard by nothing. */
+static uint32_t guard_of(const struct ferry_plan *plan)
+{
+	const struct ferry_edge *edges = ferry_plan_edges(plan);
+	uint32_t least = plan->window;
+	for (uint32_t e = 0; e < plan->nedges; e++)
+		if (edges[e].lag && edges[e].lag < least)
+			least = edges[e].lag;
+	return plan->window - least;
+}
+
+/* What ferry_tune chose, and from what. */
+static void show_tuning(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+{
+	const struct ferry_costs *costs = &options->costs;
+	fprintf(stderr, "slice %u bytes, window %u slot%s, guard %u, advance %u, workers %u%s, staging", plan->slice,
+	        plan->window, plan->window == 1 ? "" : "s", guard_of(plan), plan->advance, plan->workers,
+	        plan->workers ? "" : " (all)");
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		fprintf(stderr, " %llu of %llu", (unsigned long long)plan->staging[domain],
+		        (unsigned long long)options->staging[domain]);
+	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
+	if (!(plan->flags & FERRY_PLAN_DMA))
+		return;
+	fprintf(stderr, ", for %llu bytes of a core's own cache, %u domain%s to the last one",
+	        (unsigned long long)options->core_cache, options->sharing ? options->sharing : 1,
+	        options->sharing > 1 ? "s" : "");
+	fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", costs->issue_ns, costs->link,
+	        costs->measured ? "ferry-perf limits" : "not measured here");
+}
+
 static void show(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
 	const struct ferry_plan *plan = entry->plan;
-	const struct ferry_costs *costs = &plans->options.costs;
+	struct ferry_compile_options options = plans->options;
 	if (!plans->shown || plans->rank->self)
 		return;
-	fprintf(stderr,
-	        "ferry plan: %s of %llu %s, %s, %u rank%s in %u domain%s%s: %u instructions, slice %u bytes, window %u "
-	        "slot%s, workers %u%s, staging",
+	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
+		options.staging[domain] = plans->rank->shared.arenas[domain].staging_bytes;
+	fprintf(stderr, "ferry plan: %s of %llu %s, %s, %u rank%s in %u domain%s%s: %u instructions, ",
 	        ferry_collective_name(plan->collective), (unsigned long long)plan->count, ferry_type_name(plan->type),
 	        ferry_redop_name(plan->redop), plan->nranks, plan->nranks == 1 ? "" : "s", plan->ndomains,
-	        plan->ndomains == 1 ? "" : "s", entry->key.program ? ", user's program" : "", plan->ninstrs,
-	        plan->slice, plan->window, plan->window == 1 ? "" : "s", plan->workers, plan->workers ? "" : " (all)");
-	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		fprintf(stderr, " %llu", (unsigned long long)plan->staging[domain]);
-	fprintf(stderr, " bytes%s", plan->flags & FERRY_PLAN_ALONE ? ", alone in it" : "");
-	if (plan->flags & FERRY_PLAN_DMA)
-		fprintf(stderr, ", a slice costs %u ns and moves at %u GB/s (%s)", costs->issue_ns, costs->link,
-		        costs->measured ? "ferry-perf limits" : "not measured here");
+	        plan->ndomains == 1 ? "" : "s", entry->key.program ? ", user's program" : "", plan->ninstrs);
+	show_tuning(&options, plan);
 	show_fabrics(plans, &entry->key);
 	fprintf(stderr, ", hash %016llx\n", (unsigned long long)plan->hash);
 }

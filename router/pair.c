@@ -7,7 +7,7 @@
 #include <math.h>
 
 /*
- * The root is slicing.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of
+ * The root is tuning.c's: each slice costs its lanes the same, whatever its length, and a message takes the time of
  * one more slice than it has. The factor was found by trying (docs/lab/send-receive.md).
  */
 #define COST_BYTES 400000.0

@@ -8,7 +8,6 @@
 #include "ipc/error.h"
 #include "rank-lib/program/edges.h"
 #include "rank-lib/program/instructions.h"
-#include "rank-lib/program/slicing.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,57 +70,44 @@ static void place_windows(struct ferry_part *part, uint64_t *staging)
 		}
 }
 
-/*
- * Slices of all parts are of one size, and where any has windows that is what these need. A chunk that is one slice is
- * so in longer slices too.
- */
-static ferryResult_t choose_sizes(struct ferry_compiler *compiler, struct ferry_part *parts, uint32_t nparts,
-                                  const struct ferry_program *program)
+static struct ferry_tuning_facts facts_of(const struct ferry_compiler *compiler, const struct ferry_part *parts,
+                                          uint32_t nparts)
 {
-	uint32_t nwindows[FERRY_MAX_DOMAINS] = {0};
-	const struct ferry_compile_options *options = compiler->options;
-	struct ferry_plan *head = &compiler->head;
-	uint64_t longest = compiler->longest;
-	bool windows = false;
+	const struct ferry_part *leader = find_leader(parts, nparts);
+	struct ferry_tuning_facts facts = {.options = compiler->options,
+	                                   .program = leader->program,
+	                                   .longest = longest_chunk(leader),
+	                                   .puts = any_puts(parts, nparts),
+	                                   .forwards = any_forwards(parts, nparts)};
 	for (uint32_t p = 0; p < nparts; p++) {
-		windows |= has_windows(&parts[p]);
-		longest = longest_chunk(&parts[p]) > longest ? longest_chunk(&parts[p]) : longest;
+		uint64_t longest = longest_chunk(&parts[p]);
+		facts.windows |= has_windows(&parts[p]);
+		facts.longest_of_all = longest > facts.longest_of_all ? longest : facts.longest_of_all;
 		for (uint32_t v = 0; v < parts[p].versions.nvalues; v++)
 			if (!parts[p].absorbed[v])
-				nwindows[parts[p].versions.values[v].place.domain]++;
+				facts.nwindows[parts[p].versions.values[v].place.domain]++;
 	}
-	ferryResult_t result = ferrySuccess;
-	bool puts = any_puts(parts, nparts);
-	uint32_t put = ferry_choose_put_slice(options, longest, any_forwards(parts, nparts));
-	head->slice = put;
-	head->window = options->window ? options->window : 1;
-	if (windows || !puts)
-		result = ferry_choose_slices(program, options, compiler->longest, nwindows, &head->slice,
-		                             &head->window);
-	if (!result && windows && puts && !options->slice && compiler->longest <= head->slice)
-		head->slice = ferry_lengthen_slice(program, options, nwindows, put, head->slice, head->window);
-	if (!result && (longest + head->slice - 1) / head->slice > UINT32_MAX / 64)
-		result = ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %u", program->name,
-		                    (unsigned long long)longest, head->slice);
-	return result;
+	return facts;
 }
 
 static ferryResult_t lay_out(struct ferry_compiler *compiler, struct ferry_part *parts, uint32_t nparts)
 {
-	const struct ferry_part *leader = find_leader(parts, nparts);
-	const struct ferry_program *program = leader->program;
+	struct ferry_tuning_facts facts = facts_of(compiler, parts, nparts);
 	struct ferry_plan *head = &compiler->head;
-	compiler->longest = longest_chunk(leader);
-	ferryResult_t result = choose_sizes(compiler, parts, nparts, program);
+	ferryResult_t result = ferry_tune(&facts, &compiler->tuning);
 	if (result)
 		return result;
+	head->slice = compiler->tuning.slice;
+	head->window = compiler->tuning.window;
+	head->workers = compiler->tuning.workers;
+	head->advance = compiler->tuning.advance;
+	if (compiler->tuning.alone)
+		head->flags |= FERRY_PLAN_ALONE;
 	for (uint32_t p = 0; p < nparts; p++)
 		place_windows(&parts[p], head->staging);
-	head->ndomains = (uint8_t)program->ndomains;
-	head->collective = (uint8_t)program->collective;
-	head->nchunks = (uint16_t)program->nchunks;
-	head->workers = ferry_choose_workers(program, compiler->options, compiler->longest, head);
-	compiler->guard = ferry_choose_guard(program, compiler->options, head);
+	head->ndomains = (uint8_t)facts.program->ndomains;
+	head->collective = (uint8_t)facts.program->collective;
+	head->nchunks = (uint16_t)facts.program->nchunks;
 	return ferrySuccess;
 }
 
@@ -143,11 +129,8 @@ static ferryResult_t seal(struct ferry_compiler *compiler, const struct ferry_pr
 		head->flags |= FERRY_PLAN_VARIABLE;
 	if (options->direct)
 		head->flags |= FERRY_PLAN_DMA;
-	if (ferry_choose_alone(options, compiler->longest, head))
-		head->flags |= FERRY_PLAN_ALONE;
 	head->nranks = (uint8_t)program->nranks;
 	memcpy(head->rank_domain, program->rank_domain, program->nranks);
-	head->advance = ferry_choose_advance(options, compiler->longest, head);
 	head->ninstrs = compiler->instrs.count;
 	head->nedges = compiler->edges.count;
 	head->nsources = compiler->sources.count;

@@ -6,6 +6,7 @@
 #ifndef FERRY_RANK_LIB_PROGRAM_COMPILER_H
 #define FERRY_RANK_LIB_PROGRAM_COMPILER_H
 
+#include "rank-lib/program/tuning.h"
 #include "rank-lib/program/versions.h"
 
 struct ferry_growing {
@@ -20,8 +21,7 @@ struct ferry_compiler {
 	struct ferry_growing origins; /* of instructions, for people */
 	uint32_t *last_edge; /* per instruction and kind of lag: one more than who got an edge to it last */
 	struct ferry_plan head;
-	uint64_t longest;    /* bytes of the longest chunk that has windows, or of all if none has */
-	uint32_t guard;      /* slots of a window that a copy engine leaves alone behind the cores that read it */
+	struct ferry_tuning tuning;
 };
 
 struct ferry_part {

@@ -38,7 +38,7 @@ static void add_reuse(struct ferry_part *part, uint32_t writer, uint32_t reader)
 {
 	bool guarded = ferry_compiler_instr(part->compiler, writer)->opcode == FERRY_D2H &&
 	               ferry_compiler_instr(part->compiler, reader)->opcode == FERRY_REDUCE;
-	add_edge(part, writer, reader, part->compiler->head.window - (guarded ? part->compiler->guard : 0));
+	add_edge(part, writer, reader, part->compiler->head.window - (guarded ? part->compiler->tuning.guard : 0));
 }
 
 static uint32_t writer_instr(const struct ferry_part *part, uint32_t v)

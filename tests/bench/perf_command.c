@@ -264,6 +264,8 @@ static void programs_that_the_environment_names_are_measured_and_not_met_in(void
 		bool measured = strstr(line, "ferry plan: allreduce of 1024 i32");
 		if (strstr(line, "ferry plan: ") && measured != (strstr(line, "user's program") != NULL))
 			fail_msg("%s", line);
+		if (measured) /* what was chosen, and from what */
+			assert_non_null(strstr(line, "slice 4096 bytes, window 1 slot, guard 0, advance 0, workers 0"));
 		mine += measured;
 	}
 	assert_true(mine > 0);

@@ -5,7 +5,7 @@
  * cost per slice dominates) and SLICE_MOST (a slice of every stage should stay in a core's cache). Windows deeper than
  * WINDOW_MOST slots would only take cache from others.
  */
-#include "rank-lib/program/slicing.h"
+#include "rank-lib/program/tuning.h"
 
 #include "ipc/error.h"
 #include "rank-lib/program/chunks.h"
@@ -71,14 +71,20 @@ static uint64_t up_to_line(uint64_t bytes)
 }
 
 /* A version's window is rounded up to a pair of cache lines, as the compiler does. */
-static bool fits(const struct ferry_program *program, const struct ferry_compile_options *options,
-                 const uint32_t *nwindows, uint64_t slice, uint64_t window)
+static uint64_t window_bytes(uint64_t slice, uint64_t window)
 {
-	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		if (nwindows[domain] &&
-		    (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
-			return false;
-	return true;
+	return (slice * window + 127) / 128 * 128;
+}
+
+/* The first domain whose staging has no room for its windows; ndomains: they fit. */
+static uint32_t too_small(const struct ferry_tuning_facts *facts, uint64_t slice, uint64_t window)
+{
+	uint32_t domain = 0, ndomains = facts->program->ndomains;
+	while (domain < ndomains && (!facts->nwindows[domain] ||
+	                             window_bytes(slice, window) <=
+	                                     facts->options->staging[domain] / facts->nwindows[domain]))
+		domain++;
+	return domain;
 }
 
 static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
@@ -87,13 +93,13 @@ static uint64_t between(uint64_t least, uint64_t value, uint64_t most)
 }
 
 /* Staging that one version's window may have. */
-static uint64_t room(const struct ferry_program *program, const struct ferry_compile_options *options,
-                     const uint32_t *nwindows)
+static uint64_t room(const struct ferry_tuning_facts *facts)
 {
+	const uint32_t *nwindows = facts->nwindows;
 	uint64_t least = UINT64_MAX;
-	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		if (nwindows[domain] && options->staging[domain] / nwindows[domain] < least)
-			least = options->staging[domain] / nwindows[domain];
+	for (uint32_t domain = 0; domain < facts->program->ndomains; domain++)
+		if (nwindows[domain] && facts->options->staging[domain] / nwindows[domain] < least)
+			least = facts->options->staging[domain] / nwindows[domain];
 	return least;
 }
 
@@ -111,11 +117,11 @@ static uint64_t transfers_of_lane(const struct ferry_program *program)
 	return most;
 }
 
-static uint32_t most_windows(const struct ferry_program *program, const uint32_t *nwindows)
+static uint32_t most_windows(const struct ferry_tuning_facts *facts)
 {
 	uint32_t most = 0;
-	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		most = nwindows[domain] > most ? nwindows[domain] : most;
+	for (uint32_t domain = 0; domain < facts->program->ndomains; domain++)
+		most = facts->nwindows[domain] > most ? facts->nwindows[domain] : most;
 	return most ? most : 1;
 }
 
@@ -124,9 +130,11 @@ static uint64_t move_staging(const struct ferry_compile_options *options)
 	return DIRECT_MOVE_STAGING / between(1, options->sharing, UINT32_MAX);
 }
 
-static uint64_t wanted_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
-                             uint64_t longest, const uint32_t *nwindows)
+static uint64_t wanted_slice(const struct ferry_tuning_facts *facts)
 {
+	const struct ferry_program *program = facts->program;
+	const struct ferry_compile_options *options = facts->options;
+	uint64_t longest = facts->longest;
 	bool direct = options->direct;
 	bool reduces = ferry_collective_reduces(program->collective);
 	if (longest <= (direct ? DIRECT_LEAST : ONE_SLICE))
@@ -139,10 +147,10 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 		uint64_t slots = between(DIRECT_REDUCE_LEAST, DIRECT_REDUCE_SLOTS / transfers, DIRECT_REDUCE_SLOTS);
 		/* a window is rounded up to a pair of lines, and must fit still */
 		uint64_t lines = slots % 2 ? 128 : 64;
-		most = between(64, room(program, options, nwindows) / slots / lines * lines, DIRECT_REDUCE_MOST);
+		most = between(64, room(facts) / slots / lines * lines, DIRECT_REDUCE_MOST);
 	} else {
-		uint64_t cached = move_staging(options) / most_windows(program, nwindows);
-		uint64_t share = between(0, cached, room(program, options, nwindows)) / DIRECT_MOVE_SLOTS;
+		uint64_t cached = move_staging(options) / most_windows(facts);
+		uint64_t share = between(0, cached, room(facts)) / DIRECT_MOVE_SLOTS;
 		most = between(DIRECT_MOVE_MOST, share / 128 * 128, DIRECT_MOVE_LONGEST);
 	}
 	double loss = (double)(transfers * options->costs.issue_ns) * options->costs.link / (double)stages;
@@ -152,13 +160,13 @@ static uint64_t wanted_slice(const struct ferry_program *program, const struct f
 	return between(DIRECT_LEAST, (longest / nslices + DIRECT_ROUND - 1) / DIRECT_ROUND * DIRECT_ROUND, most);
 }
 
-/* Bytes of result, of all ranks together: chunks of another length count as the longest. */
-static uint64_t result_bytes(const struct ferry_program *program, uint64_t longest)
+/* Bytes of result, of all ranks together: chunks of another length count as this one. */
+static uint64_t result_bytes(const struct ferry_program *program, uint64_t chunk)
 {
 	uint32_t send, receive;
 	ferry_collective_chunks(program->collective, program->nranks, program->nchunks, program->root, 0, &send,
 	                        &receive);
-	return longest * send;
+	return chunk * send;
 }
 
 static uint64_t wanted_workers(const struct ferry_compile_options *options, uint64_t staging, uint64_t bytes)
@@ -173,15 +181,16 @@ static uint64_t held_slots(const struct ferry_compile_options *options, uint64_t
 	return (workers * options->core_cache * 5 / 4 + slot - 1) / slot;
 }
 
-static uint64_t wanted_window(const struct ferry_program *program, const struct ferry_compile_options *options,
-                              uint64_t slice, uint64_t nslices, const uint32_t *nwindows)
+static uint64_t wanted_window(const struct ferry_tuning_facts *facts, uint64_t slice, uint64_t nslices)
 {
+	const struct ferry_program *program = facts->program;
+	const struct ferry_compile_options *options = facts->options;
 	if (!options->direct)
 		return between(1, nslices, WINDOW_MOST);
-	uint64_t slot = slice * most_windows(program, nwindows);
+	uint64_t slot = slice * most_windows(facts);
 	if (ferry_collective_reduces(program->collective)) {
 		uint64_t bytes = result_bytes(program, slice * nslices),
-		         staging = room(program, options, nwindows) / slice * slot;
+		         staging = room(facts) / slice * slot;
 		uint64_t held = options->core_cache ? held_slots(options, wanted_workers(options, staging, bytes), slot)
 		                                    : nslices;
 		return between(1, held + 2 * nslices, FERRY_MAX_WINDOW); /* two calls beyond what may be held */
@@ -189,21 +198,20 @@ static uint64_t wanted_window(const struct ferry_program *program, const struct 
 	return between(1, nslices, between(2, move_staging(options) / slot, slice < DIRECT_MOVE_LONG ? 8 : 4));
 }
 
-ferryResult_t ferry_choose_slices(const struct ferry_program *program, const struct ferry_compile_options *options,
-                                  uint64_t longest, const uint32_t *nwindows, uint32_t *chosen_slice,
-                                  uint32_t *chosen_window)
+/* Windows of slices; where the staging has no room for what is wanted, fewer slots first, then shorter slices. */
+static ferryResult_t choose_windows(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
-	bool variable = program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
+	const struct ferry_compile_options *options = facts->options;
+	bool variable = facts->program->collective == FERRY_ALLTOALLV; /* lengths unknown: as for a long chunk */
 	uint64_t slice = options->slice ? options->slice
 	                 : variable     ? (options->direct ? DIRECT_MOVE_MOST / 2 : SLICE_LEAST)
-	                                : wanted_slice(program, options, longest, nwindows);
-	uint64_t nslices = variable ? UINT32_MAX : (longest + slice - 1) / slice;
-	uint64_t window =
-	        options->window ? options->window : wanted_window(program, options, slice, nslices, nwindows);
-	uint64_t fitting = room(program, options, nwindows) / slice;
+	                                : wanted_slice(facts);
+	uint64_t nslices = variable ? UINT32_MAX : (facts->longest + slice - 1) / slice;
+	uint64_t window = options->window ? options->window : wanted_window(facts, slice, nslices);
+	uint64_t fitting = room(facts) / slice;
 	if (!options->window && window > 2 && fitting < window)
 		window = fitting > 2 ? fitting : 2;
-	while (!fits(program, options, nwindows, slice, window)) {
+	while (too_small(facts, slice, window) < facts->program->ndomains) {
 		if (!options->window && window > 2)
 			window--;
 		else if (!options->slice && slice > SLICE_LEAST / 4)
@@ -215,80 +223,83 @@ ferryResult_t ferry_choose_slices(const struct ferry_program *program, const str
 		else
 			break;
 	}
-	for (uint32_t domain = 0; domain < program->ndomains; domain++)
-		if (nwindows[domain] &&
-		    (slice * window + 127) / 128 * 128 > options->staging[domain] / nwindows[domain])
-			return ferry_fail(ferryProgramError,
-			                  "%s: %u chunk versions with windows of %llu slot%s of %llu bytes do not fit "
-			                  "the %llu bytes of staging per call in domain %u; raise FERRY_STAGING",
-			                  program->name, nwindows[domain], (unsigned long long)window,
-			                  window == 1 ? "" : "s", (unsigned long long)slice,
-			                  (unsigned long long)options->staging[domain], domain);
-	*chosen_slice = (uint32_t)slice;
-	*chosen_window = (uint32_t)window;
+	uint32_t domain = too_small(facts, slice, window);
+	if (domain < facts->program->ndomains)
+		return ferry_fail(ferryProgramError,
+		                  "%s: %u chunk versions with windows of %llu slot%s of %llu bytes do not fit "
+		                  "the %llu bytes of staging per call in domain %u; raise FERRY_STAGING",
+		                  facts->program->name, facts->nwindows[domain], (unsigned long long)window,
+		                  window == 1 ? "" : "s", (unsigned long long)slice,
+		                  (unsigned long long)options->staging[domain], domain);
+	tuning->slice = (uint32_t)slice;
+	tuning->window = (uint32_t)window;
 	return ferrySuccess;
 }
 
-uint32_t ferry_choose_put_slice(const struct ferry_compile_options *options, uint64_t longest, bool forwards)
+/* For PUTs alone. */
+static uint32_t put_slice(const struct ferry_tuning_facts *facts)
 {
-	uint64_t best = PUT_MOST;
-	if (forwards)
+	uint64_t longest = facts->longest_of_all, best = PUT_MOST;
+	if (facts->forwards)
 		best = between(PUT_FORWARD_LEAST, up_to_line(longest / PUT_DEPTH), PUT_FORWARD_MOST);
 	/* Slices of equal length: the last one is not a stub. */
 	uint64_t nslices = (longest + best - 1) / best;
 	best = nslices ? up_to_line((longest + nslices - 1) / nslices) : 64;
-	return options->slice ? options->slice : (uint32_t)best;
+	return facts->options->slice ? facts->options->slice : (uint32_t)best;
 }
 
-uint32_t ferry_lengthen_slice(const struct ferry_program *program, const struct ferry_compile_options *options,
-                              const uint32_t *nwindows, uint32_t wanted, uint32_t slice, uint32_t window)
+/*
+ * Slices of all parts are of one size, and where any has windows that is what these need. A chunk that is one slice is
+ * so in longer slices too: then PUTs beside it are not cut as short.
+ */
+static ferryResult_t choose_slices(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
 {
-	uint64_t most = room(program, options, nwindows) / window / 128 * 128; /* a window is whole pairs of lines */
-	return (uint32_t)between(slice, wanted, most > slice ? most : slice);
+	uint32_t put = put_slice(facts);
+	*tuning = (struct ferry_tuning){.slice = put, .window = facts->options->window ? facts->options->window : 1};
+	ferryResult_t result = facts->windows || !facts->puts ? choose_windows(facts, tuning) : ferrySuccess;
+	if (!result && facts->windows && facts->puts && !facts->options->slice && facts->longest <= tuning->slice) {
+		uint64_t most = room(facts) / tuning->window / 128 * 128; /* a window is whole pairs of lines */
+		tuning->slice = (uint32_t)between(tuning->slice, put, most > tuning->slice ? most : tuning->slice);
+	}
+	if (!result && (facts->longest_of_all + tuning->slice - 1) / tuning->slice > UINT32_MAX / 64)
+		result = ferry_fail(ferryProgramError, "%s: a chunk of %llu bytes in slices of %u",
+		                    facts->program->name, (unsigned long long)facts->longest_of_all, tuning->slice);
+	return result;
 }
 
-uint32_t ferry_choose_advance(const struct ferry_compile_options *options, uint64_t longest,
-                              const struct ferry_plan *plan)
-{
-	if (!options->direct || !ferry_collective_reduces(plan->collective))
-		return 0;
-	return (uint32_t)((longest + plan->slice - 1) / plan->slice % plan->window);
-}
-
-/* Of the domain that has least. */
-static uint64_t staging_of(const struct ferry_plan *plan)
+/* Bytes that the windows take of the staging, in the domain where they take least. 0: there are none. */
+static uint64_t taken(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
 	uint64_t least = 0;
-	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		if (plan->staging[domain] && (!least || plan->staging[domain] < least))
-			least = plan->staging[domain];
+	for (uint32_t domain = 0; domain < facts->program->ndomains; domain++) {
+		uint64_t bytes = facts->nwindows[domain] * window_bytes(tuning->slice, tuning->window);
+		if (bytes && (!least || bytes < least))
+			least = bytes;
+	}
 	return least;
 }
 
-/* What each domain's windows may have, where one has least. */
-static uint64_t staging_for(const struct ferry_compile_options *options, const struct ferry_plan *plan)
+/* Bytes that they may take, in the domain that has least. */
+static uint64_t offered(const struct ferry_tuning_facts *facts)
 {
 	uint64_t least = UINT64_MAX;
-	for (uint32_t domain = 0; domain < plan->ndomains; domain++)
-		if (plan->staging[domain] && options->staging[domain] < least)
-			least = options->staging[domain];
+	for (uint32_t domain = 0; domain < facts->program->ndomains; domain++)
+		if (facts->nwindows[domain] && facts->options->staging[domain] < least)
+			least = facts->options->staging[domain];
 	return least;
 }
 
-uint32_t ferry_choose_workers(const struct ferry_program *program, const struct ferry_compile_options *options,
-                              uint64_t longest, const struct ferry_plan *plan)
+/*
+ * Where copy engines use the windows again: so few that a slot has left the cores' private caches by the time it comes
+ * round again, and as the result keeps busy.
+ */
+static uint32_t choose_workers(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
-	if (!options->direct || !options->core_cache || !ferry_collective_reduces(plan->collective))
+	const struct ferry_compile_options *options = facts->options;
+	if (!options->direct || !options->core_cache || !ferry_collective_reduces(facts->program->collective))
 		return 0;
-	uint64_t staging = options->window ? staging_of(plan) : staging_for(options, plan);
-	return (uint32_t)wanted_workers(options, staging, result_bytes(program, longest));
-}
-
-bool ferry_choose_alone(const struct ferry_compile_options *options, uint64_t longest, const struct ferry_plan *plan)
-{
-	uint64_t nslices = (longest + plan->slice - 1) / plan->slice;
-	return options->direct && plan->collective != FERRY_ALLTOALLV && nslices > plan->window &&
-	       staging_of(plan) > DIRECT_ALONE(staging_for(options, plan));
+	uint64_t staging = options->window ? taken(facts, tuning) : offered(facts);
+	return (uint32_t)wanted_workers(options, staging, result_bytes(facts->program, facts->longest));
 }
 
 /* The most windows of a domain that copy engines write. */
@@ -303,14 +314,48 @@ static uint32_t most_written(const struct ferry_program *program)
 	return most;
 }
 
-uint32_t ferry_choose_guard(const struct ferry_program *program, const struct ferry_compile_options *options,
-                            const struct ferry_plan *plan)
+/*
+ * As many slots as the cores' private caches may still hold, up to half of them; more where the rest would let a copy
+ * engine run further ahead than the last-level cache keeps what it has written.
+ */
+static uint32_t choose_guard(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
 {
-	uint64_t slot = staging_of(plan) / plan->window; /* of all versions together */
-	if (!plan->workers || !slot)
+	uint64_t slot = taken(facts, tuning) / tuning->window; /* of all versions together */
+	if (!tuning->workers || !slot)
 		return 0;
-	uint64_t held = between(0, held_slots(options, plan->workers, slot), plan->window / 2);
-	uint64_t written = plan->slice * (uint64_t)most_written(program);
-	uint64_t ahead = between(2, DIRECT_AHEAD(staging_for(options, plan)) / written, UINT32_MAX);
-	return (uint32_t)between(held, plan->window > ahead ? plan->window - ahead : 0, plan->window);
+	uint64_t held = between(0, held_slots(facts->options, tuning->workers, slot), tuning->window / 2);
+	uint64_t written = tuning->slice * (uint64_t)most_written(facts->program);
+	uint64_t ahead = between(2, DIRECT_AHEAD(offered(facts)) / written, UINT32_MAX);
+	return (uint32_t)between(held, tuning->window > ahead ? tuning->window - ahead : 0, tuning->window);
+}
+
+/* Slots that cores have just read are not what the next call's copy engines should write to. */
+static uint32_t choose_advance(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
+{
+	if (!facts->options->direct || !ferry_collective_reduces(facts->program->collective))
+		return 0;
+	return (uint32_t)((facts->longest + tuning->slice - 1) / tuning->slice % tuning->window);
+}
+
+/*
+ * Where a call goes round windows that take much of the staging: all its calls then pass through half as much of the
+ * last-level cache.
+ */
+static bool choose_alone(const struct ferry_tuning_facts *facts, const struct ferry_tuning *tuning)
+{
+	uint64_t nslices = (facts->longest + tuning->slice - 1) / tuning->slice;
+	return facts->options->direct && facts->program->collective != FERRY_ALLTOALLV && nslices > tuning->window &&
+	       taken(facts, tuning) > DIRECT_ALONE(offered(facts));
+}
+
+ferryResult_t ferry_tune(const struct ferry_tuning_facts *facts, struct ferry_tuning *tuning)
+{
+	ferryResult_t result = choose_slices(facts, tuning);
+	if (result)
+		return result;
+	tuning->workers = choose_workers(facts, tuning);
+	tuning->guard = choose_guard(facts, tuning);
+	tuning->advance = choose_advance(facts, tuning);
+	tuning->alone = choose_alone(facts, tuning);
+	return ferrySuccess;
 }
