@@ -93,22 +93,26 @@ static struct ferry_nccl_birth born_out_of(ncclComm_t handle, int color, const n
 	return birth;
 }
 
-/* NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new one. */
-static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth)
+/*
+ * NCCL sets *where to NULL before anything else, so what is there now, or at its time, is the new one. Where the call
+ * is over and nothing is there nothing will be, and the place is the program's again.
+ */
+static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_nccl_birth *birth, ncclResult_t result)
 {
 	ncclComm_t there = __atomic_load_n(where, __ATOMIC_ACQUIRE);
+	bool grouped = ferry_nccl_group_is_open();
 	if (there)
 		ferry_nccl_comm_add(there, birth);
-	else
-		ferry_nccl_birth_expect(parent, where, birth, ferry_nccl_group_is_open());
+	else if (grouped || result == ncclInProgress)
+		ferry_nccl_birth_expect(parent, where, birth, grouped);
 }
 
 ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
 	struct ferry_nccl_birth birth = born_out_of(comm, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
-	if (fine(result))
-		note_birth(comm, newcomm, &birth);
+	if (fine(result) && color != NCCL_SPLIT_NOCOLOR)
+		note_birth(comm, newcomm, &birth, result);
 	return result;
 }
 
@@ -120,7 +124,7 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 		ferry_nccl_comm_change(comm, FERRY_NCCL_REVOKED, 0);
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
 	if (fine(result))
-		note_birth(comm, newcomm, &birth);
+		note_birth(comm, newcomm, &birth, result);
 	return result;
 }
 
@@ -131,7 +135,7 @@ ncclResult_t ferry_nccl_CommGrow(ncclComm_t comm, int nranks, const ncclUniqueId
 	struct ferry_nccl_birth birth = {.copies = ferry_nccl_config_copies(config)};
 	ncclResult_t result = ferry_nccl_real_CommGrow(comm, nranks, id, rank, newcomm, config);
 	if (fine(result))
-		note_birth(comm, newcomm, &birth);
+		note_birth(comm, newcomm, &birth, result);
 	return result;
 }
 

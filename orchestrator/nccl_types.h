@@ -88,6 +88,7 @@ struct ncclGinOutboxHandle;
 struct ncclGinInboxA2AHandle;
 
 #define NCCL_UNDEFINED_INT   ((int)0x80000000)
+#define NCCL_SPLIT_NOCOLOR   (-1)
 #define NCCL_SHRINK_ABORT    1
 #define NCCL_CTA_POLICY_ZERO 2
 

@@ -141,6 +141,32 @@ static void communicators_out_of_one_have_keys_of_their_own(void **state)
 	free(ranks);
 }
 
+static void split_without_color(struct rank *r)
+{
+	ncclComm_t *place = malloc(sizeof *place), other;
+	ncclUniqueId id;
+	ncclResult_t error;
+	ranks_init(r);
+	NCCL(ncclGetUniqueId(&id));
+	NCCL(ncclCommInitRank(&other, 1, id, 0));
+	struct ferry_nccl_key key = known(other, 0, 1, true);
+	NCCL(ncclCommSplit(r->comm, -1, 0, place, NULL));
+	HOLDS(!*place);
+	*place = other; /* the memory is used again */
+	NCCL(ncclCommGetAsyncError(r->comm, &error));
+	HOLDS(same(key, known(other, 0, 1, true)));
+	free(place);
+	destroy(r->comm);
+	HOLDS(same(key, known(other, 0, 1, true)));
+	destroy(other);
+}
+
+static void nobody_looks_where_a_split_without_color_put_nothing(void **state)
+{
+	(void)state;
+	free(ranks_run(split_without_color));
+}
+
 static void split_in_group(struct rank *r)
 {
 	ncclComm_t child = NULL, none = NULL;
@@ -331,6 +357,7 @@ int main(void)
 	        cmocka_unit_test(all_of_one_process_share_a_key_of_their_own),
 	        cmocka_unit_test(one_thread_inits_all_ranks_in_a_group),
 	        cmocka_unit_test(communicators_out_of_one_have_keys_of_their_own),
+	        cmocka_unit_test(nobody_looks_where_a_split_without_color_put_nothing),
 	        cmocka_unit_test(a_split_in_a_group_is_known_at_its_end),
 	        cmocka_unit_test(a_split_that_does_not_block_is_known_when_it_is_ready),
 	        cmocka_unit_test(a_communicator_that_does_not_block_is_known_at_once),
