@@ -151,14 +151,14 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 
 ncclResult_t ferry_nccl_CommFinalize(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back();
+	ferry_nccl_group_give_back(comm);
 	ferry_nccl_comm_change(comm, FERRY_NCCL_FINALIZED, 0);
 	return ferry_nccl_real_CommFinalize(comm);
 }
 
 ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back();
+	ferry_nccl_group_give_back(comm);
 	ferry_nccl_births_ready(comm);
 	ferry_nccl_comm_remove(comm);
 	return ferry_nccl_real_CommDestroy(comm);
@@ -166,7 +166,7 @@ ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
 
 ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 {
-	ferry_nccl_group_give_back();
+	ferry_nccl_group_give_back(comm);
 	ferry_nccl_births_ready(comm);
 	/* Ferry's first, as streams wait for it; but who makes one may wait for streams, and those for NCCL */
 	struct ferry_nccl_comm *making = ferry_nccl_comm_give_up(comm);

@@ -69,20 +69,28 @@ bool ferry_nccl_group_defers(ncclRedOp_t op, ncclComm_t comm)
 	return true;
 }
 
+static void drop(const struct ferry_nccl_call *call)
+{
+	free((void *)(uintptr_t)call->config);
+	ferry_nccl_comm_release(call->comm);
+}
+
+static void destroy(const struct destroyed *destroyed)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(destroyed->comm);
+	ferry_nccl_real_RedOpDestroy(destroyed->op, destroyed->comm);
+	if (comm)
+		ferry_nccl_redop_remove(comm, destroyed->op);
+	ferry_nccl_comm_release(comm);
+}
+
 /* What was kept is over: nothing is left behind in the thread. */
 static void forget(void)
 {
-	for (int i = 0; i < group.ncalls; i++) {
-		free((void *)(uintptr_t)group.calls[i].config);
-		ferry_nccl_comm_release(group.calls[i].comm);
-	}
-	for (int i = 0; i < group.ndestroyed; i++) {
-		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(group.destroyed[i].comm);
-		ferry_nccl_real_RedOpDestroy(group.destroyed[i].op, group.destroyed[i].comm);
-		if (comm)
-			ferry_nccl_redop_remove(comm, group.destroyed[i].op);
-		ferry_nccl_comm_release(comm);
-	}
+	for (int i = 0; i < group.ncalls; i++)
+		drop(&group.calls[i]);
+	for (int i = 0; i < group.ndestroyed; i++)
+		destroy(&group.destroyed[i]);
 	free(group.calls);
 	free(group.destroyed);
 	group.calls = NULL;
@@ -95,7 +103,31 @@ static bool fine(ncclResult_t result)
 	return !result || result == ncclInProgress;
 }
 
-ncclResult_t ferry_nccl_group_give_back(void)
+void ferry_nccl_group_give_back(ncclComm_t handle)
+{
+	ncclResult_t result = ncclSuccess;
+	int calls = 0, redops = 0;
+	for (int i = 0; i < group.ncalls; i++) {
+		if (group.calls[i].handle != handle) {
+			group.calls[calls++] = group.calls[i];
+			continue;
+		}
+		if (fine(result))
+			result = ferry_nccl_issue(&group.calls[i]);
+		drop(&group.calls[i]);
+	}
+	group.ncalls = calls;
+	for (int i = 0; i < group.ndestroyed; i++) {
+		if (group.destroyed[i].comm == handle)
+			destroy(&group.destroyed[i]);
+		else
+			group.destroyed[redops++] = group.destroyed[i];
+	}
+	group.ndestroyed = redops;
+}
+
+/* Returns NCCL's first error. */
+static ncclResult_t give_back_all(void)
 {
 	ncclResult_t result = ncclSuccess;
 	for (int i = 0; i < group.ncalls && fine(result); i++)
@@ -117,9 +149,9 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 	if (!group.depth || --group.depth)
 		return result;
 	ferry_nccl_births_group_ended(result);
-	if (!group.ncalls)
+	if (!group.calls)
 		return result;
-	if (fine(result)) {
+	if (fine(result) && group.ncalls) {
 		ncclResult_t launched = ferry_nccl_launch(group.calls, group.ncalls);
 		result = launched ? launched : result;
 	}
@@ -130,7 +162,7 @@ ncclResult_t ferry_nccl_GroupEnd(void)
 /* Nothing of the group runs; NCCL is to count all of it. */
 ncclResult_t ferry_nccl_GroupSimulateEnd(ncclSimInfo_t *info)
 {
-	ncclResult_t given = group.depth == 1 ? ferry_nccl_group_give_back() : ncclSuccess;
+	ncclResult_t given = group.depth == 1 ? give_back_all() : ncclSuccess;
 	ncclResult_t result = ferry_nccl_real_GroupSimulateEnd(info);
 	if (group.depth && !--group.depth)
 		ferry_nccl_births_group_ended(ncclInvalidUsage); /* nothing was made */

@@ -21,8 +21,11 @@ bool ferry_nccl_group_is_open(void);
  */
 bool ferry_nccl_group_keep(const struct ferry_nccl_call *call);
 
-/** Gives what is kept to NCCL's open group, before something that must not overtake it. Returns NCCL's first error. */
-ncclResult_t ferry_nccl_group_give_back(void);
+/**
+ * Gives the kept calls of a communicator that is about to end to NCCL's open group, which tells of errors at its end.
+ * Those of others stay: their ranks may end nothing, and look the same calls up.
+ */
+void ferry_nccl_group_give_back(ncclComm_t handle);
 
 /**
  * Whether a kept call needs the reduction, which is then destroyed when the group has ended: NCCL lets programs destroy

@@ -200,6 +200,92 @@ static void what_is_wrong_at_sight_is_told_at_the_call(void **state)
 		NCCL(ncclCommDestroy(comms[i]));
 }
 
+static void finalize(ncclComm_t comm)
+{
+	NCCL(ncclCommFinalize(comm));
+}
+
+static void destroy(ncclComm_t comm)
+{
+	NCCL(ncclCommDestroy(comm));
+}
+
+static void abort_it(ncclComm_t comm)
+{
+	NCCL(ncclCommAbort(comm));
+}
+
+static void (*const ends[])(ncclComm_t comm) = {finalize, destroy, abort_it};
+
+/* Of the ranks of the other communicator rank 0 alone ends one. */
+static void end_another(struct rank *r)
+{
+	ncclComm_t others[3];
+	ncclUniqueId id;
+	ncclRedOp_t op;
+	float one = 1, sums[COUNT];
+	ranks_init(r);
+	NCCL(ncclRedOpCreatePreMulSum(&op, &one, ncclFloat32, ncclScalarHostImmediate, r->comm));
+	for (int i = 0; i < 3 && !r->rank; i++) {
+		NCCL(ncclGetUniqueId(&id));
+		NCCL(ncclCommInitRank(&others[i], 1, id, 0));
+	}
+	unsigned long before = fake_nccl_count("AllReduce"), destroyed = fake_nccl_count("RedOpDestroy");
+	pthread_barrier_wait(&barrier);
+	NCCL(ncclGroupStart());
+	NCCL(ncclAllReduce(r->input, sums, COUNT, ncclFloat32, ncclSum, r->comm, NULL));
+	NCCL(ncclAllReduce(r->input, r->output, COUNT, ncclFloat32, op, r->comm, NULL));
+	NCCL(ncclRedOpDestroy(op, r->comm));
+	for (int i = 0; i < 3 && !r->rank; i++)
+		ends[i](others[i]);
+	pthread_barrier_wait(&barrier);
+	EQUAL(fake_nccl_count("AllReduce"), before);
+	EQUAL(fake_nccl_count("RedOpDestroy"), destroyed);
+	pthread_barrier_wait(&barrier);
+	NCCL(ncclGroupEnd());
+	HOLDS(sums[COUNT - 1] == SUM && r->output[COUNT - 1] == SUM);
+	EQUAL(calls_seen(r->comm), 2);
+	if (!r->rank)
+		destroy(others[0]);
+	destroy(r->comm);
+}
+
+static void ending_a_communicator_in_a_group_leaves_the_calls_of_others(void **state)
+{
+	(void)state;
+	unsigned long before = fake_nccl_count("RedOpDestroy");
+	pthread_barrier_init(&barrier, NULL, RANKS);
+	free(ranks_run(end_another));
+	EQUAL(fake_nccl_count("RedOpDestroy"), before + RANKS);
+	pthread_barrier_destroy(&barrier);
+}
+
+static void its_own_calls_go_before_it_and_the_rest_keep_their_order(void **state)
+{
+	(void)state;
+	ncclComm_t comms[2], ended[2];
+	float in[2] = {3, 5}, sums[2], twice[2], others[2];
+	NCCL(ncclCommInitAll(comms, 2, NULL));
+	NCCL(ncclCommInitAll(ended, 2, NULL));
+	unsigned long before = fake_nccl_count("AllReduce");
+	NCCL(ncclGroupStart());
+	for (int i = 0; i < 2; i++) {
+		NCCL(ncclAllReduce(&in[i], &sums[i], 1, ncclFloat32, ncclSum, comms[i], NULL));
+		NCCL(ncclAllReduce(&in[i], &others[i], 1, ncclFloat32, ncclSum, ended[i], NULL));
+		NCCL(ncclAllReduce(&sums[i], &twice[i], 1, ncclFloat32, ncclSum, comms[i], NULL));
+	}
+	for (int i = 0; i < 2; i++) {
+		NCCL(ncclCommFinalize(ended[i]));
+		EQUAL(fake_nccl_count("AllReduce"), before + (unsigned)i + 1);
+	}
+	NCCL(ncclGroupEnd());
+	for (int i = 0; i < 2; i++) {
+		HOLDS(sums[i] == 8 && twice[i] == 16 && others[i] == 8);
+		destroy(comms[i]);
+		destroy(ended[i]);
+	}
+}
+
 static void a_simulated_group_has_all_calls_and_runs_none(void **state)
 {
 	(void)state;
@@ -281,6 +367,8 @@ int main(void)
 	        cmocka_unit_test(one_thread_drives_all_ranks_of_a_process),
 	        cmocka_unit_test(a_reduction_may_be_destroyed_before_its_group_ends),
 	        cmocka_unit_test(what_is_wrong_at_sight_is_told_at_the_call),
+	        cmocka_unit_test(ending_a_communicator_in_a_group_leaves_the_calls_of_others),
+	        cmocka_unit_test(its_own_calls_go_before_it_and_the_rest_keep_their_order),
 	        cmocka_unit_test(a_simulated_group_has_all_calls_and_runs_none),
 	        cmocka_unit_test(nccls_calls_of_itself_go_through),
 	        cmocka_unit_test(a_configuration_is_needed_at_the_call_alone),
