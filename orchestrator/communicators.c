@@ -150,11 +150,23 @@ struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 	return NULL;
 }
 
+void ferry_nccl_comm_revoke(ncclComm_t handle)
+{
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
+	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
+	ferry_nccl_comm_change(handle, FERRY_NCCL_REVOKED, 0);
+	if (partner)
+		ferry_partner_revoke(partner);
+	ferry_nccl_comm_release(comm);
+}
+
+/* Who finds a part lost by revoking sees that it is revoked, as that was said before: so it is asked second. */
 bool ferry_nccl_comm_lost(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
-	bool lost = partner && ferry_partner_lost(partner);
+	bool lost = partner && ferry_partner_lost(partner) &&
+	            !(atomic_load_explicit(&comm->state, memory_order_acquire) & FERRY_NCCL_REVOKED);
 	ferry_nccl_comm_release(comm);
 	return lost;
 }

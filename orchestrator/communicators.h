@@ -104,7 +104,13 @@ void ferry_nccl_comm_await(ncclComm_t handle);
  */
 struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle);
 
-/** Whether a part of one of its calls that Ferry had may not have arrived. */
+/**
+ * NCCL is about to stop its calls under way, but not to end it. Ferry's part of them is given up first, as NCCL waits
+ * for streams; later ones are NCCL's.
+ */
+void ferry_nccl_comm_revoke(ncclComm_t handle);
+
+/** Whether a part of one of its calls that Ferry had may not have arrived, and nobody has asked for that. */
 bool ferry_nccl_comm_lost(ncclComm_t handle);
 
 /**

@@ -121,7 +121,7 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
 {
 	struct ferry_nccl_birth birth = born_out_of(comm, nexcluded, config);
 	if (flags & NCCL_SHRINK_ABORT)
-		ferry_nccl_comm_change(comm, FERRY_NCCL_REVOKED, 0);
+		ferry_nccl_comm_revoke(comm);
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
 	if (fine(result))
 		note_birth(comm, newcomm, &birth, result);
@@ -178,7 +178,7 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 
 ncclResult_t ferry_nccl_CommRevoke(ncclComm_t comm, int flags)
 {
-	ferry_nccl_comm_change(comm, FERRY_NCCL_REVOKED, 0);
+	ferry_nccl_comm_revoke(comm);
 	return ferry_nccl_real_CommRevoke(comm, flags);
 }
 

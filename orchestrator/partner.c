@@ -53,7 +53,8 @@ void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline)
 
 /*
  * All that is to be there for the first call that is shared. From the next one on the rank looks calls up, which it
- * says now: with its first call it would come too late for that one.
+ * says now: with its first call it would come too late for that one. Who abandons it meanwhile does not look any up:
+ * ferry_partner_revoke has said so before it takes the lock, so that this sees it, or that finds a partner that is ready.
  */
 static void get_ready(struct ferry_partner *partner, bool peers)
 {
@@ -65,7 +66,8 @@ static void get_ready(struct ferry_partner *partner, bool peers)
 	                 (uint32_t)partner->rank, peers, paces);
 	ferry_arena_seal(&comm->rank.shared.arenas[0], (uint32_t)partner->rank, &partner->seal);
 	pthread_mutex_lock(&partner->lock);
-	ferry_seal_join(&partner->seal, partner->made);
+	if (!atomic_load_explicit(&partner->abandoned, memory_order_relaxed))
+		ferry_seal_join(&partner->seal, partner->made);
 	settle(partner, FERRY_PARTNER_READY);
 	pthread_mutex_unlock(&partner->lock);
 }
@@ -367,6 +369,12 @@ void ferry_partner_withdraw(struct ferry_partner *partner, const char *why)
 		look(partner);
 	}
 	pthread_mutex_unlock(&partner->lock);
+}
+
+void ferry_partner_revoke(struct ferry_partner *partner)
+{
+	ferry_partner_abandon(partner);
+	ferry_partner_withdraw(partner, "the communicator is revoked");
 }
 
 bool ferry_partner_works(struct ferry_partner *partner)

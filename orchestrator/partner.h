@@ -33,7 +33,7 @@ struct ferry_partner_pair {
 
 struct ferry_partner {
 	_Atomic uint32_t state; /* enum ferry_partner_state; futex word: the thread */
-	_Atomic bool abandoned; /* who ends it */
+	_Atomic bool abandoned; /* who ends or revokes it */
 	struct ferry_maker maker;
 	pthread_t thread;
 	bool begun;             /* under the lock */
@@ -122,6 +122,12 @@ bool ferry_partner_lost(struct ferry_partner *partner);
  * waiting for the device, which may wait for NCCL.
  */
 bool ferry_partner_abandon(struct ferry_partner *partner);
+
+/**
+ * Its calls under way are given up, on all ranks, so that nobody's stream waits for them; there are none where it is
+ * still being made, which ends. It is NCCL's alone from now on.
+ */
+void ferry_partner_revoke(struct ferry_partner *partner);
 
 /** Waits for its calls, if they may end, and frees it. abort: they are given up. NULL is fine. */
 void ferry_partner_end(struct ferry_partner *partner, bool abort);

@@ -315,6 +315,7 @@ static void states(struct rank *rank)
 	NCCL(ncclCommResume(rank->comm));
 	pthread_barrier_wait(&together);
 	HOLDS(reduce_until(player, 3) == 3);
+	pthread_barrier_wait(&together); /* nobody's calls are under way */
 	NCCL(ncclCommRevoke(rank->comm, 0));
 	goes_on(player);
 	NCCL(ncclCommFinalize(rank->comm));
@@ -413,20 +414,143 @@ static void what_is_stuck_in_nccl_does_not_hold_up_what_is_made_beside(void **st
 	play(made_beside_stuck_calls);
 }
 
-/*
- * In a process that has not used its devices yet, with kernels that wait, which are loaded then. The process's first
- * communicator would be made at once.
- */
-static void nor_what_uses_the_devices_for_the_first_time(void **state)
+/* The process's first communicator would be made at once. */
+static void not_the_first(void)
 {
 	ncclUniqueId id;
 	ncclComm_t first;
-	(void)state;
 	NCCL(ncclGetUniqueId(&id));
 	NCCL(ncclCommInitRank(&first, 1, id, 0));
 	NCCL(ncclCommDestroy(first));
+}
+
+/* In a process that has not used its devices yet, with kernels that wait, which are loaded then. */
+static void nor_what_uses_the_devices_for_the_first_time(void **state)
+{
+	(void)state;
+	not_the_first();
 	setenv("FERRY_WAIT", "kernel", 1);
 	play(made_beside_stuck_calls);
+}
+
+static void comes_to_its_end(struct player *player)
+{
+	uint64_t deadline = ferry_now_ns() + 20000000000u;
+	while (cuStreamQuery(player->stream) && ferry_now_ns() < deadline)
+		doze(1);
+	EQUAL(cuStreamQuery(player->stream), 0);
+}
+
+/* Of a communicator of all ranks but the last. */
+static void reduce_without_last(struct player *player, ncclComm_t child)
+{
+	ncclComm_t own = player->rank.comm;
+	uint64_t parts = 0;
+	player->rank.comm = child;
+	for (int round = 0; round < MOST && parts < 3; round++, parts = parts_of(player)) {
+		fill(player, LARGE, round);
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclMax, child,
+		                   (cudaStream_t)player->stream));
+		settle(player);
+		HOLDS(player->out[LARGE - 1] == value_of(RANKS - 2, LARGE - 1, round));
+	}
+	HOLDS(parts >= 3);
+	player->rank.comm = own;
+	NCCL(ncclCommDestroy(child));
+}
+
+static void revoke_it(struct player *player)
+{
+	NCCL(ncclCommRevoke(player->rank.comm, 0));
+	comes_to_its_end(player);
+}
+
+static void shrink_it(struct player *player)
+{
+	int last = RANKS - 1;
+	ncclComm_t child;
+	NCCL(ncclCommShrink(player->rank.comm, &last, 1, &child, NULL, NCCL_SHRINK_ABORT));
+	comes_to_its_end(player);
+	reduce_without_last(player, child);
+}
+
+static void (*stop)(struct player *player);
+
+/* The last rank never comes to calls that the others are in. */
+static void stopped(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	player_open(player);
+	reduce_until(player, 3);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error)); /* who has seen that all have ended */
+	uint64_t parts = parts_of(player);
+	bool last = rank->rank == RANKS - 1;
+	for (int i = 0; i < 3 && !last; i++)
+		NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                   (cudaStream_t)player->stream));
+	EQUAL(parts_of(player), parts + (last ? 0 : 3));
+	pthread_barrier_wait(&together);
+	if (!last)
+		stop(player);
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess); /* it was asked for */
+	pthread_barrier_wait(&together);
+	if (last && stop == revoke_it)
+		revoke_it(player);
+	if (stop == revoke_it)
+		goes_on(player);
+	player_close(player);
+}
+
+static void what_is_revoked_lets_all_streams_go_on(void **state)
+{
+	(void)state;
+	stop = revoke_it;
+	play(stopped);
+}
+
+static void what_aborts_to_shrink_lets_all_streams_go_on(void **state)
+{
+	(void)state;
+	stop = shrink_it;
+	play(stopped);
+}
+
+/* The last rank's is not begun: the others' wait for it. */
+static void revoked_early(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	bool last = rank->rank == RANKS - 1;
+	player_open(player);
+	fill(player, LARGE, 1);
+	if (last) {
+		pthread_barrier_wait(&together);
+		pthread_barrier_wait(&together);
+	}
+	NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+	                   (cudaStream_t)player->stream)); /* NCCL's, and the double revokes nothing */
+	if (!last) {
+		struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
+		struct ferry_partner *partner = atomic_load(&comm->partner);
+		EQUAL(atomic_load(&partner->state), FERRY_PARTNER_MAKING);
+		pthread_barrier_wait(&together);
+		NCCL(ncclCommRevoke(rank->comm, 0));
+		ferry_partner_await(partner, ferry_now_ns() + 20000000000u);
+		EQUAL(atomic_load(&partner->state), FERRY_PARTNER_NONE);
+		ferry_nccl_comm_release(comm);
+		pthread_barrier_wait(&together);
+	}
+	settle(player);
+	check_sum(player, LARGE, 1);
+	player_close(player);
+}
+
+static void what_is_revoked_while_it_is_made_waits_for_nobody(void **state)
+{
+	(void)state;
+	not_the_first();
+	play(revoked_early);
 }
 
 /* As the player's own for a while. */
@@ -456,21 +580,8 @@ static void out_of_one(struct rank *rank)
 	if (rank->rank != last)
 		NCCL(ncclCommShrink(rank->comm, &last, 1, &child, NULL, 0));
 	pthread_barrier_wait(&together);
-	if (child) {
-		ncclComm_t own = rank->comm;
-		rank->comm = child;
-		uint64_t parts = 0;
-		for (int round = 0; round < MOST && parts < 3; round++, parts = parts_of(player)) {
-			fill(player, LARGE, round);
-			NCCL(ncclAllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclMax, child,
-			                   (cudaStream_t)player->stream));
-			settle(player);
-			HOLDS(player->out[LARGE - 1] == value_of(last - 1, LARGE - 1, round));
-		}
-		HOLDS(parts >= 3);
-		rank->comm = own;
-		NCCL(ncclCommDestroy(child));
-	}
+	if (child)
+		reduce_without_last(player, child);
 	player_close(player);
 }
 
@@ -497,6 +608,9 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_teardown(what_is_suspended_revoked_or_finalized_is_nccls_and_what_is_resumed_is_shared,
 	                                  no_misuse),
 	        cmocka_unit_test_teardown(an_abort_lets_all_streams_go_on, no_misuse),
+	        cmocka_unit_test_teardown(what_is_revoked_lets_all_streams_go_on, no_misuse),
+	        cmocka_unit_test_teardown(what_aborts_to_shrink_lets_all_streams_go_on, no_misuse),
+	        cmocka_unit_test_teardown(what_is_revoked_while_it_is_made_waits_for_nobody, no_misuse),
 	        cmocka_unit_test_teardown(what_is_stuck_in_nccl_does_not_hold_up_what_is_made_beside, no_misuse),
 	        cmocka_unit_test_teardown(what_is_made_out_of_a_shared_one_is_shared, no_misuse),
 	};
