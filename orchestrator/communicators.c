@@ -32,6 +32,11 @@ static void end(struct ferry_nccl_comm *comm)
 		free(redop);
 		redop = next;
 	}
+	while (comm->shrinks) {
+		struct ferry_nccl_shrink *next = comm->shrinks->next;
+		free(comm->shrinks);
+		comm->shrinks = next;
+	}
 	ferry_partner_end(atomic_load_explicit(&comm->partner, memory_order_acquire),
 	                  atomic_load_explicit(&comm->aborted, memory_order_relaxed));
 	atomic_store_explicit(&comm->vacant, true, memory_order_release);

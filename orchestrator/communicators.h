@@ -43,6 +43,13 @@ struct ferry_nccl_redop {
 	unsigned char scalar[8];
 };
 
+/* By the same ranks that go. */
+struct ferry_nccl_shrink {
+	struct ferry_nccl_shrink *next;
+	struct ferry_nccl_key excluded;
+	uint64_t times;
+};
+
 struct ferry_nccl_comm {
 	_Atomic(ncclComm_t) handle;
 	_Atomic unsigned users;
@@ -60,7 +67,8 @@ struct ferry_nccl_comm {
 
 	_Atomic unsigned state;                    /* enum ferry_nccl_comm_state; of who calls NCCL for it */
 	_Atomic uint64_t calls;                    /* that Ferry has seen; of who makes them */
-	_Atomic uint64_t splits;                   /* communicators made out of it; of who makes them */
+	_Atomic uint64_t splits;                   /* of who makes them */
+	struct ferry_nccl_shrink *shrinks;         /* under descent.c's lock; ended by the last user, alone */
 	_Atomic(struct ferry_nccl_redop *) redops; /* under redops.c's lock */
 	_Atomic(struct ferry_partner *) partner;   /* Ferry's, once there is one; of who begins it */
 	_Atomic bool aborted; /* Ferry's is given up, not waited for; of who calls NCCL for it */

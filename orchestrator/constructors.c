@@ -7,6 +7,7 @@
 #include "orchestrator/births.h"
 #include "orchestrator/communicators.h"
 #include "orchestrator/config.h"
+#include "orchestrator/descent.h"
 #include "orchestrator/groups.h"
 #include "orchestrator/real.h"
 #include "orchestrator/redops.h"
@@ -78,17 +79,34 @@ ncclResult_t ferry_nccl_CommInitAll(ncclComm_t *comms, int ndevices, const int *
 	return result;
 }
 
-/* All ranks make communicators out of one in the same order, so they can count them. */
-static struct ferry_nccl_birth born_out_of(ncclComm_t handle, int color, const ncclConfig_t *config)
+/* Without a configuration of its own it inherits. */
+static bool copies(const struct ferry_nccl_comm *parent, const ncclConfig_t *config)
+{
+	return config ? ferry_nccl_config_copies(config) : parent->copies;
+}
+
+static struct ferry_nccl_birth born_by_split(ncclComm_t handle, int color, const ncclConfig_t *config)
 {
 	struct ferry_nccl_birth birth = {0};
 	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
 	if (!parent)
 		return birth;
-	uint64_t facts[2] = {atomic_fetch_add_explicit(&parent->splits, 1, memory_order_relaxed), (uint64_t)color};
-	birth.key = ferry_nccl_key(&parent->key, facts, sizeof facts);
+	birth.key = ferry_nccl_descent_split(parent, color);
 	birth.has_key = parent->has_key;
-	birth.copies = config ? ferry_nccl_config_copies(config) : parent->copies; /* else it inherits */
+	birth.copies = copies(parent, config);
+	ferry_nccl_comm_release(parent);
+	return birth;
+}
+
+static struct ferry_nccl_birth born_by_shrink(ncclComm_t handle, const int *excluded, int count,
+                                              const ncclConfig_t *config)
+{
+	struct ferry_nccl_birth birth = {0};
+	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
+	if (!parent)
+		return birth;
+	birth.has_key = ferry_nccl_descent_shrink(parent, excluded, count, &birth.key) && parent->has_key;
+	birth.copies = copies(parent, config);
 	ferry_nccl_comm_release(parent);
 	return birth;
 }
@@ -109,7 +127,7 @@ static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_
 
 ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-	struct ferry_nccl_birth birth = born_out_of(comm, color, config);
+	struct ferry_nccl_birth birth = born_by_split(comm, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
 	if (fine(result) && color != NCCL_SPLIT_NOCOLOR)
 		note_birth(comm, newcomm, &birth, result);
@@ -119,7 +137,7 @@ ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_
 ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded, ncclComm_t *newcomm,
                                    ncclConfig_t *config, int flags)
 {
-	struct ferry_nccl_birth birth = born_out_of(comm, nexcluded, config);
+	struct ferry_nccl_birth birth = born_by_shrink(comm, excluded, nexcluded, config);
 	if (flags & NCCL_SHRINK_ABORT)
 		ferry_nccl_comm_revoke(comm);
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);

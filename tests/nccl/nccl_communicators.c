@@ -269,6 +269,47 @@ static void what_shrinking_leaves_has_a_key_of_its_own(void **state)
 	free(ranks);
 }
 
+/*
+ * Of what comes out of that parent, while the double does nothing: it would want the other ranks. NCCL's handle of it
+ * is made up.
+ */
+static struct ferry_nccl_key heir_of(ncclComm_t parent, int color, int *excluded, int nexcluded)
+{
+	ncclComm_t heir = (ncclComm_t)&heir;
+	fake_nccl_mirror(1, ncclSuccess);
+	if (excluded)
+		NCCL(ncclCommShrink(parent, excluded, nexcluded, &heir, NULL, 0));
+	else
+		NCCL(ncclCommSplit(parent, color, 0, &heir, NULL));
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(heir);
+	HOLDS(comm && comm->has_key);
+	struct ferry_nccl_key key = comm->key;
+	ferry_nccl_comm_release(comm);
+	destroy(heir);
+	fake_nccl_mirror(0, ncclSuccess);
+	return key;
+}
+
+/* Of four ranks the last one goes, then the third with it, then the last one alone again; all are there for a split. */
+static void those_who_stay_agree_whatever_they_were_not_there_for(void **state)
+{
+	(void)state;
+	ncclComm_t comms[4];
+	int last[] = {3}, second[] = {1}, others[] = {2, 3}, backwards[] = {3, 2};
+	NCCL(ncclCommInitAll(comms, 4, NULL));
+	struct ferry_nccl_key first = heir_of(comms[0], 0, last, 1), pair = heir_of(comms[0], 0, others, 2);
+	struct ferry_nccl_key again = heir_of(comms[0], 0, last, 1), all = heir_of(comms[0], 1, NULL, 0);
+	HOLDS(!same(first, again) && !same(first, pair));
+	HOLDS(same(heir_of(comms[2], 0, last, 1), first));
+	HOLDS(same(heir_of(comms[2], 0, last, 1), again)); /* it was not asked for the pair */
+	HOLDS(!same(heir_of(comms[1], 1, NULL, 0), first)); /* as many of a color as ranks that go, as often */
+	HOLDS(same(heir_of(comms[1], 0, backwards, 2), pair));
+	HOLDS(same(heir_of(comms[3], 1, NULL, 0), all)); /* nor this one for any */
+	HOLDS(!same(heir_of(comms[3], 0, second, 1), first));
+	for (int i = 0; i < 4; i++)
+		destroy(comms[i]);
+}
+
 static void grow(struct rank *r)
 {
 	ncclComm_t grown;
@@ -362,6 +403,7 @@ int main(void)
 	        cmocka_unit_test(a_split_that_does_not_block_is_known_when_it_is_ready),
 	        cmocka_unit_test(a_communicator_that_does_not_block_is_known_at_once),
 	        cmocka_unit_test(what_shrinking_leaves_has_a_key_of_its_own),
+	        cmocka_unit_test(those_who_stay_agree_whatever_they_were_not_there_for),
 	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
 	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
