@@ -133,14 +133,15 @@ void ferry_nccl_comm_remove(ncclComm_t handle)
 	ferry_nccl_comm_release(comm);
 }
 
-void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
+unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	if (!comm)
-		return;
-	atomic_fetch_or_explicit(&comm->state, set, memory_order_acq_rel);
+		return 0;
+	unsigned before = atomic_fetch_or_explicit(&comm->state, set, memory_order_acq_rel);
 	atomic_fetch_and_explicit(&comm->state, ~clear, memory_order_acq_rel);
 	ferry_nccl_comm_release(comm);
+	return set & ~before;
 }
 
 struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
@@ -155,14 +156,15 @@ struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle)
 	return NULL;
 }
 
-void ferry_nccl_comm_revoke(ncclComm_t handle)
+unsigned ferry_nccl_comm_revoke(ncclComm_t handle)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(handle);
 	struct ferry_partner *partner = comm ? atomic_load_explicit(&comm->partner, memory_order_acquire) : NULL;
-	ferry_nccl_comm_change(handle, FERRY_NCCL_REVOKED, 0);
+	unsigned set = ferry_nccl_comm_change(handle, FERRY_NCCL_REVOKED, 0);
 	if (partner)
 		ferry_partner_revoke(partner);
 	ferry_nccl_comm_release(comm);
+	return set;
 }
 
 /* Who finds a part lost by revoking sees that it is revoked, as that was said before: so it is asked second. */

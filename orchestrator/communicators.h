@@ -27,7 +27,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/** What has become of it. Only ever more, but for SUSPENDED. */
+/** What has become of it. Only ever more, but for SUSPENDED, and for what NCCL has refused. */
 enum ferry_nccl_comm_state {
 	FERRY_NCCL_FINALIZED = 1, /* no calls any more */
 	FERRY_NCCL_REVOKED = 2,
@@ -95,8 +95,8 @@ void ferry_nccl_comm_hold(struct ferry_nccl_comm *comm);
 /** Before NCCL ends it. What Ferry has for it ends when the last thread that uses it lets go. */
 void ferry_nccl_comm_remove(ncclComm_t handle);
 
-/** Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. */
-void ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
+/** Sets and clears bits of enum ferry_nccl_comm_state, if Ferry knows the communicator. Returns those that are new. */
+unsigned ferry_nccl_comm_change(ncclComm_t handle, unsigned set, unsigned clear);
 
 /**
  * NCCL has made it: of the process's first one, on all its devices, Ferry's is begun now and not with the first call
@@ -114,9 +114,9 @@ struct ferry_nccl_comm *ferry_nccl_comm_give_up(ncclComm_t handle);
 
 /**
  * NCCL is about to stop its calls under way, but not to end it. Ferry's part of them is given up first, as NCCL waits
- * for streams; later ones are NCCL's.
+ * for streams; later ones are NCCL's. Returns the bits of its state that are new.
  */
-void ferry_nccl_comm_revoke(ncclComm_t handle);
+unsigned ferry_nccl_comm_revoke(ncclComm_t handle);
 
 /** Whether a part of one of its calls that Ferry had may not have arrived, and nobody has asked for that. */
 bool ferry_nccl_comm_lost(ncclComm_t handle);

@@ -167,11 +167,19 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 	return result;
 }
 
+/* What NCCL refuses has not been: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
+static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
+{
+	if (!fine(result))
+		ferry_nccl_comm_change(comm, 0, set);
+	return result;
+}
+
 ncclResult_t ferry_nccl_CommFinalize(ncclComm_t comm)
 {
 	ferry_nccl_group_give_back(comm);
-	ferry_nccl_comm_change(comm, FERRY_NCCL_FINALIZED, 0);
-	return ferry_nccl_real_CommFinalize(comm);
+	unsigned set = ferry_nccl_comm_change(comm, FERRY_NCCL_FINALIZED, 0);
+	return keep_unless_refused(comm, set, ferry_nccl_real_CommFinalize(comm));
 }
 
 ncclResult_t ferry_nccl_CommDestroy(ncclComm_t comm)
@@ -194,16 +202,17 @@ ncclResult_t ferry_nccl_CommAbort(ncclComm_t comm)
 	return result;
 }
 
+/* Where NCCL refuses, what Ferry has given up by then is told as lost. */
 ncclResult_t ferry_nccl_CommRevoke(ncclComm_t comm, int flags)
 {
-	ferry_nccl_comm_revoke(comm);
-	return ferry_nccl_real_CommRevoke(comm, flags);
+	unsigned set = ferry_nccl_comm_revoke(comm);
+	return keep_unless_refused(comm, set, ferry_nccl_real_CommRevoke(comm, flags));
 }
 
 ncclResult_t ferry_nccl_CommSuspend(ncclComm_t comm, int flags)
 {
-	ferry_nccl_comm_change(comm, FERRY_NCCL_SUSPENDED, 0);
-	return ferry_nccl_real_CommSuspend(comm, flags);
+	unsigned set = ferry_nccl_comm_change(comm, FERRY_NCCL_SUSPENDED, 0);
+	return keep_unless_refused(comm, set, ferry_nccl_real_CommSuspend(comm, flags));
 }
 
 ncclResult_t ferry_nccl_CommResume(ncclComm_t comm)

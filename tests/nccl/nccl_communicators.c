@@ -348,6 +348,54 @@ static void suspended_revoked_and_finalized_ones_are_nccls_alone(void **state)
 	free(ranks_run(states));
 }
 
+/* The next call of that function. */
+static void answer_next(const char *name, ncclResult_t result)
+{
+	char fail[64];
+	snprintf(fail, sizeof fail, "%s:%lu:%d", name, fake_nccl_count(name) + 1, result);
+	setenv("FAKE_NCCL_FAIL", fail, 1);
+}
+
+/* Whether Ferry looks at a call, which the double does not make: it would want the other rank. */
+static bool looks_at_calls(ncclComm_t comm)
+{
+	long before = calls_seen(comm);
+	float in = 1, out;
+	fake_nccl_mirror(1, ncclSuccess);
+	NCCL(ncclAllReduce(&in, &out, 1, ncclFloat32, ncclSum, comm, NULL));
+	fake_nccl_mirror(0, ncclSuccess);
+	return calls_seen(comm) > before;
+}
+
+static void what_nccl_refuses_leaves_a_communicator_as_it_was(void **state)
+{
+	(void)state;
+	ncclComm_t comms[2], comm;
+	NCCL(ncclCommInitAll(comms, 2, NULL));
+	comm = comms[0];
+	known(comm, 0, 2, true);
+	answer_next("CommSuspend", ncclInvalidUsage);
+	EQUAL(ncclCommSuspend(comm, 1), ncclInvalidUsage);
+	HOLDS(looks_at_calls(comm));
+	answer_next("CommRevoke", ncclInvalidArgument);
+	EQUAL(ncclCommRevoke(comm, 1), ncclInvalidArgument);
+	HOLDS(looks_at_calls(comm));
+	answer_next("CommFinalize", ncclInvalidArgument);
+	EQUAL(ncclCommFinalize(comm), ncclInvalidArgument);
+	HOLDS(looks_at_calls(comm));
+	answer_next("CommSuspend", ncclInProgress); /* which is no error */
+	EQUAL(ncclCommSuspend(comm, 1), ncclInProgress);
+	HOLDS(!looks_at_calls(comm));
+	answer_next("CommSuspend", ncclInvalidUsage);
+	EQUAL(ncclCommSuspend(comm, 1), ncclInvalidUsage); /* the first time is not undone by the second */
+	HOLDS(!looks_at_calls(comm));
+	unsetenv("FAKE_NCCL_FAIL");
+	NCCL(ncclCommResume(comm));
+	HOLDS(looks_at_calls(comm));
+	for (int i = 0; i < 2; i++)
+		destroy(comms[i]);
+}
+
 static void policy_zero(struct rank *r)
 {
 	struct {
@@ -406,6 +454,7 @@ int main(void)
 	        cmocka_unit_test(those_who_stay_agree_whatever_they_were_not_there_for),
 	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
 	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
+	        cmocka_unit_test(what_nccl_refuses_leaves_a_communicator_as_it_was),
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
 	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
 	};
