@@ -4,6 +4,7 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/wait.h"
+#include "orchestrator/config.h"
 #include "orchestrator/real.h"
 
 #include <pthread.h>
@@ -107,7 +108,7 @@ void ferry_nccl_comm_add(ncclComm_t handle, const struct ferry_nccl_birth *birth
 		atomic_store_explicit(&comm->vacant, false, memory_order_relaxed);
 		comm->key = birth->key;
 		comm->has_key = birth->has_key;
-		comm->copies = birth->copies;
+		comm->copies = ferry_nccl_policy_copies(birth->copies);
 		atomic_store_explicit(&comm->known, UNKNOWN, memory_order_relaxed);
 		atomic_store_explicit(&comm->state, 0, memory_order_relaxed);
 		atomic_store_explicit(&comm->calls, 0, memory_order_relaxed);

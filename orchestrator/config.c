@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "orchestrator/config.h"
 
+#include "orchestrator/real.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* The first fields of ncclConfig_t. */
 struct comm_fields {
@@ -40,6 +46,66 @@ bool ferry_nccl_config_copies(const ncclConfig_t *config)
 	const struct comm_fields *fields = (const void *)config;
 	return config && HAS(config, comm_fields, cta_policy) && copies(fields->cta_policy);
 }
+
+/* ---- the environment ---- */
+
+#define POLICY_ZERO_SINCE  22800
+#define POLICY_NAMES_SINCE 22900
+
+/* A number as C has them; what is none is 0, and what cannot be is the default policy. */
+static bool read_number(const char *value, bool *copies)
+{
+	errno = 0;
+	long long number = strtoll(value, NULL, 0);
+	*copies = (int)number == NCCL_CTA_POLICY_ZERO;
+	return *value && !errno && (int)number != NCCL_UNDEFINED_INT;
+}
+
+static bool is_name(const char *name, const char *text, size_t length)
+{
+	return strlen(name) == length && !strncasecmp(name, text, length);
+}
+
+/* Its first digit alone counts; or names with '|' between them, in any case, of which unknown ones do not count. */
+static bool read_names(const char *value, bool *copies)
+{
+	bool any = false;
+	*copies = *value == '2';
+	if (isdigit((unsigned char)*value))
+		return *value <= '2';
+	while (*value) {
+		size_t length = strcspn(value, "|");
+		bool zero = is_name("ZERO", value, length);
+		*copies |= zero;
+		any |= zero || is_name("DEFAULT", value, length) || is_name("EFFICIENCY", value, length);
+		value += length + (value[length] == '|');
+	}
+	return any;
+}
+
+bool ferry_nccl_policy_read(const char *value, int version, bool *copies)
+{
+	if (!value || version < POLICY_ZERO_SINCE)
+		return false;
+	return version < POLICY_NAMES_SINCE ? read_number(value, copies) : read_names(value, copies);
+}
+
+static bool overrides, overridden;
+
+static void read_policy(void)
+{
+	const struct ferry_nccl *nccl = ferry_nccl_get();
+	overrides = nccl && ferry_nccl_policy_read(getenv("NCCL_CTA_POLICY"), nccl->version, &overridden);
+}
+
+bool ferry_nccl_policy_copies(bool copies)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, read_policy);
+	return overrides ? overridden : copies;
+}
+
+/* ---- calls ---- */
 
 bool ferry_nccl_config_is_plain(const ncclCollConfig_t *config)
 {

@@ -14,6 +14,18 @@
 bool ferry_nccl_config_copies(const ncclConfig_t *config);
 
 /**
+ * Whether that version of NCCL (22809: 2.28.9) goes by this value of NCCL_CTA_POLICY, before all configurations: then
+ * *copies is what it makes of it. NULL: the variable is not set.
+ */
+bool ferry_nccl_policy_read(const char *value, int version, bool *copies);
+
+/**
+ * What NCCL has made of a communicator whose configuration says `copies`. The variable is read once, as NCCL does: not
+ * before NCCL has begun a communicator, since it puts what its files (nccl.conf) say into the environment then.
+ */
+bool ferry_nccl_policy_copies(bool copies);
+
+/**
  * Whether a call may be made later than with this configuration at hand, which is NULL or the caller's to free: it
  * names no algorithm, event or vendor's option, and asks for no copy engines. NCCL wants it to be the same on all
  * ranks, so they all agree.

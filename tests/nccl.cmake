@@ -36,6 +36,12 @@ foreach(suite groups communicators random)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
+foreach(policy zero overridden)
+  add_test(NAME nccl_communicators_policy_${policy} COMMAND nccl_communicators ${policy})
+  set_tests_properties(nccl_communicators_policy_${policy} PROPERTIES TIMEOUT 60 LABELS lanes)
+endforeach()
+ferry_test(nccl_config FOLDER nccl LIBRARIES ferry_names LABELS api)
+
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)
 add_library(nccl_virtual STATIC nccl/virtual.c nccl/virtual_machine.c nccl/virtual_clock.c nccl/virtual_showing.c

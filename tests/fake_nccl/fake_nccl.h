@@ -12,6 +12,7 @@
  * - FAKE_NCCL_FAIL=AllReduce:3:1: that function's third call in this process returns 1 and does nothing else;
  * - FAKE_NCCL_SPLIT_LATE: ncclCommSplit and ncclCommShrink give out handles only when ncclCommGetAsyncError is asked
  *   the second time, as of communicators that do not block;
+ * - FAKE_NCCL_CONF=NAME=value: what NCCL's file says; the process's first constructor puts it into the environment;
  * - FAKE_NCCL_LOG: a file that gets a line per call of a function.
  */
 #ifndef FERRY_TESTS_FAKE_NCCL_H

@@ -396,7 +396,7 @@ static void what_nccl_refuses_leaves_a_communicator_as_it_was(void **state)
 		destroy(comms[i]);
 }
 
-static void policy_zero(struct rank *r)
+static void init_with_policy(struct rank *r, int policy)
 {
 	struct {
 		ncclConfig_t head;
@@ -405,22 +405,63 @@ static void policy_zero(struct rank *r)
 		int second[2];
 		const char *name;
 		int third[2];
-	} config = {.head = {sizeof config, 0, 0}, .first = {1}, .third = {0, NCCL_CTA_POLICY_ZERO}};
-	ncclComm_t heir;
+	} config = {.head = {sizeof config, 0, 0}, .first = {1}, .third = {0, policy}};
 	NCCL(ncclCommInitRankConfig(&r->comm, RANKS, r->id, r->rank, &config.head));
+}
+
+/* Of it and of one out of it Ferry sees so many calls. */
+static void sees(struct rank *r, long calls)
+{
+	ncclComm_t heir;
 	NCCL(all_reduce(r, r->comm));
-	EQUAL(calls_seen(r->comm), 0);
+	EQUAL(calls_seen(r->comm), calls);
 	NCCL(ncclCommSplit(r->comm, 0, 0, &heir, NULL));
 	NCCL(all_reduce(r, heir));
-	EQUAL(calls_seen(heir), 0);
+	EQUAL(calls_seen(heir), calls);
 	destroy(heir);
 	destroy(r->comm);
+}
+
+static void policy_zero(struct rank *r)
+{
+	init_with_policy(r, NCCL_CTA_POLICY_ZERO);
+	sees(r, 0);
 }
 
 static void communicators_for_copy_engines_are_nccls_alone(void **state)
 {
 	(void)state;
 	free(ranks_run(policy_zero));
+}
+
+static void policy_of_none(struct rank *r)
+{
+	ranks_init(r);
+	sees(r, 0);
+	init_with_policy(r, 0);
+	sees(r, 0);
+}
+
+static void so_are_all_where_the_environment_says_so_once_nccl_has_read_its_file(void **state)
+{
+	(void)state;
+	setenv("FAKE_NCCL_CONF", "NCCL_CTA_POLICY=ZERO", 1);
+	free(ranks_run(policy_of_none));
+	setenv("NCCL_CTA_POLICY", "DEFAULT", 1); /* too late for NCCL, too */
+	free(ranks_run(policy_of_none));
+}
+
+static void policy_zero_overridden(struct rank *r)
+{
+	init_with_policy(r, NCCL_CTA_POLICY_ZERO);
+	sees(r, 1);
+}
+
+static void what_the_environment_says_goes_before_a_configuration(void **state)
+{
+	(void)state;
+	setenv("NCCL_CTA_POLICY", "default", 1);
+	free(ranks_run(policy_zero_overridden));
 }
 
 static void held(struct rank *r)
@@ -439,8 +480,15 @@ static void what_is_looked_up_outlives_its_communicator(void **state)
 	free(ranks_run(held));
 }
 
-int main(void)
+/* NCCL reads its variables once in a process's life. */
+int main(int argc, char **argv)
 {
+	const struct CMUnitTest zero[] = {
+	        cmocka_unit_test(so_are_all_where_the_environment_says_so_once_nccl_has_read_its_file),
+	};
+	const struct CMUnitTest overridden[] = {
+	        cmocka_unit_test(what_the_environment_says_goes_before_a_configuration),
+	};
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(ranks_that_share_an_id_share_a_key),
 	        cmocka_unit_test(all_of_one_process_share_a_key_of_their_own),
@@ -458,5 +506,9 @@ int main(void)
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
 	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
 	};
+	if (argc > 1 && !strcmp(argv[1], "zero"))
+		return cmocka_run_group_tests(zero, NULL, NULL);
+	if (argc > 1)
+		return cmocka_run_group_tests(overridden, NULL, NULL);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
