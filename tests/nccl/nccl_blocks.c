@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Promise: AllGather, ReduceScatter, AllToAll, Gather, Scatter and messages are divided at exact offsets, by pinned
- * shares. Random calls of all types, alone and in groups, in place and out, captured and not, of 2 to 8 ranks:
- * threads of this process on the double of the CUDA driver, beside the double of NCCL. All that buffers have is
- * compared, also what no call may touch.
+ * shares, also with settings of their own, where Ferry can have a part of them at all. Random calls of all types, alone
+ * and in groups, in place and out, captured and not, of 2 to 8 ranks: threads of this process on the double of the CUDA
+ * driver, beside the double of NCCL. All that buffers have is compared, also what no call may touch.
  *
  * FERRY_TEST_ROUNDS (30) says how many rounds for each number of ranks and share, FERRY_TEST_SEED (1) where they begin.
  */
@@ -26,10 +26,16 @@ static int nranks;
 static bool pooled; /* memory that no router can map */
 static struct ferry_shares pins;
 
+/* The settings that calls come with; NULL: none. stays: they ask for what Ferry has not. */
+static const ncclCollConfig_t *config;
+static bool stays;
+
+#define ASK(name, ...) NCCL(config ? nccl##name##Config(__VA_ARGS__, config) : nccl##name(__VA_ARGS__))
+
 struct player {
 	struct rank rank; /* first: its thread and communicator */
 	CUstream stream;
-	CUdeviceptr memory[2];
+	CUdeviceptr memory[2], scalars; /* a scalar for each slot */
 	unsigned char *in, *out;        /* where this process has them */
 	unsigned char *in_was, *wanted; /* what `in` had and still has to have, and what `out` has to */
 	uint64_t random;                /* the same numbers on all ranks */
@@ -44,7 +50,7 @@ struct call {
 	ncclRedOp_t op;
 	size_t count, element;
 	int root, slot, round;
-	bool in_place, scaled;
+	bool in_place, scaled, on_device; /* its scalar */
 	size_t at; /* bytes from the slot's start */
 };
 
@@ -197,12 +203,26 @@ static struct call draw_call(struct player *p, int round, int slot)
 	c.type = types[draw(p, 10)];
 	c.element = ferry_type_size((ferryDataType_t)c.type);
 	c.op = (ncclRedOp_t[]){ncclSum, ncclMax, ncclMin}[draw(p, 3)];
-	c.scaled = c.collective == FERRY_REDUCESCATTER && !draw(p, 4);
+	c.scaled = c.collective == FERRY_REDUCESCATTER && !draw(p, 2);
+	c.on_device = c.scaled && draw(p, 2);
 	c.count = draw(p, 8) ? 1 + draw(p, 2 * MOST_COUNT / (uint64_t)nranks) : draw(p, 20);
 	c.root = (int)draw(p, (uint64_t)nranks);
 	c.in_place = draw(p, 2) && c.collective != FERRY_ALLTOALL && c.collective != FERRY_SENDRECV;
 	c.at = draw(p, 60) * c.element;
 	return c;
+}
+
+/* The double of it is summed. What is on the device is read when the call runs: no earlier call has this slot now. */
+static ncclRedOp_t scaled_sum(struct player *p, const struct call *c)
+{
+	ncclRedOp_t op;
+	size_t at = (size_t)c->slot * sizeof(uint64_t);
+	unsigned char factor[8] = {0};
+	void *scalar = c->on_device ? (char *)pointer_of(p->scalars) + at : (void *)factor;
+	encode(2, c, c->on_device ? (unsigned char *)fake_cuda_reach(p->scalars) + at : factor);
+	NCCL(ncclRedOpCreatePreMulSum(&op, scalar, c->type, c->on_device ? ncclScalarDevice : ncclScalarHostImmediate,
+	                              p->rank.comm));
+	return op;
 }
 
 static void make_call(struct player *p, const struct call *c)
@@ -215,27 +235,25 @@ static void make_call(struct player *p, const struct call *c)
 	ncclComm_t comm = p->rank.comm;
 	cudaStream_t stream = (cudaStream_t)p->stream;
 	ncclRedOp_t op = c->op;
-	unsigned char factor[8] = {0};
 	switch (c->collective) {
 	case FERRY_ALLGATHER:
-		NCCL(ncclAllGather(send, receive, c->count, c->type, comm, stream));
+		ASK(AllGather, send, receive, c->count, c->type, comm, stream);
 		break;
 	case FERRY_REDUCESCATTER:
-		encode(2, c, factor);
 		if (c->scaled)
-			NCCL(ncclRedOpCreatePreMulSum(&op, factor, c->type, ncclScalarHostImmediate, comm));
-		NCCL(ncclReduceScatter(send, receive, c->count, c->type, op, comm, stream));
+			op = scaled_sum(p, c);
+		ASK(ReduceScatter, send, receive, c->count, c->type, op, comm, stream);
 		if (c->scaled)
 			NCCL(ncclRedOpDestroy(op, comm));
 		break;
 	case FERRY_ALLTOALL:
-		NCCL(ncclAlltoAll(send, receive, c->count, c->type, comm, stream));
+		ASK(AlltoAll, send, receive, c->count, c->type, comm, stream);
 		break;
 	case FERRY_GATHER:
-		NCCL(ncclGather(send, rank == c->root ? receive : NULL, c->count, c->type, c->root, comm, stream));
+		ASK(Gather, send, rank == c->root ? receive : NULL, c->count, c->type, c->root, comm, stream);
 		break;
 	case FERRY_SCATTER:
-		NCCL(ncclScatter(rank == c->root ? send : NULL, receive, c->count, c->type, c->root, comm, stream));
+		ASK(Scatter, rank == c->root ? send : NULL, receive, c->count, c->type, c->root, comm, stream);
 		break;
 	default:
 		NCCL(ncclGroupStart());
@@ -245,7 +263,7 @@ static void make_call(struct player *p, const struct call *c)
 	}
 	uint64_t at, nccls;
 	ferry_shares_range(&pins, FERRY_CARRIER_NCCL, c->count, 4096 / c->element, &at, &nccls);
-	p->parts += c->collective != FERRY_SENDRECV && nccls < c->count;
+	p->parts += c->collective != FERRY_SENDRECV && nccls < c->count && !stays;
 	p->messages += c->collective == FERRY_SENDRECV && nccls < c->count;
 }
 
@@ -336,8 +354,8 @@ static void play_round(struct player *p, int round, bool messages)
 /* The first call that all ranks have made: before, some may not have said that they look calls up. */
 static void meet(struct player *p)
 {
-	NCCL(ncclAllReduce(pointer_of(p->memory[0]), pointer_of(p->memory[1]), 1, ncclInt8, ncclSum, p->rank.comm,
-	                   (cudaStream_t)p->stream));
+	ASK(AllReduce, pointer_of(p->memory[0]), pointer_of(p->memory[1]), 1, ncclInt8, ncclSum, p->rank.comm,
+	    (cudaStream_t)p->stream);
 	EQUAL(cuStreamSynchronize(p->stream), 0);
 	p->parts = parts_of(p);
 }
@@ -353,6 +371,7 @@ static void play(struct rank *rank)
 	EQUAL(cuStreamCreate(&p->stream, CU_STREAM_NON_BLOCKING), 0);
 	for (int i = 0; i < 2; i++)
 		EQUAL(pooled ? cuMemAllocAsync(&p->memory[i], BYTES, p->stream) : cuMemAlloc(&p->memory[i], BYTES), 0);
+	EQUAL(cuMemAlloc(&p->scalars, SLOTS * sizeof(uint64_t)), 0);
 	EQUAL(cuStreamSynchronize(p->stream), 0);
 	p->in = fake_cuda_reach(p->memory[0]);
 	p->out = fake_cuda_reach(p->memory[1]);
@@ -369,10 +388,11 @@ static void play(struct rank *rank)
 	for (int round = most; round < most + 5; round++)
 		play_round(p, round, true);
 	HOLDS(pins.part[FERRY_CARRIER_HOST] ? parts_of(p) - before >= 3 : parts_of(p) == before);
-	HOLDS(!pins.part[FERRY_CARRIER_HOST] == (p->parts == first));
+	HOLDS((pins.part[FERRY_CARRIER_HOST] && !stays) == (p->parts > first));
 	NCCL(ncclCommDestroy(rank->comm));
 	for (int i = 0; i < 2; i++)
 		EQUAL(pooled ? cuMemFreeAsync(p->memory[i], p->stream) : cuMemFree(p->memory[i]), 0);
+	EQUAL(cuMemFree(p->scalars), 0);
 	EQUAL(cuStreamDestroy(p->stream), 0);
 	EQUAL(cuDevicePrimaryCtxRelease(rank->rank), 0);
 	free(p->in_was);
@@ -440,6 +460,60 @@ static void shares_of_one_alone_are_whole_calls(void **state)
 	assert_int_equal(fake_nccl_count("Broadcast") + fake_nccl_count("Reduce"), blocks);
 }
 
+/* NCCL's, of 2.31. */
+static struct settings {
+	ncclCollConfig_t head;
+	const void *extensions;
+	int ctas[4];
+	const char *algorithms;
+	int force, policy;
+	uint64_t tag;
+} settings = {.head = {sizeof settings, 0xcafebeef, 23100}, .policy = NCCL_UNDEFINED_INT};
+
+/* How often NCCL's double has been called with settings, by the call's name. */
+static void count_configured(unsigned long counts[8])
+{
+	static const char *const names[8] = {"AllReduceConfig", "BroadcastConfig", "ReduceConfig", "AllGatherConfig",
+	                                     "ReduceScatterConfig", "AlltoAllConfig", "GatherConfig", "ScatterConfig"};
+	for (int i = 0; i < 8; i++)
+		counts[i] = fake_nccl_count(names[i]);
+}
+
+static void run_configured(const char *shares, bool by_blocks)
+{
+	unsigned long before[8], after[8], plain = fake_nccl_count("Broadcast") + fake_nccl_count("Reduce");
+	count_configured(before);
+	config = &settings.head;
+	run(3, shares);
+	config = NULL;
+	count_configured(after);
+	for (int i = 0; i < 8; i++) {
+		bool is_of_blocks = i == 1 || i == 2; /* nobody calls these here */
+		if (by_blocks ? i < 3 : !is_of_blocks)
+			assert_true(after[i] > before[i]);
+		if (!by_blocks && is_of_blocks)
+			assert_true(after[i] == before[i]);
+	}
+	assert_int_equal(fake_nccl_count("Broadcast") + fake_nccl_count("Reduce"), plain);
+}
+
+/* Messages, which NCCL's part of what has blocks may be made of, have no settings: they go without. */
+static void calls_with_plain_settings_are_divided_and_keep_them(void **state)
+{
+	(void)state;
+	run_configured("nccl:0.6,host:0.4", true);
+}
+
+static void calls_that_name_their_algorithm_are_nccls_alone(void **state)
+{
+	(void)state;
+	stays = true;
+	settings.algorithms = "ring";
+	run_configured("nccl:0.6,host:0.4", false);
+	settings.algorithms = NULL;
+	stays = false;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -447,6 +521,8 @@ int main(void)
 	        cmocka_unit_test_teardown(more_ranks_leave_nccl_blocks_with_gaps, no_misuse),
 	        cmocka_unit_test_teardown(memory_of_pools_is_divided_too, no_misuse),
 	        cmocka_unit_test_teardown(shares_of_one_alone_are_whole_calls, no_misuse),
+	        cmocka_unit_test_teardown(calls_with_plain_settings_are_divided_and_keep_them, no_misuse),
+	        cmocka_unit_test_teardown(calls_that_name_their_algorithm_are_nccls_alone, no_misuse),
 	};
 	setenv("FERRY_TEST_MAPPED", "1", 1);
 	setenv("FAKE_CUDA_DEVICES", "8", 1);

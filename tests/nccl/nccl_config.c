@@ -62,9 +62,79 @@ static void older_ones_have_no_policy_zero(void **state)
 	read_as(NULL, 22809, false, false);
 }
 
+/* ---- settings of a call ---- */
+
+/* NCCL's, of 2.32; that of 2.31 ends in front of the event. */
+struct settings {
+	ncclCollConfig_t head;
+	const void *extensions;
+	int min_ctas, max_ctas, nvls_ctas, cluster;
+	const char *algorithms;
+	int force, policy;
+	uint64_t tag;
+	const void *event;
+};
+
+#define UNSET                                                                                                          \
+	{                                                                                                              \
+		.head = {sizeof(struct settings), 0xcafebeef, 23200}, .min_ctas = NCCL_UNDEFINED_INT,                  \
+		.max_ctas = NCCL_UNDEFINED_INT, .nvls_ctas = NCCL_UNDEFINED_INT, .cluster = NCCL_UNDEFINED_INT,        \
+		.force = NCCL_UNDEFINED_INT, .policy = NCCL_UNDEFINED_INT                                              \
+	}
+
+static void settings_that_bind_nothing_of_ferrys_are_plain(void **state)
+{
+	struct settings settings = UNSET;
+	(void)state;
+	assert_true(ferry_nccl_config_is_plain(NULL));
+	assert_true(ferry_nccl_config_is_plain(&settings.head));
+	settings.min_ctas = settings.max_ctas = settings.nvls_ctas = settings.cluster = 4;
+	settings.tag = 77;
+	settings.algorithms = "";
+	settings.policy = 1; /* NCCL's kernels may register buffers */
+	assert_true(ferry_nccl_config_is_plain(&settings.head));
+	settings.policy = 0;
+	assert_true(ferry_nccl_config_is_plain(&settings.head));
+}
+
+static void what_ferry_cannot_do_is_not_plain(void **state)
+{
+	struct settings named = UNSET, extended = UNSET, copied = UNSET, launched = UNSET;
+	(void)state;
+	named.algorithms = "ring";
+	assert_false(ferry_nccl_config_is_plain(&named.head));
+	extended.extensions = &named;
+	assert_false(ferry_nccl_config_is_plain(&extended.head));
+	copied.policy = NCCL_CTA_POLICY_ZERO;
+	assert_false(ferry_nccl_config_is_plain(&copied.head));
+	copied.policy = NCCL_CTA_POLICY_ZERO | 1;
+	assert_false(ferry_nccl_config_is_plain(&copied.head));
+	launched.event = &named;
+	assert_false(ferry_nccl_config_is_plain(&launched.head));
+}
+
+static void what_lies_beyond_a_configurations_size_is_not_there(void **state)
+{
+	struct settings settings = UNSET;
+	(void)state;
+	settings.event = &settings;
+	settings.head.size = offsetof(struct settings, event); /* 2.31's own */
+	assert_true(ferry_nccl_config_is_plain(&settings.head));
+	settings.head.size--; /* of nobody that Ferry knows */
+	assert_false(ferry_nccl_config_is_plain(&settings.head));
+	settings.head.size = 0;
+	assert_false(ferry_nccl_config_is_plain(&settings.head));
+	settings.head.size = 1 << 20;
+	assert_false(ferry_nccl_config_is_plain(&settings.head));
+	assert_null(ferry_nccl_config_copy(&settings.head));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(settings_that_bind_nothing_of_ferrys_are_plain),
+	        cmocka_unit_test(what_ferry_cannot_do_is_not_plain),
+	        cmocka_unit_test(what_lies_beyond_a_configurations_size_is_not_there),
 	        cmocka_unit_test(policy_zero_is_a_number_in_2_28),
 	        cmocka_unit_test(policy_zero_has_a_name_since_2_29),
 	        cmocka_unit_test(older_ones_have_no_policy_zero),
