@@ -41,6 +41,7 @@ foreach(policy zero overridden)
   set_tests_properties(nccl_communicators_policy_${policy} PROPERTIES TIMEOUT 60 LABELS lanes)
 endforeach()
 ferry_test(nccl_config FOLDER nccl LIBRARIES ferry_names LABELS api)
+ferry_test(nccl_rest FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS api)
 
 # Decisions of the orchestrator in made time: what is below them moves nothing, and takes as long as a machine says.
 set(orchestrator ${PROJECT_SOURCE_DIR}/orchestrator)

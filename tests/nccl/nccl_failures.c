@@ -6,6 +6,8 @@
  */
 #include "tests/nccl/players.h"
 
+#include "orchestrator/real.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -93,12 +95,13 @@ static void alone(struct rank *rank)
 	player_close(player);
 }
 
-static void without(const char *why)
+/* So many ranks say why. */
+static void without(void (*work)(struct rank *rank), const char *why, int times)
 {
 	setenv("FERRY_LOG", "info", 1);
 	listen_to_all();
-	play(alone);
-	must_have_said(why, RANKS);
+	play(work);
+	must_have_said(why, times);
 	unsetenv("FERRY_LOG");
 }
 
@@ -110,7 +113,7 @@ static void without_a_router_nccl_goes_on(void **state)
 	assert_non_null(mkdtemp(elsewhere));
 	setenv("FERRY_SOCKET_DIR", elsewhere, 1);
 	setenv("FERRY_ATTACH_TIMEOUT", "1", 1);
-	without("stays NCCL's alone: no router answers on ");
+	without(alone, "stays NCCL's alone: no router answers on ", RANKS);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
 	setenv("FERRY_SOCKET_DIR", directory, 1);
 	rmdir(elsewhere);
@@ -121,7 +124,7 @@ static void over_its_quota_nccl_goes_on(void **state)
 {
 	(void)state;
 	setenv("FERRY_STAGING", "900G", 1);
-	without("the job asks for 966367641600 bytes of staging");
+	without(alone, "the job asks for 966367641600 bytes of staging", RANKS);
 	unsetenv("FERRY_STAGING");
 }
 
@@ -139,9 +142,38 @@ static void without_shared_memory_nccl_goes_on(void **state)
 	domains_open(1); /* the router has that limit */
 	limit.rlim_cur = soft;
 	setrlimit(RLIMIT_FSIZE, &limit);
-	without("files of this process, which shared memory counts as, may have 65536");
+	without(alone, "files of this process, which shared memory counts as, may have 65536", RANKS);
 	domains_close();
 	unsetenv("FERRY_SHM");
+}
+
+/* The last rank calls NCCL itself, as one that has no library of Ferry's, or has it turned off. */
+static void one_has_none(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	if (rank->rank != RANKS - 1) {
+		alone(rank);
+		return;
+	}
+	buffers_open(player);
+	NCCL(ferry_nccl_real_CommInitRank(&rank->comm, RANKS, rank->id, rank->rank));
+	for (int round = 0; round < 2 * ROUNDS; round++) {
+		fill(player, LARGE, round % ROUNDS);
+		NCCL(ferry_nccl_real_AllReduce(player->send, player->receive, LARGE, ncclFloat32, ncclSum, rank->comm,
+		                               (cudaStream_t)player->stream));
+		settle(player);
+		check_sum(player, LARGE, round % ROUNDS);
+	}
+	NCCL(ferry_nccl_real_CommDestroy(rank->comm));
+	buffers_close(player);
+}
+
+static void beside_a_rank_without_ferry_nccl_goes_on(void **state)
+{
+	(void)state;
+	setenv("FERRY_ATTACH_TIMEOUT", "2", 1);
+	without(one_has_none, "stays NCCL's alone: ", RANKS - 1);
+	unsetenv("FERRY_ATTACH_TIMEOUT");
 }
 
 /* ---- what it takes ---- */
@@ -600,6 +632,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_teardown(without_a_router_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(over_its_quota_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(without_shared_memory_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(beside_a_rank_without_ferry_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(buffers_that_are_not_aligned_are_taken, no_misuse),
 	        cmocka_unit_test_teardown(a_failed_communicator_leaves_nccl_alone, no_misuse),
 	        cmocka_unit_test_teardown(a_rank_that_dies_in_ferry_leaves_nccl_alone, no_misuse),

@@ -45,13 +45,18 @@ static inline void player_open(struct player *player)
 	NCCL(ncclCommInitRank(&player->rank.comm, RANKS, player->rank.id, player->rank.rank));
 }
 
-static inline void player_close(struct player *player)
+static inline void buffers_close(struct player *player)
 {
-	NCCL(ncclCommDestroy(player->rank.comm));
 	for (int i = 0; i < 2; i++)
 		EQUAL(cuMemFree(player->memory[i]), 0);
 	EQUAL(cuStreamDestroy(player->stream), 0);
 	EQUAL(cuDevicePrimaryCtxRelease(player->rank.rank), 0);
+}
+
+static inline void player_close(struct player *player)
+{
+	NCCL(ncclCommDestroy(player->rank.comm));
+	buffers_close(player);
 }
 
 /* Waited for politely: a rank that fails ends the process, and its router with it. */
