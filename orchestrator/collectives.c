@@ -24,10 +24,10 @@ static bool is_sound(const struct ferry_nccl_call *call)
 static bool is_looked_at(const struct ferry_nccl_call *call)
 {
 	struct ferry_nccl_comm *comm = call->comm;
-	if (!comm || comm->copies || atomic_load_explicit(&comm->state, memory_order_relaxed))
+	if (!comm || atomic_load_explicit(&comm->state, memory_order_relaxed))
 		return false;
-	return ferry_nccl_comm_learn(comm) && comm->nranks > 1 && ferry_nccl_config_is_plain(call->config) &&
-	       is_sound(call);
+	return ferry_nccl_comm_learn(comm) && !comm->copies && comm->nranks > 1 &&
+	       ferry_nccl_config_is_plain(call->config) && is_sound(call);
 }
 
 static ncclResult_t make(struct ferry_nccl_call *call)

@@ -187,6 +187,33 @@ static bool ask(struct ferry_nccl_comm *comm)
 	       !ferry_nccl_real_CommCuDevice(handle, &comm->device);
 }
 
+#define TEXT(number)    #number
+#define TEXT_OF(number) TEXT(number)
+
+/* Of one that is learned: why it is NCCL's alone for good; NULL: it need not be. */
+static const char *why_alone(const struct ferry_nccl_comm *comm)
+{
+	if (comm->copies)
+		return "its calls are for NCCL's copy engines (CTA policy zero)";
+	if (!comm->has_key)
+		return "its ranks share no name, as after ncclCommGrow";
+	if (comm->nranks > FERRY_MAX_RANKS)
+		return "Ferry's have " TEXT_OF(FERRY_MAX_RANKS) " ranks at most";
+	return NULL;
+}
+
+static void tell(const struct ferry_nccl_comm *comm)
+{
+	const char *why = why_alone(comm);
+	if (why)
+		ferry_log(FERRY_LOG_INFO,
+		          "NCCL's communicator of %d ranks, rank 0 on device %d, stays NCCL's alone: %s", comm->nranks,
+		          comm->device, why);
+	else
+		ferry_log(FERRY_LOG_INFO, "watching NCCL's communicator %016jx of %d ranks, rank 0 on device %d",
+		          (uintmax_t)comm->key.words[0], comm->nranks, comm->device);
+}
+
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 {
 	int known = atomic_load_explicit(&comm->known, memory_order_acquire);
@@ -198,8 +225,7 @@ bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 		return false;
 	bool told = ask(comm);
 	if (told && !comm->rank)
-		ferry_log(FERRY_LOG_INFO, "watching NCCL's communicator %016jx of %d ranks, rank 0 on device %d",
-		          (uintmax_t)comm->key.words[0], comm->nranks, comm->device);
+		tell(comm);
 	atomic_store_explicit(&comm->known, told ? KNOWN : UNKNOWN, memory_order_release);
 	return told;
 }
@@ -207,7 +233,7 @@ bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm)
 struct ferry_partner *ferry_nccl_comm_partner(struct ferry_nccl_comm *comm)
 {
 	struct ferry_partner *partner = atomic_load_explicit(&comm->partner, memory_order_acquire), *none = NULL;
-	if (partner || !comm->has_key || comm->nranks > FERRY_MAX_RANKS)
+	if (partner || why_alone(comm))
 		return partner;
 	struct ferry_partner *made = ferry_partner_new(&comm->key, comm->rank, comm->nranks, comm->device);
 	if (!made)

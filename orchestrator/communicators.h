@@ -123,7 +123,7 @@ bool ferry_nccl_comm_lost(ncclComm_t handle);
 
 /**
  * Asks NCCL for rank, size and device, once, when the communicator is ready; the first time rank 0 says in the log that
- * it is watched. False where NCCL does not tell: it is not ready, or has failed.
+ * it is watched, or why it is NCCL's alone. False where NCCL does not tell: it is not ready, or has failed.
  */
 bool ferry_nccl_comm_learn(struct ferry_nccl_comm *comm);
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promises of communicators: Ferry knows each by every way in which it is made, and forgets it when it ends. */
+#include "tests/nccl/heard.h"
 #include "tests/nccl/ranks.h"
+
+#include "ipc/error.h"
 
 #include <sched.h>
 
@@ -318,10 +321,22 @@ static void grow(struct rank *r)
 	destroy(grown);
 }
 
+/* Rank 0 does, once. */
+static void says(void (*work)(struct rank *rank), const char *words, int times)
+{
+	ncclUniqueId id;
+	NCCL(ncclGetUniqueId(&id)); /* NCCL is found, and the log's level set */
+	ferry_log_set_level(FERRY_LOG_INFO);
+	listen_to_all();
+	free(ranks_run(work));
+	must_have_said(words, times);
+	ferry_log_set_level(FERRY_LOG_WARN);
+}
+
 static void grown_communicators_are_known_and_have_no_key(void **state)
 {
 	(void)state;
-	free(ranks_run(grow));
+	says(grow, "stays NCCL's alone: its ranks share no name, as after ncclCommGrow\n", 1);
 }
 
 static void states(struct rank *r)
@@ -431,7 +446,7 @@ static void policy_zero(struct rank *r)
 static void communicators_for_copy_engines_are_nccls_alone(void **state)
 {
 	(void)state;
-	free(ranks_run(policy_zero));
+	says(policy_zero, "stays NCCL's alone: its calls are for NCCL's copy engines (CTA policy zero)\n", 2);
 }
 
 static void policy_of_none(struct rank *r)

@@ -4,6 +4,7 @@
  * part is lost ends with an error and not with wrong data. And of communicators that end, pause, or are made out of
  * others that Ferry shares. Over both doubles; ranks are threads.
  */
+#include "tests/nccl/heard.h"
 #include "tests/nccl/players.h"
 
 #include "orchestrator/real.h"
@@ -17,37 +18,6 @@
 #define ROUNDS 5
 
 static pthread_barrier_t together;
-
-/* ---- what is said ---- */
-
-static int heard, before;
-
-static void listen_to_all(void)
-{
-	char path[] = "/tmp/ferry-failures-XXXXXX";
-	fflush(stderr);
-	heard = mkstemp(path);
-	before = dup(STDERR_FILENO);
-	assert_true(heard >= 0 && before >= 0);
-	unlink(path);
-	dup2(heard, STDERR_FILENO);
-}
-
-/* The words were said so many times. */
-static void must_have_said(const char *words, int times)
-{
-	static char said[1 << 16];
-	int count = 0;
-	dup2(before, STDERR_FILENO);
-	close(before);
-	ssize_t length = pread(heard, said, sizeof said - 1, 0);
-	close(heard);
-	said[length > 0 ? length : 0] = '\0';
-	for (const char *at = said; (at = strstr(at, words)); at++)
-		count++;
-	if (count != times)
-		fail_msg("\"%s\" was said %d times, not %d: %s", words, count, times, said);
-}
 
 /* ---- calls ---- */
 

@@ -32,6 +32,8 @@ static void pause_here(void)
 	(pause_here(), atomic_compare_exchange_strong_explicit(object, expected, desired, success, failure))
 #include "orchestrator/communicators.c"
 
+#include "tests/nccl/heard.h"
+
 /* Two handles of one chain. */
 #define FIRST ((ncclComm_t)0x10000)
 
@@ -169,9 +171,57 @@ static void looking_up_takes_no_lock_and_finds_what_is_whole(void **state)
 		ferry_nccl_comm_remove((ncclComm_t)handle_of(i / HANDLES, i % HANDLES));
 }
 
+/* ---- what it says of them ---- */
+
+static int count; /* ranks of the next one */
+
+static ncclResult_t tell_count(ncclComm_t handle, int *told)
+{
+	(void)handle;
+	*told = count;
+	return ncclSuccess;
+}
+
+static ncclResult_t tell_zero(ncclComm_t handle, int *told)
+{
+	(void)handle;
+	*told = 0;
+	return ncclSuccess;
+}
+
+static void must_say(const struct ferry_nccl_birth *birth, int nranks, const char *words)
+{
+	count = nranks;
+	listen_to_all();
+	ferry_nccl_comm_add(FIRST, birth);
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(FIRST);
+	for (int again = 0; again < 2; again++)
+		assert_true(ferry_nccl_comm_learn(comm));
+	ferry_nccl_comm_release(comm);
+	ferry_nccl_comm_remove(FIRST);
+	must_have_said(words, 1);
+}
+
+static void rank_0_says_why_a_communicator_is_nccls_alone(void **state)
+{
+	static const struct ferry_nccl nccl = {
+	        .functions = {.CommCount = tell_count, .CommUserRank = tell_zero, .CommCuDevice = tell_zero}};
+	struct ferry_nccl_birth named = {.key = {{1, 1}}, .has_key = true}, nameless = {.has_key = false};
+	struct ferry_nccl_birth copying = {.key = {{1, 1}}, .has_key = true, .copies = true};
+	(void)state;
+	atomic_store(&ferry_nccl_found, &nccl);
+	ferry_log_set_level(FERRY_LOG_INFO);
+	must_say(&named, FERRY_MAX_RANKS, "info: watching NCCL's communicator 0000000000000001 of 64 ranks");
+	must_say(&named, FERRY_MAX_RANKS + 1, "of 65 ranks, rank 0 on device 0, stays NCCL's alone: Ferry's have 64 ");
+	must_say(&nameless, 2, "of 2 ranks, rank 0 on device 0, stays NCCL's alone: its ranks share no name");
+	must_say(&copying, 2, "of 2 ranks, rank 0 on device 0, stays NCCL's alone: its calls are for NCCL's ");
+	atomic_store(&ferry_nccl_found, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(rank_0_says_why_a_communicator_is_nccls_alone),
 	        cmocka_unit_test(who_is_overtaken_gets_what_was_asked_for_or_nothing),
 	        cmocka_unit_test(looking_up_takes_no_lock_and_finds_what_is_whole),
 	};
