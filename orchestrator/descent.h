@@ -2,8 +2,8 @@
 /**
  * The keys of communicators that are made out of others: the same on all their ranks, and no two alike. Ranks know how
  * often they have made one in the same way, as they do that together: splits are made by all ranks of the parent, what
- * a shrink leaves by those that it leaves. So splits are counted by themselves, and shrinks by the ranks that go; a rank
- * that was not there for some of them has counted the others all the same.
+ * a shrink leaves by those that it leaves. So splits are counted by themselves, and shrinks by the ranks that go; a
+ * rank that was not there for some of them has counted the others all the same.
  *
  * Called by constructors.c, from any thread; the list of a communicator's shrinks is under one lock.
  */

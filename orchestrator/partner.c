@@ -54,7 +54,7 @@ void ferry_partner_await(struct ferry_partner *partner, uint64_t deadline)
 /*
  * All that is to be there for the first call that is shared. From the next one on the rank looks calls up, which it
  * says now: with its first call it would come too late for that one. Who abandons it meanwhile does not look any up:
- * ferry_partner_revoke has said so before it takes the lock, so that this sees it, or that finds a partner that is ready.
+ * ferry_partner_revoke says so before it takes the lock, so this sees it, or that finds a partner that is ready.
  */
 static void get_ready(struct ferry_partner *partner, bool peers)
 {
