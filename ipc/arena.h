@@ -42,7 +42,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 20u
+#define FERRY_ARENA_ABI 21u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -168,12 +168,13 @@ struct ferry_pair_slot {
 	_Atomic uint64_t message; /* number of the message that the slice belongs to, from 1 */
 	_Atomic uint64_t bytes;   /* of the whole message */
 	_Atomic uint32_t type;
-	_Atomic uint32_t reserved;
+	_Atomic uint32_t pushed;  /* 1: into the destination's buffer, and nothing is in the slot's window */
 };
 
 /*
  * Where the destination of a message that the source pushes has its buffer: fields first, then `message` with release.
- * The next one is posted when this message has come.
+ * The next one is posted when this message has come. None is posted where the destination expects the message in the
+ * window, so a post says that it does not.
  */
 struct ferry_pair_post {
 	_Atomic uint64_t message; /* number, from 1 */

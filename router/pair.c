@@ -51,11 +51,28 @@ static struct ferry_pair_line *line_of(const struct ferry_seat *seat, const stru
 	return &arena->pair_lines[source * arena->nranks + destination];
 }
 
+/* An empty message has no bytes to push: its head alone says that it has come. */
+static bool is_pushed(const struct ferry_transfer *transfer)
+{
+	return transfer->puts && transfer->length;
+}
+
 /* What one end, and the other, says of a message. */
 struct said {
 	uint64_t bytes;
 	uint32_t type;
+	bool pushed;
 };
+
+static struct said said_here(const struct ferry_transfer *transfer)
+{
+	return (struct said){transfer->length, transfer->type, is_pushed(transfer)};
+}
+
+static bool is_same(struct said mine, struct said theirs)
+{
+	return mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed == theirs.pushed;
+}
 
 static const char *name_of(uint32_t type)
 {
@@ -65,15 +82,20 @@ static const char *name_of(uint32_t type)
 
 static void disagree(struct ferry_seat *seat, const struct ferry_transfer *transfer, struct said theirs)
 {
+	static const char *const ways[] = {" through the host", " by a push"};
 	char text[FERRY_MESSAGE_BYTES];
-	struct said mine = {transfer->length, transfer->type};
+	struct said mine = said_here(transfer);
 	bool up = seat->direction == FERRY_UP;
+	/* Of messages that differ, the ways may for that alone. */
+	bool settings = mine.bytes == theirs.bytes && mine.type == theirs.type && mine.pushed != theirs.pushed;
 	struct said sent = up ? mine : theirs, received = up ? theirs : mine;
 	snprintf(text, sizeof text,
-	         "message %llu from rank %u to rank %u: sent %llu bytes of %s, received as %llu bytes of %s",
+	         "message %llu from rank %u to rank %u: sent %llu bytes of %s%s, received as %llu bytes of %s%s%s",
 	         (unsigned long long)transfer->message, up ? seat->member->rank : transfer->peer,
 	         up ? transfer->peer : seat->member->rank, (unsigned long long)sent.bytes, name_of(sent.type),
-	         (unsigned long long)received.bytes, name_of(received.type));
+	         settings ? ways[sent.pushed] : "", (unsigned long long)received.bytes, name_of(received.type),
+	         settings ? ways[received.pushed] : "",
+	         settings ? ": FERRY_FABRICS, FERRY_SHARES or FERRY_HOST_LINK differ on the two ranks" : "");
 	seat->member->ops->fail(seat->member, ferryInvalidUsage, text);
 }
 
@@ -81,9 +103,10 @@ static bool message_agrees(struct ferry_seat *seat, const struct ferry_transfer 
                            const struct ferry_pair_slot *slot)
 {
 	struct said theirs = {atomic_load_explicit(&slot->bytes, memory_order_relaxed),
-	                      atomic_load_explicit(&slot->type, memory_order_relaxed)};
+	                      atomic_load_explicit(&slot->type, memory_order_relaxed),
+	                      atomic_load_explicit(&slot->pushed, memory_order_relaxed)};
 	uint64_t message = atomic_load_explicit(&slot->message, memory_order_relaxed);
-	if (theirs.bytes == transfer->length && theirs.type == transfer->type && message == transfer->message)
+	if (is_same(said_here(transfer), theirs) && message == transfer->message)
 		return true;
 	disagree(seat, transfer, theirs);
 	return false;
@@ -111,13 +134,13 @@ static bool find_landing(struct ferry_seat *seat, struct ferry_transfer *transfe
 	if (atomic_load_explicit(&there->message, memory_order_acquire) != transfer->message)
 		return false;
 	struct said theirs = {atomic_load_explicit(&there->bytes, memory_order_relaxed),
-	                      atomic_load_explicit(&there->type, memory_order_relaxed)};
+	                      atomic_load_explicit(&there->type, memory_order_relaxed), true};
 	struct ferry_buffer_name name = {
 	        .index = atomic_load_explicit(&there->index, memory_order_relaxed),
 	        .generation = atomic_load_explicit(&there->generation, memory_order_relaxed),
 	        .offset = atomic_load_explicit(&there->offset, memory_order_relaxed)};
 	struct ferry_landing landing = {0};
-	if (theirs.bytes != transfer->length || theirs.type != transfer->type) {
+	if (!is_same(said_here(transfer), theirs)) {
 		disagree(seat, transfer, theirs);
 		return false;
 	}
@@ -153,12 +176,13 @@ static void fill_head(struct ferry_pair_slot *slot, const struct ferry_transfer 
 {
 	atomic_store_explicit(&slot->bytes, transfer->length, memory_order_relaxed);
 	atomic_store_explicit(&slot->type, transfer->type, memory_order_relaxed);
+	atomic_store_explicit(&slot->pushed, is_pushed(transfer), memory_order_relaxed);
 	atomic_store_explicit(&slot->message, transfer->message, memory_order_release);
 }
 
 /*
- * A receiver that expects so few bytes that they would not be pushed posts nothing, and waits for a slice: it is to
- * find out.
+ * A receiver that does not expect a push, as it expects fewer bytes or its settings are others, posts nothing, and
+ * waits for a slice: it is to find out.
  */
 static void tell(struct ferry_seat *seat, struct ferry_pair_slot *slot, struct ferry_transfer *transfer)
 {
@@ -261,7 +285,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 		if (transfer->puts && seat->direction == FERRY_DOWN)
 			post(seat, transfer);
 	}
-	bool pushed = transfer->puts && transfer->length;
+	bool pushed = is_pushed(transfer);
 	uint64_t slice = transfer->base + transfer->issued;
 	struct ferry_pair_line *line = line_of(seat, transfer, slice, &window);
 	uint64_t start = (uint64_t)transfer->issued * transfer->slice;

@@ -7,7 +7,8 @@
  *
  * Where devices reach each other's memory, the sender pushes instead: the receiver posts where its buffer is when it is
  * the message's turn, which is once its stream has come to it, and the sender copies straight into it. The slots then
- * have heads alone. Both ends know beforehand which of the two ways it is (rank-lib/fabrics.h).
+ * have heads alone. Both ends know beforehand which of the two ways it is (rank-lib/fabrics.h). The head says it too:
+ * where their settings differ, the job fails.
  */
 #ifndef FERRY_ROUTER_PAIR_H
 #define FERRY_ROUTER_PAIR_H

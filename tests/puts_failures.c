@@ -21,6 +21,46 @@
 
 static const int devices[] = {0, 1, 2, 3};
 
+/* ---- ends that are set otherwise ---- */
+
+static void must_be_told(const char *const *variables, int domains, const char *words)
+{
+	struct rank_process ranks[2];
+	struct rank_answer answers[2];
+	domains_open(domains);
+	for (int rank = 0; rank < 2; rank++)
+		ranks[rank] = rank_start(variables[rank]);
+	ranks_join(ranks, 2, devices, COUNT);
+	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_MESSAGE}, NULL);
+	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_SETTLE, .number = 10000, .wanted = true}, answers);
+	for (int rank = 0; rank < 2; rank++)
+		if (!answers[rank].settled || !answers[rank].error || !strstr(answers[rank].message, words))
+			fail_msg("%s, %s: rank %d: settled %d, %s: \"%s\", expected \"%s\"",
+			         variables[0] ? variables[0] : "", variables[1] ? variables[1] : "", rank,
+			         answers[rank].settled, ferryGetErrorString(answers[rank].error),
+			         answers[rank].message, words);
+	ranks_tell(ranks, 2, (struct rank_ordered){.order = RANK_ABORT}, NULL);
+	for (int rank = 0; rank < 2; rank++)
+		rank_finish(&ranks[rank]);
+	domains_close();
+}
+
+/* One rank's router pushes, and the other's looks into the window, in either direction. */
+static void ranks_of_which_one_alone_may_push_are_told_that_their_settings_differ(void **state)
+{
+	static const char *const hosts[] = {"FERRY_FABRICS=host", "FERRY_SHARES=host=1"};
+	(void)state;
+	for (int i = 0; i < 2; i++)
+		for (int domains = 1; domains <= 2; domains++) {
+			must_be_told((const char *const[]){hosts[i], NULL}, domains,
+			             "from rank 0 to rank 1: sent 120044 bytes of u32 through the host, received as "
+			             "120044 bytes of u32 by a push: FERRY_FABRICS, FERRY_SHARES or ");
+			must_be_told((const char *const[]){NULL, hosts[i]}, domains,
+			             "from rank 0 to rank 1: sent 120044 bytes of u32 by a push, received as 120044 "
+			             "bytes of u32 through the host: FERRY_FABRICS, FERRY_SHARES or ");
+		}
+}
+
 /* ---- a driver that hangs ---- */
 
 /* How often the words are in the file, after so long at most; as soon as they are there as often. */
@@ -374,6 +414,7 @@ static void memory_unmapped_during_a_call_takes_the_pushes_and_nothing_else_does
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
+	        TEST(ranks_of_which_one_alone_may_push_are_told_that_their_settings_differ),
 	        TEST(a_push_that_hangs_in_the_driver_is_told_of_by_the_other_lane),
 	        TEST(a_buffer_that_others_pushed_into_comes_back_when_it_has_idled),
 	        TEST(a_registered_buffer_that_others_pushed_into_comes_back_when_it_is_none_any_more),

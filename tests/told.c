@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What people are told when a job fails: the cause, whoever notices first, and what to do about it. Given "mismatch",
- * this program is a rank that receives less than it is sent.
+ * this program is a rank that receives less than it is sent; given "message", rank 1 receives what rank 0 sends.
  */
 #include "commands.h"
 
 #include "ferry.h"
+
+#include <stdbool.h>
 
 #define STRANGER "61234" /* a user who has no processes */
 
@@ -104,6 +106,50 @@ static void counts_that_differ_are_blamed_before_the_ranks_that_left_for_them(vo
 	}
 }
 
+static int message(void)
+{
+	static float buffer[1 << 18];
+	ferryComm_t comm;
+	int rank;
+	if (ferryCommInitEnv(&comm, NULL) || ferryCommUserRank(comm, &rank))
+		return 2;
+	ferryResult_t result = rank ? ferryRecv(buffer, 1 << 18, ferryFloat32, 0, comm, NULL)
+	                            : ferrySend(buffer, 1 << 18, ferryFloat32, 1, comm, NULL);
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	fprintf(stderr, "rank %d: %s\n", rank, result ? ferryGetLastError(comm) : "it has come");
+	return 0; /* without leaving, as there is nobody to leave to where it has failed */
+}
+
+/* One end pushes, and the other one looks for the message in the host's memory. */
+static void settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_move(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"through the host", "by a push"};
+	static const struct {
+		const char *host, *pushes;
+	} cases[] = {{"FERRY_FABRICS=host", "FERRY_FABRICS=peer"},
+	             {"FERRY_FABRICS=host,peer FERRY_SHARES=host=1", "FERRY_FABRICS=host,peer"}};
+	char command[512], text[8192], self[128], why[256];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	assert_in_range(length, 1, sizeof self - 2);
+	self[length] = '\0';
+	for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+		bool sender = i % 2; /* it is that one that pushes */
+		snprintf(command, sizeof command,
+		         "FERRY_TIMEOUT=5 FERRY_ON_TIMEOUT=fail $B/ferryrun -n 2 --fork -- sh -c 'case $FERRY_RANK in "
+		         "%d) export %s;; *) export %s;; esac; exec %s message' 2>&1",
+		         sender, cases[i / 2].host, cases[i / 2].pushes, self);
+		snprintf(why, sizeof why,
+		         "rank 1: message 1 from rank 0 to rank 1: sent 1048576 bytes of f32 %s, received as 1048576 "
+		         "bytes of f32 %s: FERRY_FABRICS, FERRY_SHARES or FERRY_HOST_LINK differ on the two ranks\n",
+		         ways[sender], ways[!sender]);
+		run(command, text, sizeof text);
+		if (count_of(text, why) < 2 || strstr(text, "rank 1: it has come")) /* the rank's line, and the log's */
+			fail_msg("%s: \"%s\" is not blamed: %s", command, why, text);
+	}
+}
+
 /* By SIGXFSZ, without a word, which would take the router's other jobs along. */
 static void a_limit_of_file_sizes_is_named_and_ends_no_router(void **state)
 {
@@ -192,12 +238,15 @@ int main(int argc, char **argv)
 	        TEST(after_a_failed_start_all_ranks_say_who_is_missing),
 	        TEST(a_rank_that_dies_while_others_are_to_come_is_blamed_before_them),
 	        TEST(counts_that_differ_are_blamed_before_the_ranks_that_left_for_them),
+	        TEST(settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_move),
 	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
 	        TEST(a_limit_of_processes_is_named),
 	        TEST(another_users_sockets_are_told_of_with_the_variable),
 	};
 	if (argc == 2 && !strcmp(argv[1], "mismatch"))
 		return mismatch();
+	if (argc == 2 && !strcmp(argv[1], "message"))
+		return message();
 	if (argc == 2)
 		setenv("B", argv[1], 1);  /* the directory of the commands */
 	setenv("FERRY_STAGING", "1M", 1); /* else a busy machine takes longer to make it than is waited for here */

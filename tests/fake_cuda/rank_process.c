@@ -108,6 +108,15 @@ static ferryResult_t gather(void)
 	                   mine.comm, (ferryStream_t)place->stream);
 }
 
+static ferryResult_t message(void)
+{
+	const struct place *place = &mine.place;
+	ferryStream_t stream = (ferryStream_t)place->stream;
+	if (place->rank)
+		return ferryRecv(pointer_of(place->output), place->count, ferryUint32, 0, mine.comm, stream);
+	return ferrySend(pointer_of(place->input), place->count, ferryUint32, 1, mine.comm, stream);
+}
+
 static ferryResult_t ring(int number)
 {
 	struct place *place = &mine.place;
@@ -217,6 +226,8 @@ static ferryResult_t obey(const struct rank_ordered *order, struct rank_answer *
 		return gather();
 	case RANK_RING:
 		return ring(order->number);
+	case RANK_MESSAGE:
+		return message();
 	case RANK_HOLD:
 		atomic_store(&mine.held, 1);
 		CU(fake_cuda_launch(mine.place.stream, hold, &mine.held));

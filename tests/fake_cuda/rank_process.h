@@ -17,6 +17,7 @@ enum rank_order {
 	RANK_ROUNDS,   /* so many into the stream */
 	RANK_GATHER,   /* one of the inputs to rank 0, without kernels around it */
 	RANK_RING,     /* so many rounds of messages to the next rank, and from the one before */
+	RANK_MESSAGE,  /* rank 0's input to rank 1, without kernels around it */
 	RANK_HOLD,     /* a kernel that runs until RANK_LET_GO */
 	RANK_LET_GO,
 	RANK_SETTLE,   /* waits so many ms for the stream, and then as long for the communicator's error if `wanted` */
