@@ -2,7 +2,6 @@
 #include "rank-lib/direct.h"
 
 #include "ipc/environment.h"
-#include "rank-lib/fabrics.h"
 #include "rank-lib/own_copies.h"
 #include "router/pair.h"
 
@@ -511,24 +510,27 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	return result;
 }
 
-static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request, bool puts,
-                      struct ferry_transfer *transfer)
+static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
+                      const struct ferry_fabrics *fabrics, struct ferry_transfer *transfer)
 {
 	const struct ferry_job_arenas *shared = &direct->rank->shared;
 	uint32_t peer = (uint32_t)request->root;
-	uint32_t source = request->direction == FERRY_UP ? (uint32_t)direct->rank->self : peer;
+	uint32_t self = (uint32_t)direct->rank->self;
+	uint32_t source = request->direction == FERRY_UP ? self : peer;
+	uint32_t destination = request->direction == FERRY_UP ? peer : self;
 	transfer->peer = peer;
 	transfer->user = request->direction == FERRY_UP ? (char *)request->send : request->receive;
 	transfer->length = request->count * ferry_type_size(request->type);
 	transfer->type = (uint32_t)request->type;
-	ferry_pair_cut(transfer, puts && transfer->length > FERRY_EAGER_BYTES,
+	ferry_pair_cut(transfer, ferry_fabrics_pushes(fabrics, source, destination, transfer->length),
 	               shared->arenas[shared->rank_domain[source]].pair_slot_bytes);
 	transfer->landing = landing_of(transfer->user);
 	transfer->message = ferry_numbering_message(direct->numbers, request->direction, peer);
 }
 
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, bool puts, const struct ferry_stream_state *stream)
+                                 uint32_t nrequests, const struct ferry_fabrics *fabrics,
+                                 const struct ferry_stream_state *stream)
 {
 	struct ferry_stream_call in_stream = {0};
 	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
@@ -536,7 +538,7 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
 	for (uint32_t i = 0; i < nrequests; i++) {
 		struct ferry_half *half = &made->call.halves[requests[i].direction];
-		fill_pair(direct, &requests[i], puts, &half->prepared[0][half->ntransfers++]);
+		fill_pair(direct, &requests[i], fabrics, &half->prepared[0][half->ntransfers++]);
 		half->all++;
 	}
 	ferry_call_arm(&made->call, 0);

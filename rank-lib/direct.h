@@ -8,6 +8,7 @@
 
 #include "rank-lib/collective_call.h"
 #include "rank-lib/door.h"
+#include "rank-lib/fabrics.h"
 #include "rank-lib/holders.h"
 #include "rank-lib/words.h"
 #include "router/lanes.h"
@@ -45,7 +46,9 @@ void ferry_direct_close(struct ferry_direct *direct);
 void ferry_direct_wait(struct ferry_direct *direct);
 
 ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct ferry_collective_call *collective);
+/** fabrics: by which messages are pushed; NULL: none is. */
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, bool puts, const struct ferry_stream_state *stream);
+                                 uint32_t nrequests, const struct ferry_fabrics *fabrics,
+                                 const struct ferry_stream_state *stream);
 
 #endif

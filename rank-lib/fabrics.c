@@ -245,6 +245,13 @@ ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts)
 	return ask_peers(fabrics, puts);
 }
 
+/* A table of links has none from a device to itself, which reaches its own memory all the same. */
+bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes)
+{
+	return fabrics && bytes > FERRY_EAGER_BYTES &&
+	       (sender == receiver || fabrics->links.speed[sender][receiver] > 0);
+}
+
 /* FERRY_FABRICS=peer, and yet: one line of a communicator. */
 static void say_host(struct ferry_fabrics *fabrics, enum ferry_collective collective)
 {

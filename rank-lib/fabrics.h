@@ -56,7 +56,13 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 /* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
 #define FERRY_EAGER_BYTES (64u << 10)
 
-/** Whether longer messages are pushed. The same on all ranks, waits and errors as above. */
+/** Whether longer messages are pushed, where there are links. The same on all ranks, waits and errors as above. */
 ferryResult_t ferry_fabrics_push(struct ferry_fabrics *fabrics, bool *puts);
+
+/**
+ * Whether a message of so many bytes is pushed; else the host carries it. The same on both ranks. Settled by the
+ * function above; fabrics: NULL where it says that none is.
+ */
+bool ferry_fabrics_pushes(const struct ferry_fabrics *fabrics, uint32_t sender, uint32_t receiver, uint64_t bytes);
 
 #endif

@@ -165,9 +165,10 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 		result = ferry_fabrics_push(&comm->fabrics, &puts);
 	if (result)
 		return result;
+	const struct ferry_fabrics *pushing = puts ? &comm->fabrics : NULL;
 	comm->numbers.messages_named |= stream.captures;
-	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, puts, &stream)
-	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, puts, &stream);
+	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, pushing, &stream)
+	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing, &stream);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

@@ -8,6 +8,7 @@
 
 #include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
+#include "rank-lib/fabrics.h"
 #include "rank-lib/held_exports.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
@@ -96,7 +97,8 @@ ferryResult_t ferry_mapped_name(struct ferry_mapped *mapped, struct ferry_collec
 ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct ferry_collective_call *collective);
 
 /* mapped_messages.c */
+/** fabrics: by which messages are pushed; NULL: none is. */
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
-                                 bool puts, const struct ferry_stream_state *stream);
+                                 const struct ferry_fabrics *fabrics, const struct ferry_stream_state *stream);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives of a rank whose router moves its data: those of a group are one call with one word. */
-#include "rank-lib/fabrics.h"
 #include "rank-lib/mapped.h"
 #include "rank-lib/own_copies.h"
 
@@ -9,6 +8,7 @@
 /* Sends and receives of one call; where their buffers cannot be named, each has a part of a window. */
 struct messages {
 	const struct ferry_request *requests;
+	const struct ferry_fabrics *fabrics; /* NULL: none is pushed */
 	struct ferry_submitted_message *submitted;
 	uint32_t count;
 	uint64_t windowed[2]; /* bytes of windows that are needed, by direction */
@@ -26,8 +26,9 @@ static uint64_t up_to_line(uint64_t bytes)
 
 /* Those that can be named; of the others `generation` stays 0. */
 static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages *messages, uint64_t submission,
-                                   bool pin, bool puts)
+                                   bool pin)
 {
+	uint32_t self = (uint32_t)mapped->rank->self;
 	for (uint32_t i = 0; i < messages->count; i++) {
 		const struct ferry_request *request = &messages->requests[i];
 		struct ferry_submitted_message *message = &messages->submitted[i];
@@ -35,10 +36,12 @@ static ferryResult_t name_messages(struct ferry_mapped *mapped, struct messages 
 		                                            .peer = (uint32_t)request->root,
 		                                            .type = (uint8_t)request->type,
 		                                            .direction = (uint8_t)request->direction};
-		message->puts = puts && message->bytes > FERRY_EAGER_BYTES;
+		bool up = request->direction == FERRY_UP;
+		message->puts = ferry_fabrics_pushes(messages->fabrics, up ? self : message->peer,
+		                                     up ? message->peer : self, message->bytes);
 		if (!message->bytes)
 			continue;
-		bool landing = message->puts && request->direction == FERRY_DOWN;
+		bool landing = message->puts && !up;
 		ferryResult_t result = ferry_exports_name(mapped->exports, buffer_of(request), message->bytes,
 		                                          submission, pin, landing, &message->buffer);
 		if (result && !ferry_exports_refused(result))
@@ -128,7 +131,7 @@ static ferryResult_t take_word_of_messages(struct ferry_mapped *mapped, const st
 	return result;
 }
 
-static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct messages *messages, bool puts,
+static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct messages *messages,
                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
 {
 	struct ferry_submission head = {.kind = FERRY_SUBMIT_MESSAGES,
@@ -138,7 +141,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	uint64_t last = mapped->submissions.written +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
 	ferry_captures_sweep(&mapped->captures);
-	ferryResult_t result = name_messages(mapped, messages, last, stream->captures, puts);
+	ferryResult_t result = name_messages(mapped, messages, last, stream->captures);
 	if (!result)
 		result = fill_windows(mapped, messages, last, stream, in_stream);
 	if (!result)
@@ -158,13 +161,13 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 }
 
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,
-                                 bool puts, const struct ferry_stream_state *stream)
+                                 const struct ferry_fabrics *fabrics, const struct ferry_stream_state *stream)
 {
-	struct messages messages = {.requests = requests, .count = nrequests};
+	struct messages messages = {.requests = requests, .fabrics = fabrics, .count = nrequests};
 	struct ferry_stream_call in_stream = {0};
 	if (!(messages.submitted = calloc(nrequests, sizeof *messages.submitted)))
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
-	ferryResult_t result = launch_messages(mapped, &messages, puts, stream, &in_stream);
+	ferryResult_t result = launch_messages(mapped, &messages, stream, &in_stream);
 	free(messages.submitted);
 	ferry_own_copies_free(&in_stream);
 	return result;

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host devices that push: many ranks, communicators out of others, programs of the user's where links are missing, and
- * what is said where the host carries what it was not named for. Ranks are threads of this process.
+ * Host devices that push: many ranks, communicators out of others, messages and programs of the user's where links are
+ * missing, and what is said where the host carries what it was not named for. Ranks are threads of this process.
  */
 #include "tests/succeeds.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MOST_RANKS 64
 #define BYTES      (70u << 10) /* a message of that length is pushed */
+#define SHORT      (64u << 10) /* and of that one is not: FERRY_EAGER_BYTES */
 
 struct rank {
 	ferryComm_t comm;
@@ -96,6 +99,118 @@ static void sixty_four_ranks_push_into_each_other(void **state)
 	for (int i = 0; i < MOST_RANKS; i++)
 		must_be(ranks[i].receive, (i + MOST_RANKS - 1) % MOST_RANKS + 1);
 	ranks_close(MOST_RANKS);
+	unsetenv("FERRY_FABRICS");
+}
+
+/* ---- messages where links are missing ---- */
+
+#define MOST_MESSAGE (1u << 20)
+
+struct message {
+	unsigned char *sent, *received;
+};
+
+static struct message message_new(int from, int to, size_t bytes)
+{
+	struct message message = {malloc(bytes), calloc(1, bytes)};
+	assert_true(message.sent && message.received);
+	for (size_t i = 0; i < bytes; i++)
+		message.sent[i] = (unsigned char)(1 + (i * 7 + (size_t)from * 31 + (size_t)to * 97) % 251);
+	return message;
+}
+
+static void message_judge(struct message *message, int from, int to, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (message->received[i] != message->sent[i])
+			fail_msg("%zu bytes from rank %d to rank %d: byte %zu is %d, not %d", bytes, from, to, i,
+			         message->received[i], message->sent[i]);
+	free(message->sent);
+	free(message->received);
+}
+
+static void post(const struct message *message, int from, int to, size_t bytes)
+{
+	OK(ferrySend(message->sent, bytes, ferryUint8, to, ranks[from].comm, ranks[from].stream));
+	OK(ferryRecv(message->received, bytes, ferryUint8, from, ranks[to].comm, ranks[to].stream));
+}
+
+/* From each rank to each, itself too: together, and then pair by pair. */
+static void all_pairs_talk(int nranks, size_t bytes)
+{
+	struct message messages[8][8];
+	for (int together = 1; together >= 0; together--) {
+		if (together)
+			OK(ferryGroupStart());
+		for (int pair = 0; pair < nranks * nranks; pair++) {
+			int from = pair / nranks, to = pair % nranks;
+			if (!together)
+				OK(ferryGroupStart());
+			messages[from][to] = message_new(from, to, bytes);
+			post(&messages[from][to], from, to, bytes);
+			if (!together)
+				OK(ferryGroupEnd());
+		}
+		if (together)
+			OK(ferryGroupEnd());
+		settle(nranks);
+		for (int pair = 0; pair < nranks * nranks; pair++)
+			message_judge(&messages[pair / nranks][pair % nranks], pair / nranks, pair % nranks, bytes);
+	}
+}
+
+/* On some GPUs of a DGX-1V, and on all: many pairs have no NVLink between them. */
+static void messages_reach_ranks_whose_devices_no_link_leads_to(void **state)
+{
+	static const char *const machines[] = {"links=dgx1v:20,devices=0,2,5", "links=dgx1v:20"};
+	static const char *const fabrics[] = {"peer", "host,peer"};
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		int nranks = i / 2 ? 8 : 3;
+		setenv("FERRY_HOST_LINK", machines[i / 2], 1);
+		setenv("FERRY_FABRICS", fabrics[i % 2], 1);
+		ranks_open(nranks);
+		all_pairs_talk(nranks, SHORT);
+		all_pairs_talk(nranks, SHORT + 1);
+		all_pairs_talk(nranks, MOST_MESSAGE);
+		ranks_close(nranks);
+	}
+	unsetenv("FERRY_HOST_LINK");
+	unsetenv("FERRY_FABRICS");
+}
+
+static double seconds_of(int from, int to, size_t bytes)
+{
+	struct timespec begun, ended;
+	struct message message = message_new(from, to, bytes);
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	OK(ferryGroupStart());
+	post(&message, from, to, bytes);
+	OK(ferryGroupEnd());
+	settle(3);
+	clock_gettime(CLOCK_MONOTONIC, &ended);
+	message_judge(&message, from, to, bytes);
+	return (double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) / 1e9;
+}
+
+/* By the host a message of that length takes 6.5 s, and one by a link no time. */
+static void messages_take_the_links_that_there_are(void **state)
+{
+	static const struct {
+		int from, to;
+		bool linked;
+	} pairs[] = {{0, 1, true}, {1, 0, true}, {2, 2, true}, {0, 2, false}};
+	(void)state;
+	setenv("FERRY_HOST_LINK", "links=dgx1v:20,devices=0,2,5,d2h=1e-5", 1);
+	setenv("FERRY_FABRICS", "peer", 1);
+	ranks_open(3);
+	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+		double seconds = seconds_of(pairs[i].from, pairs[i].to, SHORT + 1);
+		if ((seconds < 6) != pairs[i].linked)
+			fail_msg("from rank %d to rank %d: %.2f s", pairs[i].from, pairs[i].to, seconds);
+	}
+	ranks_close(3);
+	unsetenv("FERRY_HOST_LINK");
 	unsetenv("FERRY_FABRICS");
 }
 
@@ -250,6 +365,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(sixty_four_ranks_push_into_each_other),
+	        cmocka_unit_test(messages_reach_ranks_whose_devices_no_link_leads_to),
+	        cmocka_unit_test(messages_take_the_links_that_there_are),
 	        cmocka_unit_test(communicators_out_of_others_push),
 	        cmocka_unit_test(a_sum_goes_through_the_host_and_that_is_said_once),
 	        cmocka_unit_test(programs_that_push_where_no_link_is_are_passed_over),
