@@ -202,6 +202,49 @@ static void posts_out_of_range_end_the_job_with_their_values(void **state)
 	send_the_message(&liar, "an unknown type", "a type");
 }
 
+/* Rank 1's buffer would stay as it was, or rank 0 wait for a post that never comes. */
+static void who_says_otherwise_whether_a_message_is_pushed_ends_the_job(void **state)
+{
+	(void)state;
+	for (uint32_t pusher = 0; pusher < RANKS; pusher++) {
+		struct liar liar;
+		struct record record;
+		liar_open(&liar, FERRY_BROADCAST, true);
+		for (uint32_t rank = 0; rank < RANKS; rank++) {
+			honest_messages(rank, true, &record);
+			record.messages[rank ? FERRY_DOWN : FERRY_UP].puts = rank == pusher;
+			submit(&liar, rank, &record);
+		}
+		reach(&liar);
+		must_fail(&liar,
+		          pusher ? "sent 16000 bytes of u32 through the host, received as 16000 bytes of u32 by a push"
+		                 : "sent 16000 bytes of u32 by a push, received as 16000 bytes of u32 through the host",
+		          "whether it is pushed");
+		others_run_on();
+		liar_close(&liar);
+	}
+}
+
+/* A head has room for more than yes and no. */
+static void a_head_that_says_what_nobody_writes_there_is_one_of_a_push(void **state)
+{
+	struct liar liar;
+	struct record record;
+	(void)state;
+	liar_open(&liar, FERRY_BROADCAST, true);
+	honest_messages(1, false, &record);
+	submit(&liar, 1, &record);
+	struct ferry_pair_line *line = &liar.shared.arenas[0].pair_lines[RANKS * 0 + 1];
+	atomic_store(&line->slots[0].bytes, record.messages[FERRY_DOWN].bytes);
+	atomic_store(&line->slots[0].type, (uint32_t)record.messages[FERRY_DOWN].type);
+	atomic_store(&line->slots[0].pushed, UINT32_MAX);
+	atomic_store(&line->slots[0].message, 1);
+	reach_by(&liar, 1);
+	must_fail(&liar, "by a push, received as 16000 bytes of u32 through the host", "a way that there is not");
+	others_run_on();
+	liar_close(&liar);
+}
+
 /* ---- submissions of what is pushed ---- */
 
 static void messages_to_be_pushed_that_cannot_be_end_the_job(void **state)
@@ -492,6 +535,8 @@ int main(int argc, char **argv)
 	        TEST(landings_out_of_range_end_the_job_with_their_values),
 	        TEST(nothing_is_put_into_what_was_not_exported_for_that),
 	        TEST(posts_out_of_range_end_the_job_with_their_values),
+	        TEST(who_says_otherwise_whether_a_message_is_pushed_ends_the_job),
+	        TEST(a_head_that_says_what_nobody_writes_there_is_one_of_a_push),
 	        TEST(messages_to_be_pushed_that_cannot_be_end_the_job),
 	        TEST(a_submission_that_another_rank_changes_ends_the_job),
 	        TEST(a_ring_out_of_which_nothing_was_taken_ends_the_job),
