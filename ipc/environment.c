@@ -76,13 +76,15 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_FABRICS", "",
 	 "Which ways between devices calls may take: host (staging and routers), peer (pushes from device to device), "
 	 "or both, as host,peer. With peer alone what has sums goes through the host all the same, which is said once "
-	 "(FERRY_LOG=info). Unset: both on GPUs, the host on host devices."},
+	 "(FERRY_LOG=info), and so do messages between devices without a link. The same on all ranks: those that "
+	 "differ end with an error in their first call that this concerns. Unset: both on GPUs, the host on host "
+	 "devices."},
 	{"FERRY_SHARES", "",
 	 "What each fabric carries of a call that all can take, such as host=0.1,peer=0.9 or nccl:0.9,host:0.1, from "
 	 "0 to 1; where one is named, the rest is the peers', or under libferry-nccl.so NCCL's. A program then gives "
-	 "the same bits in every run. A share of one that FERRY_FABRICS leaves out is refused. Unset: by the rates "
-	 "that ferry-perf limits has measured; without those peers carry all that they can. Beside NCCL by what "
-	 "calls take."},
+	 "the same bits in every run. The same on all ranks. A share of one that FERRY_FABRICS leaves out is refused. "
+	 "Unset: by the rates that ferry-perf limits has measured; without those peers carry all that they can. "
+	 "Beside NCCL by what calls take."},
 	{"FERRY_SHARES_LOG", "",
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
