@@ -89,8 +89,8 @@ const struct ferry_variable ferry_variables[] = {
 	 "A file to which rank 0 appends a line of JSON for each call that it has measured beside NCCL: its shares, "
 	 "what the parts took, and why. ferry-plot --shares draws it."},
 	{"FERRY_SPLIT_FLOOR", "8M",
-	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. The same on all ranks. Where it "
-	 "is set sums are divided from there on, too; else from 128M."},
+	 "Calls of NCCL programs that move less, in bytes (K, M, G), are NCCL's alone. Where ranks have different ones "
+	 "all calls are. Where it is set sums are divided from there on, too; else from 128M."},
 	{"FERRY_SPLIT_TEMPO", "on",
 	 "Whether Ferry gives way, under libferry-nccl.so, where an NCCL program's steps are no shorter with it (on), "
 	 "or what calls take decides alone (off). The same on all ranks."},

@@ -73,6 +73,18 @@ static bool names_something(uint64_t key)
 	return key & USED && (key & 0xff) < FERRY_NUM_COLLECTIVES && (key >> 8 & 0xff) < ferryNumTypes;
 }
 
+/* ---- floors ---- */
+
+void ferry_share_say_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes)
+{
+	atomic_store_explicit(&table->ranks[rank].floor, bytes, memory_order_release);
+}
+
+uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank)
+{
+	return atomic_load_explicit(&table->ranks[rank].floor, memory_order_acquire);
+}
+
 /* ---- lines and courses ---- */
 
 void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line)

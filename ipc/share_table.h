@@ -5,7 +5,8 @@
  *
  * Words that are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is
  * read is checked. Rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's; each rank its own
- * times, and whether it is ready; the router what was kept, before it hands the arena out.
+ * times, from which bytes on it numbers calls, and whether it is ready; the router what was kept, before it hands the
+ * arena out.
  *
  * `lines` are of calls that are divided, `wholes` of those that one carrier has whole: their paces have no start, and
  * are known of all carriers that have been seen.
@@ -79,6 +80,9 @@ struct ferry_share_readiness {
 
 /* What one rank writes. */
 struct ferry_share_rank {
+	/* Bytes from which it numbers calls; 0: not said yet. Once, release, before it joins a seal. */
+	_Atomic uint64_t floor;
+	char pad[120];
 	struct ferry_share_readiness ready;
 	struct ferry_share_times_words times[FERRY_SHARE_TIMES]; /* by number mod FERRY_SHARE_TIMES */
 };
@@ -116,6 +120,15 @@ void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uin
 /** False where the rank has not told of call n, or no more. */
 bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
                             double us[FERRY_NUM_CARRIERS]);
+
+/**
+ * This rank numbers calls of so many bytes and more, at least one. Ranks whose numbers are of other calls agree on
+ * nothing, so all say it, and none proposes anything before all have said the same.
+ */
+void ferry_share_say_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
+
+/** What the rank has said; 0: nothing yet. */
+uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
 
 /* What a rank says of a kind of call: that it would propose Ferry; that it has shown what belongs to it. */
 #define FERRY_SHARE_WANTED 1u

@@ -105,6 +105,7 @@ void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table
 	ferry_choice_init(&meter->choice, peers, nranks, paces);
 	adopt(meter, table, signature);
 	ferry_tempo_init(&meter->tempo);
+	ferry_share_say_floor(table, self, meter->floor_bytes);
 }
 
 static uint32_t all_of(enum ferry_carrier carrier)

@@ -53,7 +53,8 @@ ferryResult_t ferry_meter_init(struct ferry_meter *meter);
 
 /**
  * The ranks have met, have this table, and push what has no sums (peers). paces: as ferry-perf limits has measured
- * them, of the bytes that the busiest device moves; rate 0: it has not. Before the first proposal.
+ * them, of the bytes that the busiest device moves; rate 0: it has not. Says in the table from which bytes on this rank
+ * numbers calls. Before it joins a seal.
  */
 void ferry_meter_open(struct ferry_meter *meter, struct ferry_share_table *table, uint32_t nranks, uint32_t self,
                       bool peers, const struct ferry_pace paces[FERRY_NUM_CARRIERS]);

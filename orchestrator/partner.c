@@ -233,10 +233,33 @@ static void look_at_meter(struct ferry_partner *partner)
 	          100 * verdict->spread, verdict->gives_way ? "NCCL's" : "shared");
 }
 
-static uint32_t take(struct ferry_seal *seal, uint64_t n, bool failed, const struct ferry_partner_caller *caller)
+static void withdraw(struct ferry_partner *partner, const char *why);
+
+/*
+ * Under the lock. Whether all ranks number the same calls. Where one does not, no rank ever comes to propose anything,
+ * as none does before it has seen that all say the same; so no call is sealed but as NCCL's.
+ */
+static bool is_counted_alike(struct ferry_partner *partner)
+{
+	uint64_t own = partner->meter.floor_bytes, other = own;
+	uint32_t rank = 0, nranks = (uint32_t)partner->nranks;
+	for (; rank < nranks && !partner->alike && other == own; rank++)
+		other = ferry_share_floor(partner->meter.ledger.table, rank);
+	partner->alike |= other == own;
+	if (!partner->alike && other) {
+		char why[128];
+		snprintf(why, sizeof why, "FERRY_SPLIT_FLOOR is %ju bytes here, and %ju at rank %u", (uintmax_t)own,
+		         (uintmax_t)other, rank - 1);
+		withdraw(partner, why);
+	}
+	return partner->alike;
+}
+
+static uint32_t take(struct ferry_partner *partner, struct ferry_seal *seal, uint64_t n,
+                     const struct ferry_partner_caller *caller)
 {
 	uint64_t first;
-	bool all = !failed && ferry_seal_joined(seal, &first);
+	bool all = !proposes_nothing(partner) && ferry_seal_joined(seal, &first) && is_counted_alike(partner);
 	uint32_t word = ferry_seal_take(seal, n, all ? caller->propose(caller->argument, n) : FERRY_SEAL_NONE);
 	if (all)
 		caller->agreed(caller->argument, n, word);
@@ -249,7 +272,7 @@ uint32_t ferry_partner_take(struct ferry_partner *partner, const struct ferry_pa
 	pthread_mutex_lock(&partner->lock);
 	if (ferry_partner_is_ready(partner)) {
 		look_at_meter(partner);
-		word = take(&partner->seal, partner->made, proposes_nothing(partner), caller);
+		word = take(partner, &partner->seal, partner->made, caller);
 	}
 	*n = partner->made++;
 	pthread_mutex_unlock(&partner->lock);
@@ -272,7 +295,7 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 			ferry_seal_join(&pair->seal, pair->made);
 		}
 		pair->joined = true;
-		word = take(&pair->seal, pair->made, proposes_nothing(partner), caller);
+		word = take(partner, &pair->seal, pair->made, caller);
 	}
 	pair->made++;
 	pthread_mutex_unlock(&partner->lock);

@@ -49,6 +49,7 @@ struct ferry_partner {
 	struct ferry_meter meter;
 	struct ferry_seal seal;
 	uint64_t made; /* calls that are worth it; messages apart */
+	bool alike; /* all ranks are known to number the same calls */
 	bool failed, lost;
 	uint64_t confirmed; /* submissions that have ended while nothing had failed */
 	bool captured;      /* graphs have calls of Ferry's */

@@ -146,6 +146,77 @@ static void beside_a_rank_without_ferry_nccl_goes_on(void **state)
 	unsetenv("FERRY_ATTACH_TIMEOUT");
 }
 
+static const char *floors[RANKS];
+
+/* Its partner reads the setting, which is the process's: one rank after the other. */
+static void begin_with_floor(struct rank *rank)
+{
+	static pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER;
+	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(rank->comm);
+	pthread_mutex_lock(&alone);
+	HOLDS(!atomic_load(&comm->partner) && ferry_nccl_comm_learn(comm));
+	setenv("FERRY_SPLIT_FLOOR", floors[rank->rank], 1);
+	struct ferry_partner *partner = ferry_nccl_comm_partner(comm);
+	pthread_mutex_unlock(&alone);
+	ferry_nccl_comm_release(comm);
+	ferry_partner_await(partner, UINT64_MAX);
+	HOLDS(ferry_partner_is_ready(partner));
+	pthread_barrier_wait(&together);
+}
+
+/* Every second call at the end is under the floor of rank 1, which does not number it. */
+static void counted_differently(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	ncclResult_t error;
+	player_open(player);
+	begin_with_floor(rank);
+	goes_on(player);
+	for (int round = 0; round < ROUNDS; round++)
+		for (size_t count = LARGE; count >= LARGE / 4; count -= LARGE / 2) {
+			fill(player, count, round);
+			NCCL(ncclAllReduce(player->send, player->receive, count, ncclFloat32, ncclSum, rank->comm,
+			                   (cudaStream_t)player->stream));
+			settle(player);
+			check_sum(player, count, round);
+		}
+	NCCL(ncclCommGetAsyncError(rank->comm, &error));
+	EQUAL(error, ncclSuccess);
+	EQUAL(parts_of(player), 0);
+	player_close(player);
+}
+
+static void counted_alike(struct rank *rank)
+{
+	struct player *player = (struct player *)rank;
+	player_open(player);
+	begin_with_floor(rank);
+	reduce_until(player, 3);
+	player_close(player);
+}
+
+static void run_with_floor_of_rank_1(const char *floor, void (*work)(struct rank *rank), int times)
+{
+	ncclUniqueId id;
+	ncclComm_t first; /* the process's first one would be begun when it is made */
+	NCCL(ncclGetUniqueId(&id));
+	NCCL(ncclCommInitRank(&first, 1, id, 0));
+	NCCL(ncclCommDestroy(first));
+	for (int i = 0; i < RANKS; i++)
+		floors[i] = i == 1 ? floor : "256K";
+	listen_to_all();
+	play(work);
+	must_have_said("FERRY_SPLIT_FLOOR is ", times);
+	setenv("FERRY_SPLIT_FLOOR", "256K", 1);
+}
+
+static void ranks_that_number_other_calls_leave_all_of_them_to_nccl(void **state)
+{
+	(void)state;
+	run_with_floor_of_rank_1("1M", counted_differently, RANKS);
+	run_with_floor_of_rank_1("262144", counted_alike, 0);
+}
+
 /* ---- what it takes ---- */
 
 static void odd(struct rank *rank)
@@ -603,6 +674,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_teardown(over_its_quota_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(without_shared_memory_nccl_goes_on, no_misuse),
 	        cmocka_unit_test_teardown(beside_a_rank_without_ferry_nccl_goes_on, no_misuse),
+	        cmocka_unit_test_teardown(ranks_that_number_other_calls_leave_all_of_them_to_nccl, no_misuse),
 	        cmocka_unit_test_teardown(buffers_that_are_not_aligned_are_taken, no_misuse),
 	        cmocka_unit_test_teardown(a_failed_communicator_leaves_nccl_alone, no_misuse),
 	        cmocka_unit_test_teardown(a_rank_that_dies_in_ferry_leaves_nccl_alone, no_misuse),
