@@ -15,6 +15,7 @@ _Static_assert(sizeof(CUipcMemHandle) == sizeof((struct ferry_exported *)0)->han
 
 #define MOST_DEVICES FERRY_MAX_RANKS /* that are told of */
 #define ASK_NS 1000000000ull         /* how often the driver is asked for memory that is left, at most */
+#define KEPT_PART 32                 /* of that memory stays mapped though it is idle */
 
 /* To the device of that number; it stays as it is. */
 struct link {
@@ -33,7 +34,8 @@ struct ferry_gpu {
 	_Atomic uint32_t holders;    /* who holds adds, who drops takes away */
 	_Atomic uint64_t idle_since; /* whoever drops the last, before it does; ferry_now_ns */
 	uint64_t asked_ns;           /* mapper: when the driver was asked how much memory is left; */
-	bool is_short;               /* and that it was little */
+	size_t left;                 /* and what it said */
+	int64_t kept;                /* mapper: bytes that stay mapped though they have been idle for a second */
 	struct ferry_gpus *gpus;
 	struct ferry_gpu *next;
 };
@@ -402,25 +404,31 @@ ferryResult_t ferry_gpu_map(struct ferry_gpu *gpu, const struct ferry_exported *
 	return result;
 }
 
-static bool ask_is_short(const struct ferry_gpu *gpu)
+/* 0: it does not say. */
+static size_t ask_left(const struct ferry_gpu *gpu)
 {
 	struct ferry_cuda_visit visit;
 	size_t left, total;
 	if (ferry_cuda_visit(gpu->driver, gpu->context, &visit))
-		return true;
-	bool is_short = gpu->driver->MemGetInfo(&left, &total) || left < total / 32;
+		return 0;
+	CUresult refused = gpu->driver->MemGetInfo(&left, &total);
 	ferry_cuda_visit_end(&visit);
-	return is_short;
+	return refused ? 0 : left;
 }
 
-bool ferry_gpu_is_short(struct ferry_gpu *gpu)
+int64_t ferry_gpu_room(struct ferry_gpu *gpu)
 {
 	uint64_t now = ferry_now_ns();
-	if (now - gpu->asked_ns < ASK_NS && gpu->asked_ns)
-		return gpu->is_short;
-	gpu->is_short = ask_is_short(gpu);
-	gpu->asked_ns = now;
-	return gpu->is_short;
+	if (now - gpu->asked_ns >= ASK_NS || !gpu->asked_ns) {
+		gpu->left = ask_left(gpu);
+		gpu->asked_ns = now;
+	}
+	return (int64_t)(gpu->left / KEPT_PART) - gpu->kept;
+}
+
+void ferry_gpu_keep(struct ferry_gpu *gpu, int64_t more)
+{
+	gpu->kept += more;
 }
 
 void ferry_gpu_unmap(struct ferry_gpu *gpu, struct ferry_mapping *mapping)

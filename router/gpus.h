@@ -81,8 +81,13 @@ bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)
 /** The same, to the GPU of that UUID, of which this process need have no context. False where it does not see it. */
 bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 
-/** Whether less than a 32nd of its memory is left, to whomever. Mapper's thread. */
-bool ferry_gpu_is_short(struct ferry_gpu *gpu);
+/**
+ * How many bytes more may stay mapped there that have been idle for a second: all of them together hold no more than a
+ * 32nd of the memory that is left, to whomever, as their owners may have freed it. Less than 0: so many too many do.
+ * What stays, and no longer, is told by ferry_gpu_keep. Mapper's thread; it may ask the driver.
+ */
+int64_t ferry_gpu_room(struct ferry_gpu *gpu);
+void ferry_gpu_keep(struct ferry_gpu *gpu, int64_t more);
 
 /** For one more holder, who then may outlive the first. */
 void ferry_gpu_hold(struct ferry_gpu *gpu);

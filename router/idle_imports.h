@@ -11,7 +11,8 @@
 
 /*
  * What is named at long intervals is kept for twice as long as the longest of late, so that a program which comes back
- * to its buffers every few seconds finds them mapped: but not while its GPU's memory is short (ferry_gpu_is_short).
+ * to its buffers every few seconds finds them mapped: but no more than is small beside the memory that its GPU has left
+ * (ferry_gpu_room), as it may have been freed. Guests' never: of their GPUs this is not known here.
  */
 #define FERRY_IMPORT_IDLE_NS      1000000000ull
 #define FERRY_IMPORT_IDLE_MOST_NS 20000000000ull

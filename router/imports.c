@@ -296,8 +296,10 @@ bool ferry_imports_free(struct ferry_imports *imports)
 	ferry_imports_unmap(imports, gone);
 	if (!empty)
 		return false;
-	if (ferry_imports_gpu(imports))
+	if (ferry_imports_gpu(imports)) {
+		ferry_gpu_keep(ferry_imports_gpu(imports), -(int64_t)imports->kept);
 		ferry_gpu_drop(ferry_imports_gpu(imports));
+	}
 	pthread_cond_destroy(&imports->quiet);
 	pthread_mutex_destroy(&imports->lock);
 	free(imports);

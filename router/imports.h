@@ -7,9 +7,9 @@
  * under it.
  *
  * Forgotten is what the rank says is to be (FORGET), what another generation has replaced, and what nobody has used for
- * a second or more (router/idle_imports.h): a buffer that its owner has freed gives nothing back as long as it is
- * mapped here. None of this while a lane holds it, or while a submission names it that has not ended, though no lane
- * may have seen that yet:
+ * a second, or more where it is small (router/idle_imports.h): what its owner has freed gives nothing back as long as
+ * it is mapped here. None of this while a lane holds it, or while a submission names it that has not ended, though no
+ * lane may have seen that yet:
  *
  *   rank:    used = n;    fence;  m = mapped;  submit n, if m is the generation; else export it again, and look again
  *   router:  mapped = LEAVING;  fence;  u = used;  unmap, mapped = 0, if u <= ended; else mapped = generation again
@@ -72,6 +72,7 @@ struct ferry_imports {
 	struct ferry_export_cell *cells; /* the rank's, in the arena; NULL once abandoned; under the lock */
 	struct ferry_import *table[FERRY_MOST_EXPORTS]; /* under the lock */
 	struct ferry_import_past past[FERRY_MOST_EXPORTS]; /* the mapper's */
+	uint64_t kept; /* bytes that stay though they have been idle for a second, as the GPU was told; mapper */
 	struct ferry_import *retired; /* replaced or to be forgotten, with users or submissions left; under the lock */
 	uint32_t nretired;
 	/* other GPUs of the job's ranks that reach this one's memory; who makes the job ready, before it says so */

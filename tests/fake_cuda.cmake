@@ -111,8 +111,9 @@ if(CUDA_INCLUDE_DIR)
   target_compile_definitions(preparing PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
   ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(idle_imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
   ferry_test(mapper SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-  foreach(suite imports mapper)
+  foreach(suite imports idle_imports mapper)
     target_compile_definitions(${suite} PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   endforeach()
   # Under libferry's surface, so with the devices linked in.

@@ -2,7 +2,7 @@
 /*
  * Promises of what a router maps for a rank: lanes take what is inside and of the generation named, and nothing else;
  * nothing goes that a submission or a lane may use, and all else does, so that memory which its owner has freed comes
- * back. The owner is another process (owner.h).
+ * back; how long idle ones stay has a suite of its own (idle_imports.c). The owner is another process (owner.h).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -262,46 +262,11 @@ static void memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second
 	owner_tell((struct order){.kind = FREE, .at = pinned.at});
 }
 
-static void doze_ms(long milliseconds)
-{
-	struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000};
-	nanosleep(&pause, NULL);
-}
-
-/* Exported again after some time, as long as it is the same memory: it stays for that time, and longer. */
-static void what_is_named_once_in_a_while_stays_mapped_until_the_next_time(void **state)
-{
-	(void)state;
-	struct answer answer = owner_allocate(4, 1);
-	assert_int_equal(map(&answer), ferrySuccess);
-	assert_true(is_forgotten_within(4, 2));
-	doze_ms(700);
-	assert_int_equal(map(&answer), ferrySuccess);
-	assert_true(stays_for(4, 2));
-	rank_uses(4, 1);
-	ferry_imports_ended(imports, 1);
-	ferry_idle_imports_sweep(imports);
-	assert_true(stays_for(4, 2.5)); /* twice the time between two uses */
-	assert_true(is_forgotten_within(4, 4));
-	owner_tell((struct order){.kind = FREE, .at = answer.at});
-	struct answer other = owner_allocate(4, 2); /* of other memory nothing is known */
-	assert_int_equal(map(&other), ferrySuccess);
-	assert_true(is_forgotten_within(4, 2));
-	owner_tell((struct order){.kind = FREE, .at = other.at});
-}
-
 /* The driver's functions that are watched, in the table of them that the router calls. */
 static struct ferry_cuda_driver *driver, real;
-static unsigned asked;
 static uint32_t watched;
 static uint64_t said[2]; /* what its cell says when a mapping of it has been closed, and the next one */
 static unsigned closed;
-
-static CUresult CUDAAPI ask_memory(size_t *left, size_t *total)
-{
-	asked++;
-	return real.MemGetInfo(left, total);
-}
 
 static CUresult CUDAAPI close_mapping(CUdeviceptr address)
 {
@@ -316,29 +281,8 @@ static void watch_driver(void)
 	assert_int_equal(ferry_cuda_driver_open(&found), ferrySuccess);
 	driver = (struct ferry_cuda_driver *)(uintptr_t)found;
 	real = *driver;
-	driver->MemGetInfo = ask_memory;
 	driver->IpcCloseMemHandle = close_mapping;
-	asked = closed = 0;
-}
-
-static void what_memory_is_left_is_asked_once_a_second(void **state)
-{
-	(void)state;
-	struct answer answer = owner_allocate(4, 1);
-	assert_int_equal(map(&answer), ferrySuccess);
-	assert_true(is_forgotten_within(4, 2));
-	doze_ms(2000);
-	assert_int_equal(map(&answer), ferrySuccess);
-	doze_ms(1100); /* so it is idle, and stays as it comes in longer intervals */
-	watch_driver();
-	for (int i = 0; i < 20; i++) {
-		ferry_idle_imports_sweep(imports);
-		doze_ms(20);
-	}
-	*driver = real;
-	assert_int_equal(atomic_load(&cells[4].mapped), 1);
-	assert_in_range(asked, 1, 2);
-	owner_tell((struct order){.kind = FREE, .at = answer.at});
+	closed = 0;
 }
 
 /* Who waits until its memory is given back frees it then. */
@@ -362,26 +306,6 @@ static void a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one
 	assert_int_equal(atomic_load(&cells[6].mapped), 0);
 	owner_tell((struct order){.kind = FREE, .at = first.at});
 	owner_tell((struct order){.kind = FREE, .at = second.at});
-}
-
-static void where_memory_is_short_nothing_stays_that_is_idle(void **state)
-{
-	(void)state;
-	enum { MOST = 400 };
-	static CUdeviceptr taken[MOST];
-	uint32_t count = 0;
-	struct answer answer = owner_allocate(4, 1);
-	assert_int_equal(map(&answer), ferrySuccess);
-	assert_true(is_forgotten_within(4, 2));
-	doze_ms(2000);
-	assert_int_equal(map(&answer), ferrySuccess);
-	assert_true(stays_for(4, 1.5));
-	while (owner_memory_left() >= MACHINE / 32 && count < MOST)
-		taken[count++] = owner_tell((struct order){.kind = ALLOCATE}).at;
-	assert_true(is_forgotten_within(4, 2));
-	while (count)
-		owner_tell((struct order){.kind = FREE, .at = taken[--count]});
-	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
 static void what_is_exported_again_under_its_generation_is_the_same_mapping(void **state)
@@ -785,9 +709,6 @@ int main(void)
 	        TEST(what_was_freed_is_unmapped_for_what_comes_to_its_place),
 	        TEST(what_a_submission_may_name_is_not_forgotten_before_it_has_ended),
 	        TEST(memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second),
-	        TEST(what_is_named_once_in_a_while_stays_mapped_until_the_next_time),
-	        TEST(where_memory_is_short_nothing_stays_that_is_idle),
-	        TEST(what_memory_is_left_is_asked_once_a_second),
 	        TEST(a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one_was),
 	        TEST(what_is_exported_again_under_its_generation_is_the_same_mapping),
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),

@@ -165,9 +165,10 @@ FERRY_API ferryResult_t ferryCommDomain(ferryComm_t comm, int *domain, int *ndom
  * Tells the communicator's router of a buffer before a call names it, and has it keep the buffer until it is
  * deregistered. Nobody has to: the first call with a buffer does it, in 0.2 to 9 ms, and the router forgets what no
  * call has named for a second. Device memory that is freed while the router has it comes back when it has been
- * forgotten. On host devices, and for memory that cannot be exported, the arguments are checked and nothing else
- * happens. Not collective. Errors: ferryInvalidArgument for what is no buffer of the communicator's device; the
- * router's.
+ * forgotten; of what is named at intervals of more than a second it has, for 20 s at most, as much as is a 32nd of the
+ * memory that the GPU has left. On host devices, and for memory that cannot be exported, the arguments are checked and
+ * nothing else happens. Not collective. Errors: ferryInvalidArgument for what is no buffer of the communicator's
+ * device; the router's.
  */
 FERRY_API ferryResult_t ferryCommRegister(ferryComm_t comm, const void *buffer, size_t bytes, void **handle);
 /**
