@@ -138,8 +138,10 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 		result = choose_domain(comm, config, &launch, wishes);
 	if (!result)
 		result = read_settings(comm, config, wishes);
-	if (!result && comm->routers.mode != FERRY_ROUTER_EMBEDDED)
-		wishes->mapped = ferry_mapped_wants(&comm->rank, comm->device, wishes->gpu, &wishes->words);
+	if (!result)
+		wishes->mapped = ferry_mapped_wants(&comm->rank, comm->device,
+		                                    comm->routers.mode == FERRY_ROUTER_EMBEDDED, wishes->gpu,
+		                                    &wishes->words);
 	if (!result && wishes->mapped) {
 		memcpy(comm->mapped.gpu, wishes->gpu, sizeof comm->mapped.gpu);
 		comm->mapped.words_descriptor = wishes->words;
@@ -176,6 +178,13 @@ static ferryResult_t open_mapped(struct ferryComm *comm, bool *works)
 	return ferrySuccess;
 }
 
+static ferryResult_t open_direct(struct ferryComm *comm)
+{
+	ferryResult_t result = ferry_direct_open(&comm->direct);
+	const char *why = ferry_mapped_why_not(comm->device, comm->routers.mode == FERRY_ROUTER_EMBEDDED);
+	return result && why ? ferry_fail_context(result, "%s", why) : result;
+}
+
 /* Who moves the data, and who takes a router's place. */
 static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
 {
@@ -183,7 +192,7 @@ static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
 	ferryResult_t result = may_map ? open_mapped(comm, &works) : ferrySuccess;
 	if (result || works)
 		return result;
-	result = ferry_direct_open(&comm->direct);
+	result = open_direct(comm);
 	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 

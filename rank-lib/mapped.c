@@ -10,14 +10,39 @@
 
 /* ---- open ---- */
 
-bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, uint8_t uuid[FERRY_GPU_BYTES],
-                        int *words)
+static bool is_on_gpu(const struct ferry_device *device)
+{
+	return device->ops->pieces && device->ops->enqueue_word;
+}
+
+/* NULL: it may. */
+static const char *forbidden(bool embedded)
 {
 	const char *lanes = ferry_env("FERRY_LANES");
-	const struct ferry_device_ops *ops = device->ops;
-	if (!ops->pieces || !ops->enqueue_word || (lanes && !strcmp(lanes, "rank")))
+	if (embedded)
+		return "its routers are ranks' own (FERRY_ROUTER=embedded)";
+	return lanes && !strcmp(lanes, "rank") ? "FERRY_LANES=rank" : NULL;
+}
+
+const char *ferry_mapped_why_not(const struct ferry_device *device, bool embedded)
+{
+	const char *why = forbidden(embedded);
+	if (!is_on_gpu(device))
+		return NULL;
+	return why ? why : "no router can reach this GPU's buffers (FERRY_LOG=info tells why)";
+}
+
+bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, bool embedded,
+                        uint8_t uuid[FERRY_GPU_BYTES], int *words)
+{
+	const char *why = forbidden(embedded);
+	if (!is_on_gpu(device))
 		return false;
-	ferryResult_t result = ops->pieces->identify(device, uuid);
+	if (why) {
+		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", rank->self, why);
+		return false;
+	}
+	ferryResult_t result = device->ops->pieces->identify(device, uuid);
 	if (!result)
 		result = ferry_words_open(device, words);
 	if (result)

@@ -52,10 +52,14 @@ struct ferry_mapped {
 
 /**
  * Before the rank attaches: whether it would have its router move its data. If so *words is what it hands over, and
- * uuid which GPU it is on. False: it has lanes of its own, because the device or FERRY_LANES=rank wants it so.
+ * uuid which GPU it is on. False: it has lanes of its own, because the device wants it so, or what the log says:
+ * FERRY_LANES=rank, embedded routers, a driver that refuses.
  */
-bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, uint8_t uuid[FERRY_GPU_BYTES],
-                        int *words);
+bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, bool embedded,
+                        uint8_t uuid[FERRY_GPU_BYTES], int *words);
+
+/** Why a rank on that device has lanes of its own, for messages; NULL: it is on no GPU. */
+const char *ferry_mapped_why_not(const struct ferry_device *device, bool embedded);
 
 /**
  * All have attached, and its router has said that it will. Errors: ferry_mapped_close is to be called all the same

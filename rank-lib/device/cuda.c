@@ -224,10 +224,9 @@ static ferryResult_t may_copy(struct ferry_device *base)
 	if (result || lazy || driver->ModuleGetLoadingMode(&loading) || loading != CU_MODULE_LAZY_LOADING)
 		return result;
 	return ferry_fail(ferryInvalidUsage,
-	                  "no router can reach this GPU's buffers, so copies are this process's own, and it loads CUDA "
-	                  "kernels lazily, which can deadlock beside a call: set CUDA_MODULE_LOADING=EAGER before CUDA "
-	                  "starts, or FERRY_LAZY_MODULES=1 if all its kernels have run once (FERRY_LOG=info tells why "
-	                  "no router can)");
+	                  "copies are this process's own, and it loads CUDA kernels lazily, which can deadlock "
+	                  "beside a call: set CUDA_MODULE_LOADING=EAGER before CUDA starts, or FERRY_LAZY_MODULES=1 if "
+	                  "all its kernels have run once");
 }
 
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
