@@ -97,6 +97,20 @@ if(CUDA_INCLUDE_DIR)
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")
   endforeach()
 
+  # And with calls that streams wait for in a kernel, because it is asked for or as streams share one hardware queue.
+  foreach(suite cuda_streams cuda_graphs cuda_captures mapped_failures)
+    add_test(NAME ${suite}_wait_kernel COMMAND ${suite})
+    set_tests_properties(${suite}_wait_kernel PROPERTIES TIMEOUT 300 LABELS lanes
+      ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_WAIT=kernel")
+  endforeach()
+  add_test(NAME cuda_streams_one_connection COMMAND cuda_streams)
+  set_tests_properties(cuda_streams_one_connection PROPERTIES TIMEOUT 300 LABELS lanes
+    ENVIRONMENT "FERRY_TEST_MAPPED=1;CUDA_DEVICE_MAX_CONNECTIONS=1")
+  # And on GPUs whose waits cannot flush what others have written, as an H100's.
+  add_test(NAME cuda_streams_no_flush COMMAND cuda_streams)
+  set_tests_properties(cuda_streams_no_flush PROPERTIES TIMEOUT 300 LABELS lanes
+    ENVIRONMENT "FERRY_TEST_MAPPED=1;FAKE_CUDA_FLUSH=0")
+
   # And over two domains, whose routers push into memory of each other's ranks.
   foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures leaving)
     add_test(NAME ${suite}_across COMMAND ${suite})
