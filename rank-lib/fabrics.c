@@ -175,20 +175,36 @@ static ferryResult_t find_host_links(struct ferry_fabrics *fabrics)
 	return result;
 }
 
+static bool any_link(const struct ferry_fabrics *fabrics)
+{
+	int nranks = fabrics->rank->nranks;
+	for (int from = 0; from < nranks; from++)
+		for (int to = 0; to < nranks; to++)
+			if (fabrics->links.speed[from][to] > 0)
+				return true;
+	return false;
+}
+
 static ferryResult_t settle(struct ferry_fabrics *fabrics)
 {
 	ferryResult_t result = wait_for_all(fabrics->rank);
-	if (result)
-		return result;
-	if (all_are(fabrics->rank, FERRY_MOVER_ROUTER)) {
-		fabrics->peers = fabrics->able = find_gpu_links(fabrics);
-	} else if (all_are(fabrics->rank, FERRY_MOVER_HOST_LANES)) {
+	bool gpus = !result && all_are(fabrics->rank, FERRY_MOVER_ROUTER), all = true;
+	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) &&
+	                     ferry_doors_are_near(fabrics->rank));
+	if (gpus)
+		all = find_gpu_links(fabrics);
+	else if (near)
 		result = find_host_links(fabrics);
-		fabrics->able = !result && ferry_doors_are_near(fabrics->rank);
-		fabrics->peers = fabrics->able && fabrics->named; /* else programs alone that ask for it */
-	}
 	if (result)
 		return result;
+	if (!near)
+		fabrics->lack = "not all ranks' devices can push into each other's memory";
+	else if (!any_link(fabrics))
+		fabrics->lack = "no rank's device reaches another's memory";
+	else if (!all)
+		fabrics->lack = "not each rank's GPU reaches each other one's memory";
+	/* On host devices programs alone that ask for it, where nobody has named them. */
+	fabrics->peers = !fabrics->lack && (gpus || fabrics->named);
 	fabrics->settled = true;
 	return ferrySuccess;
 }
@@ -217,8 +233,7 @@ static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 		return ferrySuccess;
 	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
 	if (!result && !fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
-		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and not all ranks' devices can push into "
-		                                       "each other's memory");
+		result = ferry_fail(ferryInvalidUsage, "FERRY_FABRICS=peer, and %s", fabrics->lack);
 	*can = !result && fabrics->peers;
 	return result;
 }
@@ -232,7 +247,10 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 			continue;
 		if (!fabrics->settled && (result = settle(fabrics)))
 			return result;
-		if (!fabrics->able || !(fabrics->links.speed[put->rank][put->peer] > 0))
+		if (fabrics->lack)
+			result = ferry_fail(ferryProgramError, "%s:%u: PUT from rank %u to rank %u, and %s",
+			                    program->name, put->line, put->rank, put->peer, fabrics->lack);
+		else if (!(fabrics->links.speed[put->rank][put->peer] > 0))
 			result = ferry_fail(ferryProgramError,
 			                    "%s:%u: PUT from rank %u to rank %u, whose devices do not reach each other",
 			                    program->name, put->line, put->rank, put->peer);

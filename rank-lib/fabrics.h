@@ -22,7 +22,8 @@ struct ferry_fabrics {
 	double host_share;                     /* FERRY_SHARES; below 0: not set */
 	bool said; /* that the host carries what FERRY_FABRICS does not name it for */
 	/* once settled */
-	bool settled, able, peers; /* able: there are links; peers: calls take them */
+	bool settled, peers; /* peers: Ferry's own programs push, where there are links */
+	const char *lack;    /* why nobody can push; NULL: there are links */
 	bool speeds; /* those of `links` are GB/s; else 1 where there is a link */
 	struct ferry_links links;
 };

@@ -77,6 +77,21 @@ static void must_have_gathered(int nranks, int first, int step)
 			must_be(ranks[i].receive + (size_t)block * BYTES, from + 1);
 }
 
+/* A message of each rank's to the next one. */
+static void hand_on(int nranks)
+{
+	OK(ferryGroupStart());
+	for (int i = 0; i < nranks; i++) {
+		int next = (i + 1) % nranks, last = (i + nranks - 1) % nranks;
+		OK(ferrySend(ranks[i].send, BYTES, ferryUint8, next, ranks[i].comm, ranks[i].stream));
+		OK(ferryRecv(ranks[i].receive, BYTES, ferryUint8, last, ranks[i].comm, ranks[i].stream));
+	}
+	OK(ferryGroupEnd());
+	settle(nranks);
+	for (int i = 0; i < nranks; i++)
+		must_be(ranks[i].receive, (i + nranks - 1) % nranks + 1);
+}
+
 /* ---- many ranks ---- */
 
 static void sixty_four_ranks_push_into_each_other(void **state)
@@ -88,16 +103,7 @@ static void sixty_four_ranks_push_into_each_other(void **state)
 		gather(MOST_RANKS, 0, 1);
 	settle(MOST_RANKS);
 	must_have_gathered(MOST_RANKS, 0, 1);
-	OK(ferryGroupStart());
-	for (int i = 0; i < MOST_RANKS; i++) {
-		int next = (i + 1) % MOST_RANKS, last = (i + MOST_RANKS - 1) % MOST_RANKS;
-		OK(ferrySend(ranks[i].send, BYTES, ferryUint8, next, ranks[i].comm, ranks[i].stream));
-		OK(ferryRecv(ranks[i].receive, BYTES, ferryUint8, last, ranks[i].comm, ranks[i].stream));
-	}
-	OK(ferryGroupEnd());
-	settle(MOST_RANKS);
-	for (int i = 0; i < MOST_RANKS; i++)
-		must_be(ranks[i].receive, (i + MOST_RANKS - 1) % MOST_RANKS + 1);
+	hand_on(MOST_RANKS);
 	ranks_close(MOST_RANKS);
 	unsetenv("FERRY_FABRICS");
 }
@@ -314,6 +320,35 @@ static void a_sum_goes_through_the_host_and_that_is_said_once(void **state)
 		fail_msg("not said once: \"%s\"", said);
 }
 
+/* ---- no links ---- */
+
+static void without_links_the_host_carries_all_unless_peers_alone_are_named(void **state)
+{
+	static const char *const fabrics[] = {"host,peer", "peer"};
+	(void)state;
+	setenv("FERRY_HOST_LINK", "links=dgx1v:25,devices=0,5", 1);
+	for (int alone = 0; alone < 2; alone++) {
+		setenv("FERRY_FABRICS", fabrics[alone], 1);
+		ranks_open(2);
+		for (int i = 0; alone && i < 2; i++) {
+			assert_int_equal(ferryAllGather(ranks[i].send, ranks[i].receive, BYTES, ferryUint8,
+			                                ranks[i].comm, ranks[i].stream),
+			                 ferryInvalidUsage);
+			assert_non_null(strstr(ferryGetLastError(NULL),
+			                       "FERRY_FABRICS=peer, and no rank's device reaches another's memory"));
+		}
+		if (!alone) {
+			gather(2, 0, 1);
+			settle(2);
+			must_have_gathered(2, 0, 1);
+			hand_on(2);
+		}
+		ranks_close(2);
+	}
+	unsetenv("FERRY_FABRICS");
+	unsetenv("FERRY_HOST_LINK");
+}
+
 /* ---- programs of the user's ---- */
 
 static const char ring[] = "program allgather  ranks 3  domains 1  chunks 1\n"
@@ -369,6 +404,7 @@ int main(void)
 	        cmocka_unit_test(messages_take_the_links_that_there_are),
 	        cmocka_unit_test(communicators_out_of_others_push),
 	        cmocka_unit_test(a_sum_goes_through_the_host_and_that_is_said_once),
+	        cmocka_unit_test(without_links_the_host_carries_all_unless_peers_alone_are_named),
 	        cmocka_unit_test(programs_that_push_where_no_link_is_are_passed_over),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
