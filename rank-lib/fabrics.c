@@ -224,12 +224,16 @@ static uint32_t blocks_of(enum ferry_collective collective, uint32_t nranks)
 	return collective == FERRY_BROADCAST || collective == FERRY_SENDRECV ? 1 : nranks - 1;
 }
 
+static bool peers_unwanted(const struct ferry_fabrics *fabrics)
+{
+	return fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
+}
+
 /* Whether peers may carry anything, and can. */
 static ferryResult_t ask_peers(struct ferry_fabrics *fabrics, bool *can)
 {
-	bool unwanted = fabrics->named && !fabrics->wanted[FERRY_FABRIC_PEER];
 	*can = false;
-	if (unwanted || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
+	if (peers_unwanted(fabrics) || fabrics->rank->nranks == 1 || fabrics->host_share >= 1)
 		return ferrySuccess;
 	ferryResult_t result = fabrics->settled ? ferrySuccess : settle(fabrics);
 	if (!result && !fabrics->peers && fabrics->named && !fabrics->wanted[FERRY_FABRIC_HOST])
@@ -245,6 +249,9 @@ ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct fe
 		const struct ferry_statement *put = &program->statements[i];
 		if (put->opcode != FERRY_PUT)
 			continue;
+		if (peers_unwanted(fabrics))
+			return ferry_fail(ferryProgramError, "%s:%u: PUT, and FERRY_FABRICS=%s leaves peer out",
+			                  program->name, put->line, ferry_env("FERRY_FABRICS"));
 		if (!fabrics->settled && (result = settle(fabrics)))
 			return result;
 		if (fabrics->lack)

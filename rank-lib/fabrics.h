@@ -51,7 +51,10 @@ void ferry_fabrics_print(const struct ferry_fabrics *fabrics, uint64_t host, uin
 ferryResult_t ferry_fabrics_divide(struct ferry_fabrics *fabrics, enum ferry_collective collective, uint64_t count,
                                    size_t element, uint64_t *host);
 
-/** Whether this program's PUTs have links. ferryProgramError, with the line, if not; waits and errors as above. */
+/**
+ * Whether this program's PUTs have links, and FERRY_FABRICS does not leave peers out. ferryProgramError, with the line,
+ * if not; waits and errors as above.
+ */
 ferryResult_t ferry_fabrics_check(struct ferry_fabrics *fabrics, const struct ferry_program *program);
 
 /* Messages up to this length go through the host's windows all the same: their senders need not wait for anybody. */
