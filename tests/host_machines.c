@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Machines of host devices as FERRY_HOST_LINK models them: collectives that are pushed take hardly longer than the
+ * links allow by arithmetic, and come out right on any few GPUs of a DGX-1V. Ranks are threads of one process.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "ipc/error.h"
+#include "ipc/host_links.h"
+#include "ipc/wait.h"
+#include "rank-lib/program/program.h"
+#include "tests/succeeds.h"
+#include "tests/trial_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS    8
+#define BLOCK    (1u << 20)
+#define LONGEST  200003 /* of the blocks of allocations */
+#define ATTEMPTS 8      /* another process may take the cores */
+#define OF_BOUND 0.9
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED true /* its copies are slower than the links */
+#else
+#define SANITIZED false
+#endif
+
+static ferryComm_t comms[FERRY_MAX_RANKS];
+
+static void open_machine(const char *links, int nranks)
+{
+	setenv("FERRY_HOST_LINK", links, 1);
+	OK(ferryCommInitAll(comms, nranks, NULL));
+}
+
+static void close_machine(int nranks)
+{
+	for (int rank = 0; rank < nranks; rank++)
+		OK(ferryCommDestroy(comms[rank]));
+	unsetenv("FERRY_HOST_LINK");
+}
+
+/* ---- times ---- */
+
+/* Of Ferry's program for these links, of blocks of so many bytes. */
+static double bound_ms(enum ferry_collective collective, const char *machine, int nranks, size_t bytes)
+{
+	struct ferry_topology topology = {.nranks = (uint32_t)nranks, .ndomains = 1};
+	struct ferry_host_links parsed;
+	struct ferry_links links;
+	struct ferry_program *program;
+	if (ferry_host_links_parse("links", machine, &parsed) ||
+	    ferry_host_links_place("links", &parsed, topology.nranks, &links) ||
+	    ferry_program_synthesize_peer(collective, &topology, &links, 0, &program))
+		fail_msg("%s: %s", machine, ferry_last_message());
+	double time = ferry_program_peer_time(program, &links);
+	ferry_program_free(program);
+	return time * (double)bytes * 1e-6;
+}
+
+/* From the first rank's call until all have what they get, which is judged. */
+static double measure_ms(struct ferry_trial *trial)
+{
+	struct trial_buffers buffers[RANKS];
+	assert_true(ferry_trial_open(trial));
+	for (int rank = 0; rank < trial->nranks; rank++)
+		assert_true(trial_buffers_open(trial, rank, 0, &buffers[rank]));
+	uint64_t begin = ferry_now_ns();
+	for (int rank = 0; rank < trial->nranks; rank++)
+		OK(ferry_trial_start(trial, rank, buffers[rank].send, buffers[rank].receive, trial->op, comms[rank],
+		                     NULL));
+	OK(ferryStreamSynchronize(NULL));
+	double ms = (double)(ferry_now_ns() - begin) * 1e-6;
+	for (int rank = 0; rank < trial->nranks; rank++) {
+		if (trial_buffers_wrong(trial, rank, &buffers[rank]))
+			fail_msg("%s: rank %d has wrong elements", trial_text(trial), rank);
+		trial_buffers_close(&buffers[rank]);
+	}
+	ferry_trial_close(trial);
+	return ms;
+}
+
+/* What takes less has not come over the links. */
+static void must_keep_to_links(double ms, double bound)
+{
+	if (ms < bound * 0.999)
+		fail_msg("%.1f ms are less than the %.1f that the links take", ms, bound);
+}
+
+/* ---- rates ---- */
+
+/* With links so slow that two busy cores keep up. */
+static void must_be_near_its_bound(enum ferry_collective collective, const char *machine)
+{
+	struct ferry_trial trial = {.collective = collective,
+	                            .type = ferryUint8,
+	                            .count = BLOCK,
+	                            .nranks = RANKS,
+	                            .ndomains = 1};
+	double bound = bound_ms(collective, machine, RANKS, BLOCK), best = 0;
+	open_machine(machine, RANKS);
+	for (int attempt = 0; attempt < ATTEMPTS && !(best > 0 && bound / best >= OF_BOUND); attempt++) {
+		trial.seed = (uint64_t)attempt + 1;
+		double ms = measure_ms(&trial);
+		best = best > 0 && best < ms ? best : ms;
+		if (SANITIZED)
+			break;
+	}
+	close_machine(RANKS);
+	print_message("%s, %s: %.1f ms of %.1f by arithmetic: %.3f\n", ferry_collective_name(collective), machine, best,
+	              bound, bound / best);
+	must_keep_to_links(best, bound);
+	if (!SANITIZED && bound / best < OF_BOUND)
+		fail_msg("%.1f ms are %.3f of %.1f, the links allow more", best, bound / best, bound);
+}
+
+static void machines_carry_nine_tenths_of_what_their_links_allow(void **state)
+{
+	static const char *const machines[] = {"links=dgx1v:0.005", "links=nvswitch:0.04", "links=pcie2:0.04:0.008"};
+	(void)state;
+	for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+		must_be_near_its_bound(FERRY_ALLGATHER, machines[i]);
+		must_be_near_its_bound(FERRY_ALLTOALL, machines[i]);
+	}
+}
+
+/* ---- allocations ---- */
+
+static void must_be_right(enum ferry_collective collective, int nranks, size_t count, uint64_t seed)
+{
+	struct ferry_trial trial = {.collective = collective,
+	                            .type = ferryUint8,
+	                            .count = count,
+	                            .root = (int)(seed % (uint64_t)nranks),
+	                            .nranks = nranks,
+	                            .ndomains = 1};
+	for (int in_place = 0; in_place <= ferry_trial_can_be_in_place(collective); in_place++) {
+		trial.in_place = in_place;
+		trial.seed = seed + (uint64_t)in_place;
+		if (!trial_run(&trial, comms, NULL, (unsigned)(seed % 4)))
+			fail_msg("%s on %s", trial_text(&trial), getenv("FERRY_HOST_LINK"));
+	}
+}
+
+static void must_be_pushed(const char *machine, int nranks)
+{
+	struct ferry_trial trial = {.collective = FERRY_ALLGATHER,
+	                            .type = ferryUint8,
+	                            .count = LONGEST,
+	                            .nranks = nranks,
+	                            .ndomains = 1};
+	must_keep_to_links(measure_ms(&trial), bound_ms(trial.collective, machine, nranks, LONGEST));
+}
+
+/* As jobs get them: in any order, some linked all to all, some in a line, some where no links lead to one of them. */
+static void any_few_gpus_of_a_dgx1v_get_every_collective_right(void **state)
+{
+	static const char *const devices[] = {"0,1,2",       "1,0,4",         "7,4,2",         "0,1,2,3",
+	                                      "6,3,5,0",     "4,7,0,3,2",     "5,1,6,2,4",     "0,1,2,3,4,5",
+	                                      "7,2,5,0,6,3", "6,5,4,3,2,1,0", "3,7,1,0,5,4,6", "0,6,1"};
+	static const enum ferry_collective moving[] = {FERRY_ALLGATHER, FERRY_ALLTOALL, FERRY_ALLTOALLV,
+	                                               FERRY_BROADCAST, FERRY_GATHER,   FERRY_SCATTER};
+	static const size_t counts[] = {1, 3001, LONGEST};
+	uint64_t seed = 1;
+	(void)state;
+	for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+		char links[64];
+		int nranks = (int)(strlen(devices[i]) + 1) / 2;
+		snprintf(links, sizeof links, "links=dgx1v:0.1,devices=%s", devices[i]);
+		open_machine(links, nranks);
+		for (size_t c = 0; c < sizeof moving / sizeof *moving; c++)
+			for (size_t size = 0; size < sizeof counts / sizeof *counts; size++)
+				must_be_right(moving[c], nranks, counts[size], seed += 5);
+		must_be_pushed(links, nranks);
+		close_machine(nranks);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	        cmocka_unit_test(machines_carry_nine_tenths_of_what_their_links_allow),
+	        cmocka_unit_test(any_few_gpus_of_a_dgx1v_get_every_collective_right),
+	};
+	setenv("FERRY_ROUTER", "embedded", 1);
+	setenv("FERRY_DOMAINS", "1", 1);
+	setenv("FERRY_FABRICS", "peer", 1);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
