@@ -130,7 +130,7 @@ static void settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_mo
 		const char *host, *pushes;
 	} cases[] = {{"FERRY_FABRICS=host", "FERRY_FABRICS=peer"},
 	             {"FERRY_FABRICS=host,peer FERRY_SHARES=host=1", "FERRY_FABRICS=host,peer"},
-	             {"FERRY_FABRICS=peer FERRY_HOST_LINK=peer=50,peer@0-1=0", "FERRY_FABRICS=peer"}};
+	             {"FERRY_FABRICS=host,peer FERRY_HOST_LINK=peer=50,peer@0-1=0", "FERRY_FABRICS=host,peer"}};
 	char command[512], text[8192], self[128], why[256];
 	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
 	assert_in_range(length, 1, sizeof self - 2);
