@@ -38,6 +38,7 @@ struct player {
 	CUdeviceptr memory[2], scalars; /* a scalar for each slot */
 	unsigned char *in, *out;        /* where this process has them */
 	unsigned char *in_was, *wanted; /* what `in` had and still has to have, and what `out` has to */
+	unsigned made;                  /* collectives that have run at once, as bits */
 	uint64_t random;                /* the same numbers on all ranks */
 	uint64_t parts;                 /* of Ferry's, as the shares say; messages apart, */
 	uint64_t messages;              /* of which the first of a pair may be NCCL's */
@@ -341,7 +342,11 @@ static void play_round(struct player *p, int round, bool messages)
 			                         .round = round,
 			                         .slot = i};
 		prepare(p, &calls[i]);
+		/* NCCL connects ranks in the first call of a kind, and cannot in a capture */
+		captured = captured && p->made >> calls[i].collective & 1;
 	}
+	for (int i = 0; i < n && !captured; i++)
+		p->made |= 1u << calls[i].collective;
 	if (captured)
 		capture_calls(p, calls, n);
 	else
