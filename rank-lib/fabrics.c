@@ -144,20 +144,16 @@ static bool all_are(const struct ferry_rank *rank, enum ferry_mover_kind mover)
 }
 
 /* Of ranks whose routers move the data: pushes are as fast as each other as far as the driver tells. */
-static bool find_gpu_links(struct ferry_fabrics *fabrics)
+static void find_gpu_links(struct ferry_fabrics *fabrics)
 {
 	const struct ferry_rank *rank = fabrics->rank;
-	bool all = true;
 	for (int from = 0; from < rank->nranks; from++) {
 		uint32_t domain = rank->shared.rank_domain[from];
 		uint64_t reach = atomic_load_explicit(&rank->shared.arenas[domain].header->reach[from],
 		                                      memory_order_relaxed);
-		for (int to = 0; to < rank->nranks; to++) {
+		for (int to = 0; to < rank->nranks; to++)
 			fabrics->links.speed[from][to] = to != from && reach >> to & 1;
-			all &= reach >> to & 1;
-		}
 	}
-	return all;
 }
 
 /* Of host devices: those that are modelled, else all are memory. */
@@ -188,11 +184,11 @@ static bool any_link(const struct ferry_fabrics *fabrics)
 static ferryResult_t settle(struct ferry_fabrics *fabrics)
 {
 	ferryResult_t result = wait_for_all(fabrics->rank);
-	bool gpus = !result && all_are(fabrics->rank, FERRY_MOVER_ROUTER), all = true;
+	bool gpus = !result && all_are(fabrics->rank, FERRY_MOVER_ROUTER);
 	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) &&
 	                     ferry_doors_are_near(fabrics->rank));
 	if (gpus)
-		all = find_gpu_links(fabrics);
+		find_gpu_links(fabrics);
 	else if (near)
 		result = find_host_links(fabrics);
 	if (result)
@@ -201,8 +197,6 @@ static ferryResult_t settle(struct ferry_fabrics *fabrics)
 		fabrics->lack = "not all ranks' devices can push into each other's memory";
 	else if (!any_link(fabrics))
 		fabrics->lack = "no rank's device reaches another's memory";
-	else if (!all)
-		fabrics->lack = "not each rank's GPU reaches each other one's memory";
 	/* On host devices programs alone that ask for it, where nobody has named them. */
 	fabrics->peers = !fabrics->lack && (gpus || fabrics->named);
 	fabrics->settled = true;

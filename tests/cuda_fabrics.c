@@ -129,6 +129,71 @@ static void peers_that_there_are_not_are_missed_at_every_call(void **state)
 	ranks_close(ranks, &gang);
 }
 
+/* ---- links between some ---- */
+
+/* A path, two pairs and a ring of four GPUs: all is right, whatever fabrics are named. */
+static void links_between_some_gpus_are_used_and_the_host_for_the_rest(void **state)
+{
+	static const char *const links[] = {"0-1,1-2,2-3", "0-1,2-3", "0-1,1-2,2-3,3-0"};
+	static const int four[] = {0, 1, 2, 3};
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		setenv("FAKE_CUDA_PEERS", links[i], 1);
+		for (int named = 0; named < 2; named++) {
+			struct gang gang;
+			open_with(&gang, 4, four, named ? "peer" : NULL, NULL);
+			all_kinds(&gang, 100000, 0, false);
+			gang_close(&gang);
+			no_misuse(NULL);
+		}
+	}
+	unsetenv("FAKE_CUDA_PEERS");
+}
+
+/* Bytes through the host of two AllGathers of 100000 bytes by peers alone: once to each island from each outside. */
+static void all_that_links_lead_to_is_pushed(void **state)
+{
+	static const struct {
+		const char *links;
+		unsigned long long bytes;
+	} cases[] = {{"0-1,1-2,2-3", 0}, {"0-1,1-2,2-3,3-0", 0}, {"0-1,2-3", 2 * 4 * 100000}};
+	static const int four[] = {0, 1, 2, 3};
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		struct gang gang;
+		setenv("FAKE_CUDA_PEERS", cases[i].links, 1);
+		open_with(&gang, 4, four, "peer", NULL);
+		rounds_of(&gang, (struct what){.kind = ALLGATHER, .bytes = 100000}, 2, -1, false);
+		unsigned long long bytes = moved_down();
+		gang_close(&gang);
+		no_misuse(NULL);
+		if (bytes != cases[i].bytes)
+			fail_msg("%s: %llu bytes through the host, not %llu", cases[i].links, bytes, cases[i].bytes);
+	}
+	unsetenv("FAKE_CUDA_PEERS");
+}
+
+/* By the host where no GPU reaches another, but not where peers alone are named. */
+static void gpus_without_links_go_by_the_host(void **state)
+{
+	struct gang gang;
+	struct rank ranks[MOST_PLACES];
+	struct what what = {.kind = ALLGATHER, .bytes = 1000, .nranks = 2};
+	(void)state;
+	setenv("FAKE_CUDA_PEERS", "2-3", 1);
+	assert_int_equal(through_the_host(NULL, NULL, ALLGATHER), 400000);
+	assert_int_equal(through_the_host("host,peer", NULL, ALLGATHER), 400000);
+	open_with(&gang, 2, spread, "peer", NULL);
+	ranks_open(ranks, &what, &gang, false);
+	for (int rank = 0; rank < 2; rank++)
+		REFUSED(ferryInvalidUsage, "no rank's device reaches another's memory",
+		        ferryAllGather(ranks[rank].send, ranks[rank].receive, what.bytes, ferryUint8, gang.comms[rank],
+		                       (ferryStream_t)ranks[rank].stream));
+	gang_close(&gang);
+	ranks_close(ranks, &gang);
+	unsetenv("FAKE_CUDA_PEERS");
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(void)
@@ -138,6 +203,9 @@ int main(void)
 	        TEST(nonsense_is_refused_with_what_was_expected),
 	        TEST(contradictions_are_refused_with_both_sides),
 	        TEST(peers_that_there_are_not_are_missed_at_every_call),
+	        TEST(links_between_some_gpus_are_used_and_the_host_for_the_rest),
+	        TEST(all_that_links_lead_to_is_pushed),
+	        TEST(gpus_without_links_go_by_the_host),
 	};
 	char machine[32];
 	snprintf(machine, sizeof machine, "fabrics-%d", (int)getpid());

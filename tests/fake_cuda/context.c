@@ -234,7 +234,7 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
 	if (!is_context(peer))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (peer == context || !fake_peers)
+	if (peer == context || !fake_reaches(context->ordinal, peer->ordinal))
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	unsigned bit = 1u << peer->ordinal;
 	return atomic_fetch_or_explicit(&context->peers, bit, memory_order_relaxed) & bit

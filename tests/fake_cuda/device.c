@@ -12,12 +12,13 @@
 #include <unistd.h>
 
 pthread_rwlock_t fake_lock = PTHREAD_RWLOCK_INITIALIZER;
-int fake_device_count, fake_connections, fake_peers, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
+int fake_device_count, fake_connections, fake_flush, fake_exclusive, fake_shut, fake_push_ms;
 char fake_stuck[FAKE_PATH], fake_held[FAKE_PATH], fake_told[FAKE_PATH];
 struct CUctx_st fake_contexts[FAKE_MOST_DEVICES];
 _Atomic unsigned fake_misuse_count;
 _Thread_local bool fake_in_destructor;
 
+static unsigned peers[FAKE_MOST_DEVICES]; /* by physical numbers: bit t of peers[f], f reaches t; written by cuInit */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic int initialized;
 
@@ -25,6 +26,31 @@ size_t fake_number(const char *name, size_t otherwise)
 {
 	const char *text = getenv(name);
 	return text && *text ? strtoull(text, NULL, 0) : otherwise;
+}
+
+/* FAKE_CUDA_PEERS: 0, 1, or pairs as 0-1,1-2, which reach each other both ways. */
+static void read_peers(void)
+{
+	const char *text = getenv("FAKE_CUDA_PEERS");
+	bool pairs = text && strchr(text, '-');
+	for (int i = 0; !pairs && i < FAKE_MOST_DEVICES; i++)
+		peers[i] = fake_number("FAKE_CUDA_PEERS", 1) ? ~0u : 0;
+	while (pairs && text) {
+		int one, other;
+		if (sscanf(text, "%d-%d", &one, &other) == 2 && one >= 0 && other >= 0 && one < FAKE_MOST_DEVICES &&
+		    other < FAKE_MOST_DEVICES) {
+			peers[one] |= 1u << other;
+			peers[other] |= 1u << one;
+		}
+		text = strchr(text, ',');
+		text += text != NULL;
+	}
+}
+
+bool fake_reaches(int from, int to)
+{
+	int one = fake_contexts[from].physical, other = fake_contexts[to].physical;
+	return one == other || peers[one] >> other & 1;
 }
 
 static unsigned char uuid_byte(int physical, size_t i)
@@ -78,7 +104,7 @@ static void initialize(void)
 	fake_connections = (int)fake_number("FAKE_CUDA_CONNECTIONS", 0);
 	if (fake_connections > FAKE_QUEUES)
 		fake_connections = FAKE_QUEUES;
-	fake_peers = (int)fake_number("FAKE_CUDA_PEERS", 1);
+	read_peers();
 	fake_flush = (int)fake_number("FAKE_CUDA_FLUSH", 1);
 	fake_exclusive = (int)fake_number("FAKE_CUDA_EXCLUSIVE", 0);
 	fake_shut = (int)fake_number("FAKE_CUDA_NO_IPC", 0);
@@ -296,7 +322,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 		refused = fake_find_device(peer, &other);
 	if (refused || !can)
 		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	*can = fake_peers && one != other;
+	*can = one != other && fake_reaches(device, peer);
 	return CUDA_SUCCESS;
 }
 
@@ -315,10 +341,10 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attri
 		*value = !linked;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-		*value = fake_peers;
+		*value = fake_reaches(device, peer);
 		return CUDA_SUCCESS;
 	case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
-		*value = fake_peers && linked;
+		*value = fake_reaches(device, peer) && linked;
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;

@@ -119,7 +119,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle,
 		return CUDA_ERROR_INVALID_DEVICE;
 	if (given.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (ordinal != context->ordinal && !fake_peers)
+	if (!fake_reaches(context->ordinal, ordinal))
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	pthread_mutex_lock(&import_lock);
 	refused = open_again_or_map(address, &given, ordinal, context);

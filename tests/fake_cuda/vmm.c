@@ -388,7 +388,7 @@ static CUresult set_access(const struct range *range, const CUmemAccessDesc *wan
 		return CUDA_ERROR_INVALID_VALUE;
 	for (uintptr_t at = range->start; at < range->start + range->bytes;) {
 		struct fake_region *region = fake_pin(at, 1);
-		if (!fake_peers && region->ordinal != device) {
+		if (!fake_reaches(device, region->ordinal)) {
 			fake_unpin(region);
 			return CUDA_ERROR_INVALID_DEVICE;
 		}
