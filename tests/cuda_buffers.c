@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cuda device over the double of the driver: every collective in device memory, and which memory will do. */
-#include "tests/fake_cuda/places.h"
+#include "tests/fake_cuda/device_buffers.h"
 #include "tests/fake_cuda/routers.h"
-#include "tests/trial_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,61 +9,30 @@
 #include <unistd.h>
 
 #define COUNT 30011
-#define GUARD 128 /* of trial_run.c */
 
 static const int devices[] = {0, 1, 2, 3};
 
 /* ---- every collective ---- */
 
 struct on_device {
-	struct trial_buffers buffers;
-	CUdeviceptr memory[2];
-	size_t bytes[2];
-	CUstream stream;
+	struct device_buffers buffers;
 	ferryRedOp_t op;
 };
 
-static char *moved(const struct on_device *mine, const char *pointer)
-{
-	for (int which = 0; which < 2; which++)
-		if (pointer >= mine->buffers.memory[which] &&
-		    pointer <= mine->buffers.memory[which] + mine->bytes[which])
-			return (char *)pointer_of(mine->memory[which]) + (pointer - mine->buffers.memory[which]);
-	return NULL;
-}
-
 static void start_trial(struct ferry_trial *trial, int rank, ferryComm_t comm, unsigned offset, struct on_device *mine)
 {
-	struct trial_buffers *buffers = &mine->buffers;
-	assert_true(trial_buffers_open(trial, rank, offset, buffers));
-	place_enter(&(struct place){.device = devices[rank]});
-	CU(cuStreamCreate(&mine->stream, CU_STREAM_NON_BLOCKING));
-	for (int which = 0; which < 2; which++) {
-		mine->bytes[which] = (size_t)(buffers->area[which] - buffers->memory[which]) + buffers->bytes[which] +
-		                     GUARD;
-		CU(cuMemAlloc(&mine->memory[which], mine->bytes[which]));
-		CU(cuMemcpy(mine->memory[which], (uintptr_t)buffers->memory[which], mine->bytes[which]));
-	}
+	struct device_buffers *buffers = &mine->buffers;
+	device_buffers_open(trial, rank, devices[rank], offset, buffers);
 	OK(trial_op(trial, rank, comm, &mine->op));
-	OK(ferry_trial_start(trial, rank, moved(mine, buffers->send), moved(mine, buffers->receive), mine->op, comm,
-	                     (ferryStream_t)mine->stream));
+	OK(ferry_trial_start(trial, rank, buffers->send, buffers->receive, mine->op, comm,
+	                     (ferryStream_t)buffers->stream));
 }
 
 static size_t finish_trial(struct ferry_trial *trial, int rank, ferryComm_t comm, struct on_device *mine)
 {
-	place_enter(&(struct place){.device = devices[rank]});
-	CU(cuStreamSynchronize(mine->stream));
-	for (int which = 0; which < 2; which++)
-		CU(cuMemcpy((uintptr_t)mine->buffers.memory[which], mine->memory[which], mine->bytes[which]));
-	size_t wrong = trial_buffers_wrong(trial, rank, &mine->buffers);
-	if (wrong)
-		fprintf(stderr, "%s: rank %d: %zu wrong\n", trial_text(trial), rank, wrong);
-	for (int which = 0; which < 2; which++)
-		CU(cuMemFree(mine->memory[which]));
+	size_t wrong = device_buffers_close(trial, rank, devices[rank], &mine->buffers);
 	if (mine->op >= ferryNumOps)
 		OK(ferryRedOpDestroy(mine->op, comm));
-	CU(cuStreamDestroy(mine->stream));
-	trial_buffers_close(&mine->buffers);
 	return wrong;
 }
 

@@ -36,7 +36,7 @@ if(CUDA_INCLUDE_DIR)
   cuda_places(cuda_places ferry)
   cuda_places(cuda_places_inside ferry_rank)
   ferry_test(cuda_streams LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-  ferry_test(cuda_buffers LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_buffers SOURCES fake_cuda/device_buffers.c LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
   ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
   ferry_test(cuda_captures LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
@@ -64,6 +64,9 @@ if(CUDA_INCLUDE_DIR)
   foreach(suite puts cuda_fabrics)
     target_sources(${suite} PRIVATE rounds.c)
   endforeach()
+  ferry_test(cuda_programs SOURCES program_runs.c rounds.c fake_cuda/device_buffers.c
+    LIBRARIES cuda_places trial_run program_cases LABELS lanes TIMEOUT 300)
+  set_tests_properties(cuda_programs PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   foreach(suite hostile hostile_puts)
     target_sources(${suite} PRIVATE fake_cuda/liar.c)
   endforeach()
@@ -112,7 +115,8 @@ if(CUDA_INCLUDE_DIR)
     ENVIRONMENT "FERRY_TEST_MAPPED=1;FAKE_CUDA_FLUSH=0")
 
   # And over two domains, whose routers push into memory of each other's ranks.
-  foreach(suite puts cuda_fabrics cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures leaving)
+  foreach(suite puts cuda_fabrics cuda_programs cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures
+      leaving)
     add_test(NAME ${suite}_across COMMAND ${suite})
     set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
