@@ -8,7 +8,7 @@
  * - links=dgx1v:GBPS: eight devices on the cube mesh of a DGX-1 with V100s; GBPS is one NVLink's.
  * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
  * - links=pcie2:GBPS[:ACROSS]: two sockets of four devices, each with GBPS to all others at once, and at most ACROSS to
- *   each of the other socket.
+ *   each of the other socket. The link between the sockets, which all such pairs share, is not modelled.
  * - peer@A-B=GBPS: between devices A and B, both ways, whatever the former say; 0: no link. Any number of these.
  * - port=GBPS: what each device sends to all others at once, whatever the former say.
  * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.

@@ -208,7 +208,7 @@ static void programs_take_what_machines_allow(void **state)
 	/* Devices 0 to 3 alone: rank 0 has four NVLinks there. A line 1 - 0 - 4: two blocks come over one. */
 	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25", 4, 3 / 100.0);
 	assert_takes(FERRY_ALLGATHER, "links=dgx1v:25,devices=1,0,4", 3, 2 / 25.0);
-	/* PCIe: all goes out of one port. The sockets' link carries 4 blocks directly, or fewer that are handed on. */
+	/* PCIe: all goes out of one port. Each pair of devices of two sockets has a link of its own, for one block. */
 	assert_takes(FERRY_ALLGATHER, "links=pcie2:12:6", 8, 7 / 12.0);
 	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:6", 8, 7 / 12.0);
 	assert_takes(FERRY_ALLTOALL, "links=pcie2:12:1", 8, 1 / 1.0);
