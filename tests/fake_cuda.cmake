@@ -65,7 +65,7 @@ if(CUDA_INCLUDE_DIR)
     target_sources(${suite} PRIVATE rounds.c)
   endforeach()
   ferry_test(cuda_programs SOURCES program_runs.c rounds.c fake_cuda/device_buffers.c
-    LIBRARIES cuda_places trial_run program_cases LABELS lanes TIMEOUT 300)
+    LIBRARIES cuda_places trial_run program_cases LABELS api TIMEOUT 300)
   set_tests_properties(cuda_programs PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   foreach(suite hostile hostile_puts)
     target_sources(${suite} PRIVATE fake_cuda/liar.c)
@@ -121,6 +121,7 @@ if(CUDA_INCLUDE_DIR)
     set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
       ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
   endforeach()
+  set_tests_properties(cuda_programs_across PROPERTIES LABELS api)
 
   ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
