@@ -57,7 +57,7 @@ if(CUDA_INCLUDE_DIR)
   endforeach()
 
   foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
-      puts_failures cuda_fabrics landings direct_ranks)
+      puts_failures cuda_fabrics landings direct_ranks spawned_router)
     ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()

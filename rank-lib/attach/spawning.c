@@ -44,19 +44,28 @@ bool ferry_router_command(char *path, size_t bytes)
 	return false;
 }
 
+/* As "NAME=value". */
+static bool is_hidden(const char *variable)
+{
+	static const char *const hidden[] = {"CUDA_VISIBLE_DEVICES=", "LD_PRELOAD="};
+	for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
+		if (!strncmp(variable, hidden[i], strlen(hidden[i])))
+			return true;
+	return false;
+}
+
 /*
- * A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business. NULL:
- * no memory.
+ * A router serves ranks on any GPU, and outlives this one: which GPUs this process sees is none of its business, nor
+ * the profiler or allocator that is loaded into it, or libferry-nccl.so. NULL: no memory.
  */
 static char **router_environment(void)
 {
-	static const char hidden[] = "CUDA_VISIBLE_DEVICES=";
 	size_t count = 0, kept = 0;
 	while (environ[count])
 		count++;
 	char **copy = malloc((count + 1) * sizeof *copy);
 	for (size_t i = 0; copy && i < count; i++)
-		if (strncmp(environ[i], hidden, sizeof hidden - 1))
+		if (!is_hidden(environ[i]))
 			copy[kept++] = environ[i];
 	if (copy)
 		copy[kept] = NULL;
