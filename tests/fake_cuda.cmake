@@ -35,16 +35,17 @@ if(CUDA_INCLUDE_DIR)
   endfunction()
   cuda_places(cuda_places ferry)
   cuda_places(cuda_places_inside ferry_rank)
-  ferry_test(cuda_streams LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-  ferry_test(cuda_buffers SOURCES fake_cuda/device_buffers.c LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
-  ferry_test(cuda_faults LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-  ferry_test(cuda_graphs LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-  ferry_test(cuda_captures LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
-  ferry_test(open_calls LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
-  ferry_test(ends LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
+  ferry_test(cuda_streams FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_buffers FOLDER rank-lib SOURCES fake_cuda/device_buffers.c
+    LIBRARIES cuda_places trial_run LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_faults FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_graphs FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(cuda_captures FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 300)
+  ferry_test(open_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
+  ferry_test(ends FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
   add_test(NAME ends_on_host COMMAND ends)
   set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
-  ferry_test(leaving LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
+  ferry_test(leaving FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
   add_test(NAME leaving_on_host COMMAND leaving)
   set_tests_properties(leaving_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
   add_test(NAME leaving_on_host_routers COMMAND leaving)
@@ -58,13 +59,13 @@ if(CUDA_INCLUDE_DIR)
 
   foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
       puts_failures cuda_fabrics landings direct_ranks spawned_router)
-    ferry_test(${suite} LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
+    ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
     set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   endforeach()
   foreach(suite puts cuda_fabrics)
     target_sources(${suite} PRIVATE rounds.c)
   endforeach()
-  ferry_test(cuda_programs SOURCES program_runs.c rounds.c fake_cuda/device_buffers.c
+  ferry_test(cuda_programs FOLDER rank-lib SOURCES rank-lib/program/program_runs.c rounds.c fake_cuda/device_buffers.c
     LIBRARIES cuda_places trial_run program_cases LABELS api TIMEOUT 300)
   set_tests_properties(cuda_programs PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
   foreach(suite hostile hostile_puts)
@@ -123,21 +124,21 @@ if(CUDA_INCLUDE_DIR)
   endforeach()
   set_tests_properties(cuda_programs_across PROPERTIES LABELS api)
 
-  ferry_test(copies LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(copies FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine)
   target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
-  ferry_test(preparing LIBRARIES ferry_engine cuda-fake LABELS engine TIMEOUT 120)
+  ferry_test(preparing FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine TIMEOUT 120)
   target_compile_definitions(preparing PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
-  ferry_test(imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-  ferry_test(idle_imports SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-  ferry_test(mapper SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(idle_imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
+  ferry_test(mapper FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
   foreach(suite imports idle_imports mapper)
     target_compile_definitions(${suite} PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
   endforeach()
   # Under libferry's surface, so with the devices linked in.
   set(device ${PROJECT_SOURCE_DIR}/rank-lib/device)
-  ferry_test(exports SOURCES ../rank-lib/exports.c ../rank-lib/holders.c
+  ferry_test(exports FOLDER rank-lib SOURCES ../rank-lib/exports.c ../rank-lib/holders.c
     ../rank-lib/held_exports.c ../rank-lib/link.c ../rank-lib/ranges.c
     ${device}/open.c ${device}/host.c ${device}/host_stream.c
     ${device}/default_stream.c

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # The fuzz targets. With -DFERRY_BUILD_FUZZERS=ON (clang; `make fuzz`) libFuzzer drives them; otherwise fuzz_replay.c
 # does, over the corpus, fresh seeds and mutants of both, as ordinary tests.
-add_executable(fuzz_seeds fuzz_seeds.c)
+add_executable(fuzz_seeds fuzz/fuzz_seeds.c)
 target_link_libraries(fuzz_seeds PRIVATE ferry_program)
 
 set(fuzz_targets fuzz_program fuzz_plan fuzz_attach fuzz_submission fuzz_landing)
 foreach(target ${fuzz_targets})
-  add_executable(${target} ${target}.c $<$<NOT:$<BOOL:${FERRY_BUILD_FUZZERS}>>:fuzz_replay.c>)
+  add_executable(${target} fuzz/${target}.c $<$<NOT:$<BOOL:${FERRY_BUILD_FUZZERS}>>:fuzz/fuzz_replay.c>)
   target_link_libraries(${target} PRIVATE ferry_program)
   if(FERRY_BUILD_FUZZERS)
     target_link_options(${target} PRIVATE -fsanitize=fuzzer)

@@ -4,18 +4,19 @@ add_library(trial_run STATIC trial_run.c ${PROJECT_SOURCE_DIR}/bench/trial/trial
   ${PROJECT_SOURCE_DIR}/bench/trial/element.c)
 target_link_libraries(trial_run PRIVATE ferry_flags PUBLIC ferry ferry_ipc m)
 
-ferry_test(api_in_process LIBRARIES trial_run LABELS api TIMEOUT 300)
-ferry_test(api_bad_input LIBRARIES ferry LABELS api)
+ferry_test(api_in_process FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)
+ferry_test(api_bad_input FOLDER rank-lib LIBRARIES ferry LABELS api)
 # The short form; the long one: soak --minutes 30 --domains 2.
-add_executable(soak soak.c ${PROJECT_SOURCE_DIR}/bench/command/option.c ${PROJECT_SOURCE_DIR}/bench/command/record.c)
+add_executable(soak rank-lib/soak.c ${PROJECT_SOURCE_DIR}/bench/command/option.c
+  ${PROJECT_SOURCE_DIR}/bench/command/record.c)
 target_compile_definitions(soak PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 target_link_libraries(soak PRIVATE ferry_flags ferry ferry_ipc PkgConfig::CJSON Threads::Threads)
 add_dependencies(soak ferry-router)
 add_test(NAME soak COMMAND soak --seconds 10 --interval 1 --domains 2)
 set_tests_properties(soak PROPERTIES TIMEOUT 120 LABELS api)
-ferry_test(audit LIBRARIES ferry ferry_ipc LABELS api)
-ferry_test(api_bad_start LIBRARIES ferry LABELS api)
-ferry_test(api_stress LIBRARIES trial_run LABELS api TIMEOUT 300)
+ferry_test(audit FOLDER rank-lib LIBRARIES ferry ferry_ipc LABELS api)
+ferry_test(api_bad_start FOLDER rank-lib LIBRARIES ferry LABELS api)
+ferry_test(api_stress FOLDER rank-lib LIBRARIES trial_run LABELS api TIMEOUT 300)
 add_test(NAME api_stress_processes COMMAND ferryrun -n 24 --fork --domains 3 -- $<TARGET_FILE:api_stress>)
 set_tests_properties(api_stress_processes PROPERTIES TIMEOUT 120 LABELS api)
 # Over two sockets, whose devices push into each other's memory.
@@ -26,7 +27,7 @@ set_tests_properties(api_stress_across PROPERTIES TIMEOUT 120 LABELS api
 # Four ranks in processes of their own, under mpiexec and two routers. MPI waits busily, so it gets the machine to
 # itself.
 if(FERRY_MPI_WORKS)
-  add_executable(mpi_collectives mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/peers/mpi.c)
+  add_executable(mpi_collectives rank-lib/mpi_collectives.c ${PROJECT_SOURCE_DIR}/bench/peers/mpi.c)
   target_link_libraries(mpi_collectives PRIVATE ferry_flags trial_run MPI::MPI_C PkgConfig::CMOCKA)
   add_test(NAME mpi_collectives COMMAND ferryrun -n 4 --domains 2 -- $<TARGET_FILE:mpi_collectives>)
   set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)

@@ -98,7 +98,7 @@ static void over_its_quota_nccl_goes_on(void **state)
 	unsetenv("FERRY_STAGING");
 }
 
-/* A limit of files' sizes stands for a full /dev/shm: both refuse the allocation (tests/arena.c). */
+/* A limit of files' sizes stands for a full /dev/shm: both refuse the allocation (tests/ipc/arena.c). */
 static void without_shared_memory_nccl_goes_on(void **state)
 {
 	struct rlimit limit;

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What people are told when a job fails: the cause, whoever notices first, and what to do about it. Given "mismatch",
+ * this program is a rank that receives less than it is sent; given "message", rank 1 receives what rank 0 sends.
+ */
+#include "tests/commands.h"
+
+#include "ferry.h"
+
+#include <stdbool.h>
+
+#define STRANGER "61234" /* a user who has no processes */
+
+static int count_of(const char *text, const char *words)
+{
+	int count = 0;
+	for (const char *found = text; (found = strstr(found, words)); found += strlen(words))
+		count++;
+	return count;
+}
+
+/* Those who find that one has given up, too; they are deaf to ferryrun, which ends them meanwhile. */
+static void after_a_failed_start_all_ranks_say_who_is_missing(void **state)
+{
+	(void)state;
+	static const char *const modes[] = {"", "--embedded", "--domains 2"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		char command[512], text[8192];
+		snprintf(command, sizeof command,
+		         "FERRY_ATTACH_TIMEOUT=2 $B/ferryrun -n 4 %s --fork -- sh -c 'trap \"\" TERM; case $FERRY_RANK "
+		         "in "
+		         "3) exit;; 2) sleep 1; esac; exec $B/ferry-perf allreduce -e 16K' 2>&1",
+		         modes[i]);
+		assert_int_equal(run(command, text, sizeof text), 1);
+		/* and so has the log of each router */
+		if (count_of(text, "3 of 4 ranks attached to domain 0 in time, missing: rank 3; rank ") < 3 + 1 ||
+		    count_of(text, "ferry-perf: ") != 3 || strstr(text, "died"))
+			fail_msg("not all tell who is missing, or they tell of who has not died: %s", text);
+	}
+}
+
+/* Rank 1, once it and rank 0 have attached; rank 2 never comes. Who of the two ends first, and so with which code the
+   run does, is the scheduler's. */
+static void a_rank_that_dies_while_others_are_to_come_is_blamed_before_them(void **state)
+{
+	(void)state;
+	char text[8192];
+	int status;
+	pid_t child = start("export D=$FERRY_SOCKET_DIR; exec $B/ferryrun -n 3 --fork -- sh -c 'trap \"\" TERM; case "
+	                    "$FERRY_RANK in 2) exit;; "
+	                    "1) echo $$ >$D/1;; esac; exec $B/ferry-perf allreduce -e 16K' "
+	                    ">$D/said 2>&1");
+	while (run("$B/ferry-stat --json | grep -q '\"place\":\"'$(cd $FERRY_SOCKET_DIR && ls | grep "
+	           "run-)'\",\"state\":"
+	           "\"attaching\",\"ranks\":3,\"attached\":\\[0,1\\],' 2>&1",
+	           text, sizeof text) != 0)
+		if (waitpid(child, &status, WNOHANG) != 0) {
+			run("cat $FERRY_SOCKET_DIR/said", text, sizeof text);
+			fail_msg("the run ended before: %s", text);
+		}
+	assert_int_equal(run("kill -KILL $(cat $FERRY_SOCKET_DIR/1)", text, sizeof text), 0);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 137 || WEXITSTATUS(status) == 1));
+	run("cat $FERRY_SOCKET_DIR/said; rm $FERRY_SOCKET_DIR/said $FERRY_SOCKET_DIR/1", text, sizeof text);
+	if (!strstr(text, "ferry-perf: rank 1 of 3 died, gave up, or closed its connection without leaving; rank 2 had "
+	                  "not attached to domain 0\n"))
+		fail_msg("rank 1 is not blamed: %s", text);
+}
+
+static int mismatch(void)
+{
+	static float buffer[1 << 20];
+	ferryComm_t comm;
+	int rank;
+	if (ferryCommInitEnv(&comm, NULL) || ferryCommUserRank(comm, &rank))
+		return 2;
+	ferryGroupStart();
+	ferrySend(buffer, 1 << 18, ferryFloat32, 1 - rank, comm, NULL);
+	ferryRecv(buffer + (1 << 19), rank ? 1 << 17 : 1 << 18, ferryFloat32, 1 - rank, comm, NULL);
+	ferryResult_t result = ferryGroupEnd();
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	if (!result)
+		return ferryCommDestroy(comm) != ferrySuccess;
+	fprintf(stderr, "rank %d: %s\n", rank, ferryGetLastError(comm));
+	return 0; /* without leaving, which the router sees */
+}
+
+static void counts_that_differ_are_blamed_before_the_ranks_that_left_for_them(void **state)
+{
+	(void)state;
+	static const char
+	        why[] = "rank 1: message 1 from rank 0 to rank 1: sent 1048576 bytes of f32, received as 524288 "
+	                "bytes of f32\n";
+	char command[256], text[8192], self[128];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	assert_in_range(length, 1, sizeof self - 2);
+	self[length] = '\0';
+	for (int i = 0; i < 5; i++) { /* it is a matter of who is first */
+		snprintf(command, sizeof command, "$B/ferryrun -n 2 --fork -- %s mismatch 2>&1", self);
+		assert_int_equal(run(command, text, sizeof text), 0);
+		const char *logged = strstr(text, "warn: job of 2 ranks failed: ");
+		if (!logged || strncmp(strstr(logged, "failed: ") + 8, why, strlen(why)) != 0)
+			fail_msg("\"%s\" is not blamed: %s", why, text);
+		assert_null(strstr(text, "died"));
+	}
+}
+
+static int message(void)
+{
+	static float buffer[1 << 18];
+	ferryComm_t comm;
+	int rank;
+	if (ferryCommInitEnv(&comm, NULL) || ferryCommUserRank(comm, &rank))
+		return 2;
+	ferryResult_t result = rank ? ferryRecv(buffer, 1 << 18, ferryFloat32, 0, comm, NULL)
+	                            : ferrySend(buffer, 1 << 18, ferryFloat32, 1, comm, NULL);
+	if (!result)
+		result = ferryStreamSynchronize(NULL);
+	fprintf(stderr, "rank %d: %s\n", rank, result ? ferryGetLastError(comm) : "it has come");
+	return 0; /* without leaving, as there is nobody to leave to where it has failed */
+}
+
+/* One end pushes, and the other one looks for the message in the host's memory. */
+static void settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_move(void **state)
+{
+	(void)state;
+	static const char *const ways[] = {"through the host", "by a push"};
+	static const struct {
+		const char *host, *pushes;
+	} cases[] = {{"FERRY_FABRICS=host", "FERRY_FABRICS=peer"},
+	             {"FERRY_FABRICS=host,peer FERRY_SHARES=host=1", "FERRY_FABRICS=host,peer"},
+	             {"FERRY_FABRICS=host,peer FERRY_HOST_LINK=peer=50,peer@0-1=0", "FERRY_FABRICS=host,peer"}};
+	char command[512], text[8192], self[128], why[256];
+	ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+	assert_in_range(length, 1, sizeof self - 2);
+	self[length] = '\0';
+	for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+		bool sender = i % 2; /* it is that one that pushes */
+		snprintf(command, sizeof command,
+		         "FERRY_TIMEOUT=5 FERRY_ON_TIMEOUT=fail $B/ferryrun -n 2 --fork -- sh -c 'case $FERRY_RANK in "
+		         "%d) export %s;; *) export %s;; esac; exec %s message' 2>&1",
+		         sender, cases[i / 2].host, cases[i / 2].pushes, self);
+		snprintf(why, sizeof why,
+		         "rank 1: message 1 from rank 0 to rank 1: sent 1048576 bytes of f32 %s, received as 1048576 "
+		         "bytes of f32 %s: FERRY_FABRICS, FERRY_SHARES or FERRY_HOST_LINK differ on the two ranks\n",
+		         ways[sender], ways[!sender]);
+		run(command, text, sizeof text);
+		if (count_of(text, why) < 2 || strstr(text, "rank 1: it has come")) /* the rank's line, and the log's */
+			fail_msg("%s: \"%s\" is not blamed: %s", command, why, text);
+	}
+}
+
+/* By SIGXFSZ, without a word, which would take the router's other jobs along. */
+static void a_limit_of_file_sizes_is_named_and_ends_no_router(void **state)
+{
+	(void)state;
+	char text[8192];
+	static const char *const modes[] = {"", "--embedded"};
+	for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+		char command[256];
+		snprintf(command, sizeof command,
+		         "ulimit -f 200; $B/ferryrun %s --fork -- $B/ferry-perf allreduce -e 16K 2>&1", modes[i]);
+		assert_int_equal(run(command, text, sizeof text), 1);
+		assert_non_null(strstr(text, "may have 102400 (raise ulimit -f)\n"));
+		assert_null(strstr(text, "ended with code 153"));
+	}
+}
+
+/* Neither of root: the limit does not hold for it, and all sockets are its own. */
+static void needs_root_to_be_another(void)
+{
+	if (geteuid() || access("/usr/bin/setpriv", X_OK))
+		skip();
+}
+
+/* The build folder may lie where only root gets to, as its home does. */
+static void a_limit_of_processes_is_named(void **state)
+{
+	(void)state;
+	char command[512], text[8192], theirs[] = "/tmp/ferry-told-XXXXXX";
+	needs_root_to_be_another();
+	assert_non_null(mkdtemp(theirs));
+	snprintf(command, sizeof command,
+	         "chmod 755 %s && cd %s && mkdir bin lib && cp $B/ferryrun $B/ferry-router $B/ferry-perf bin && "
+	         "cp -P $B/../lib/libferry.so* lib",
+	         theirs, theirs);
+	assert_int_equal(run(command, text, sizeof text), 0);
+	static const struct {
+		int most; /* threads of the user */
+		const char *options, *command;
+	} cases[] = {{2, "--fork", "true"},             /* a router's process */
+	             {3, "--workers 9 --fork", "true"}, /* its threads */
+	             {1, "--embedded --fork", "true"},  /* a rank's process */
+	             {3, "--embedded --fork", "$T/bin/ferry-perf allreduce -e 16K"}};
+	assert_int_equal(chmod(directory, 0777), 0);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		snprintf(command, sizeof command,
+		         "setpriv --reuid=" STRANGER " --clear-groups --bounding-set=-all bash -c 'T=%s; ulimit -u "
+		         "%d; exec $T/bin/ferryrun %s -- %s' 2>&1",
+		         theirs, cases[i].most, cases[i].options, cases[i].command);
+		int code = run(command, text, sizeof text);
+		if (code == 0 || !strstr(text, "raise ulimit -u"))
+			fail_msg("%s: code %d: %s", command, code, text);
+	}
+	snprintf(command, sizeof command, "rm -r %s", theirs);
+	assert_int_equal(run(command, text, sizeof text), 0);
+}
+
+static void another_users_sockets_are_told_of_with_the_variable(void **state)
+{
+	(void)state;
+	char command[512], text[8192];
+	needs_root_to_be_another();
+	snprintf(command, sizeof command,
+	         "mkdir $FERRY_SOCKET_DIR/theirs; chown " STRANGER " $FERRY_SOCKET_DIR/theirs; "
+	         "FERRY_SOCKET_DIR=$FERRY_SOCKET_DIR/theirs $B/ferry-stat --routers 2>&1; rmdir "
+	         "$FERRY_SOCKET_DIR/theirs");
+	run(command, text, sizeof text);
+	assert_non_null(strstr(text, "theirs belongs to uid " STRANGER ", not to 0: "));
+	assert_non_null(strstr(text, "FERRY_SOCKET_DIR names another directory"));
+	assert_int_equal(chmod(directory, 0777), 0);
+	assert_int_equal(run("setpriv --reuid=" STRANGER " --clear-groups $B/ferry-router --daemon --idle-exit 60 "
+	                     "--socket-dir $FERRY_SOCKET_DIR --layout '0: cpus=0' 2>&1",
+	                     text, sizeof text),
+	                 0);
+	run("FERRY_DOMAINS=1 FERRY_ROUTER=required FERRY_RANK=0 FERRY_SIZE=1 $B/ferry-perf allreduce -e 16K 2>&1", text,
+	    sizeof text);
+	assert_non_null(strstr(text, "of uid " STRANGER " is not to be trusted"));
+	assert_non_null(strstr(text, "(FERRY_SOCKET_DIR names another directory)"));
+	run("pkill -u " STRANGER " -x ferry-router", text, sizeof text);
+	await_no_children();
+	assert_int_equal(run("rm -f $FERRY_SOCKET_DIR/router-0.sock*", text, sizeof text), 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	        TEST(after_a_failed_start_all_ranks_say_who_is_missing),
+	        TEST(a_rank_that_dies_while_others_are_to_come_is_blamed_before_them),
+	        TEST(counts_that_differ_are_blamed_before_the_ranks_that_left_for_them),
+	        TEST(settings_of_two_ranks_that_differ_are_blamed_for_what_neither_can_move),
+	        TEST(a_limit_of_file_sizes_is_named_and_ends_no_router),
+	        TEST(a_limit_of_processes_is_named),
+	        TEST(another_users_sockets_are_told_of_with_the_variable),
+	};
+	if (argc == 2 && !strcmp(argv[1], "mismatch"))
+		return mismatch();
+	if (argc == 2 && !strcmp(argv[1], "message"))
+		return message();
+	if (argc == 2)
+		setenv("B", argv[1], 1);  /* the directory of the commands */
+	setenv("FERRY_STAGING", "1M", 1); /* else a busy machine takes longer to make it than is waited for here */
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
