@@ -125,11 +125,32 @@ static void note_birth(ncclComm_t parent, ncclComm_t *where, const struct ferry_
 		ferry_nccl_birth_expect(parent, where, birth, grouped);
 }
 
+/* What NCCL refuses here has not been, and other ranks count what comes in its place. excluded: NULL of splits. */
+static void take_back(ncclComm_t handle, const int *excluded, int count)
+{
+	struct ferry_nccl_comm *parent = ferry_nccl_comm_take(handle);
+	if (parent && excluded)
+		ferry_nccl_descent_unshrink(parent, excluded, count);
+	else if (parent)
+		ferry_nccl_descent_unsplit(parent);
+	ferry_nccl_comm_release(parent);
+}
+
+/* The same of a state: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
+static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
+{
+	if (!fine(result))
+		ferry_nccl_comm_change(comm, 0, set);
+	return result;
+}
+
 ncclResult_t ferry_nccl_CommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
 	struct ferry_nccl_birth birth = born_by_split(comm, color, config);
 	ncclResult_t result = ferry_nccl_real_CommSplit(comm, color, key, newcomm, config);
-	if (fine(result) && color != NCCL_SPLIT_NOCOLOR)
+	if (!fine(result))
+		take_back(comm, NULL, 0);
+	else if (color != NCCL_SPLIT_NOCOLOR)
 		note_birth(comm, newcomm, &birth, result);
 	return result;
 }
@@ -138,12 +159,13 @@ ncclResult_t ferry_nccl_CommShrink(ncclComm_t comm, int *excluded, int nexcluded
                                    ncclConfig_t *config, int flags)
 {
 	struct ferry_nccl_birth birth = born_by_shrink(comm, excluded, nexcluded, config);
-	if (flags & NCCL_SHRINK_ABORT)
-		ferry_nccl_comm_revoke(comm);
+	unsigned set = flags & NCCL_SHRINK_ABORT ? ferry_nccl_comm_revoke(comm) : 0;
 	ncclResult_t result = ferry_nccl_real_CommShrink(comm, excluded, nexcluded, newcomm, config, flags);
 	if (fine(result))
 		note_birth(comm, newcomm, &birth, result);
-	return result;
+	else if (excluded)
+		take_back(comm, excluded, nexcluded);
+	return keep_unless_refused(comm, set, result);
 }
 
 /* Ranks that come to it know nothing of the communicator that grows, so they have no key together. */
@@ -164,14 +186,6 @@ ncclResult_t ferry_nccl_CommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 		ferry_nccl_births_ready(comm);
 	if (!result && !*error && ferry_nccl_comm_lost(comm))
 		*error = ncclRemoteError;
-	return result;
-}
-
-/* What NCCL refuses has not been: the other ranks go on looking calls up, so this one does. Earlier bits stay. */
-static ncclResult_t keep_unless_refused(ncclComm_t comm, unsigned set, ncclResult_t result)
-{
-	if (!fine(result))
-		ferry_nccl_comm_change(comm, 0, set);
 	return result;
 }
 

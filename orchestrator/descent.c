@@ -17,6 +17,11 @@ struct ferry_nccl_key ferry_nccl_descent_split(struct ferry_nccl_comm *parent, i
 	return ferry_nccl_key(&parent->key, facts, sizeof facts);
 }
 
+void ferry_nccl_descent_unsplit(struct ferry_nccl_comm *parent)
+{
+	atomic_fetch_sub_explicit(&parent->splits, 1, memory_order_relaxed);
+}
+
 static int compare(const void *a, const void *b)
 {
 	int x = *(const int *)a, y = *(const int *)b;
@@ -26,7 +31,7 @@ static int compare(const void *a, const void *b)
 static bool name_list(const int *excluded, int count, struct ferry_nccl_key *name)
 {
 	size_t bytes = (size_t)count * sizeof *excluded;
-	int *sorted = excluded && count > 0 ? malloc(bytes) : NULL;
+	int *sorted = excluded && count > 0 && count <= FERRY_MAX_RANKS ? malloc(bytes) : NULL; /* not looked at yet */
 	if (!sorted)
 		return false;
 	memcpy(sorted, excluded, bytes);
@@ -63,4 +68,16 @@ bool ferry_nccl_descent_shrink(struct ferry_nccl_comm *parent, const int *exclud
 	uint64_t facts[] = {SHRINK, nth, name.words[0], name.words[1]};
 	*key = ferry_nccl_key(&parent->key, facts, sizeof facts);
 	return shrink;
+}
+
+void ferry_nccl_descent_unshrink(struct ferry_nccl_comm *parent, const int *excluded, int count)
+{
+	struct ferry_nccl_key name;
+	if (!name_list(excluded, count, &name))
+		return;
+	pthread_mutex_lock(&lock);
+	struct ferry_nccl_shrink *shrink = find_or_add(parent, &name);
+	if (shrink && shrink->times)
+		shrink->times--;
+	pthread_mutex_unlock(&lock);
 }

@@ -15,11 +15,17 @@
 /** Counts a split, which all ranks do whatever their color, and gives the key of what has this color after it. */
 struct ferry_nccl_key ferry_nccl_descent_split(struct ferry_nccl_comm *parent, int color);
 
+/** NCCL has refused it on this rank, so that it has not been, on any. */
+void ferry_nccl_descent_unsplit(struct ferry_nccl_comm *parent);
+
 /**
  * Counts a shrink by these ranks, in any order, and gives the key of what it leaves. False, without a key: no list that
- * NCCL takes, or no memory.
+ * NCCL takes, a longer one than Ferry has ranks, or no memory.
  */
 bool ferry_nccl_descent_shrink(struct ferry_nccl_comm *parent, const int *excluded, int count,
                                struct ferry_nccl_key *key);
+
+/** As of splits. */
+void ferry_nccl_descent_unshrink(struct ferry_nccl_comm *parent, const int *excluded, int count);
 
 #endif

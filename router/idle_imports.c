@@ -60,7 +60,7 @@ static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
 	struct ferry_export_cell *cell = &imports->cells[import->index];
 	atomic_store_explicit(&cell->mapped, FERRY_EXPORT_LEAVING, memory_order_relaxed);
 	ferry_full_fence();
-	/* Not what is_idle saw: the rank may have stored another number since, and then it is to find this mapped. */
+	/* Not what idle_for saw: the rank may have stored another number since, and then it is to find this mapped. */
 	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= ferry_imports_last_ended(imports))
 		return true;
 	ferry_imports_say_mapped(imports, import->index, import->generation);

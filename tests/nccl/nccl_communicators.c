@@ -411,6 +411,28 @@ static void what_nccl_refuses_leaves_a_communicator_as_it_was(void **state)
 		destroy(comms[i]);
 }
 
+/* Of two ranks' communicators, on which that is refused on one alone, and then made on both. */
+static void what_nccl_refuses_on_one_rank_is_not_counted(void **state)
+{
+	(void)state;
+	int last[] = {1};
+	ncclComm_t comms[2], heir = NULL;
+	NCCL(ncclCommInitAll(comms, 2, NULL));
+	known(comms[0], 0, 2, true);
+	HOLDS(looks_at_calls(comms[0]));
+	answer_next("CommSplit", ncclInvalidArgument);
+	EQUAL(ncclCommSplit(comms[0], 1, 0, &heir, NULL), ncclInvalidArgument);
+	unsetenv("FAKE_NCCL_FAIL");
+	HOLDS(same(heir_of(comms[0], 1, NULL, 0), heir_of(comms[1], 1, NULL, 0)));
+	answer_next("CommShrink", ncclInvalidArgument);
+	EQUAL(ncclCommShrink(comms[0], last, 1, &heir, NULL, NCCL_SHRINK_ABORT), ncclInvalidArgument);
+	unsetenv("FAKE_NCCL_FAIL");
+	HOLDS(same(heir_of(comms[0], 0, last, 1), heir_of(comms[1], 0, last, 1)));
+	HOLDS(looks_at_calls(comms[0])); /* nor is it revoked */
+	for (int i = 0; i < 2; i++)
+		destroy(comms[i]);
+}
+
 static void init_with_policy(struct rank *r, int policy)
 {
 	struct {
@@ -518,6 +540,7 @@ int main(int argc, char **argv)
 	        cmocka_unit_test(grown_communicators_are_known_and_have_no_key),
 	        cmocka_unit_test(suspended_revoked_and_finalized_ones_are_nccls_alone),
 	        cmocka_unit_test(what_nccl_refuses_leaves_a_communicator_as_it_was),
+	        cmocka_unit_test(what_nccl_refuses_on_one_rank_is_not_counted),
 	        cmocka_unit_test(communicators_for_copy_engines_are_nccls_alone),
 	        cmocka_unit_test(what_is_looked_up_outlives_its_communicator),
 	};
