@@ -9,6 +9,8 @@
 #include "ipc/attach.h"
 
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -163,9 +165,18 @@ uint64_t owner_memory_left(void)
 	return owner_tell((struct order){.kind = LEFT}).left;
 }
 
-bool owner_start(void)
+bool owner_start(const char *machine, unsigned long long memory)
 {
+	char name[64], bytes[24];
 	int channels[2];
+	snprintf(name, sizeof name, "%s-%d", machine, (int)getpid());
+	snprintf(bytes, sizeof bytes, "%llu", memory);
+	setenv("FAKE_CUDA_MACHINE", name, 1);
+	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
+	if (memory) {
+		setenv("FAKE_CUDA_MEMORY", bytes, 1);
+		setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
+	}
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels))
 		return false;
 	pid_t child = fork();

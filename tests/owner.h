@@ -28,8 +28,11 @@ struct answer {
 	int descriptors[FERRY_MOST_PIECES];
 };
 
-/** Before this process calls the driver; false: it cannot be started. */
-bool owner_start(void);
+/**
+ * Before this process calls the driver, which is the double of a machine of that name and this process's number, with
+ * GPUs of so many bytes; 0: of as many as it gives them. False: it cannot be started.
+ */
+bool owner_start(const char *machine, unsigned long long memory);
 void owner_end(void);
 
 struct answer owner_tell(struct order order);

@@ -278,14 +278,7 @@ int main(void)
 	        TEST(memory_of_a_guest_comes_back_after_a_second_all_the_same),
 	        TEST(what_memory_is_left_is_asked_once_a_second),
 	};
-	char machine[32], bytes[24];
-	snprintf(bytes, sizeof bytes, "%llu", MACHINE);
-	setenv("FAKE_CUDA_MEMORY", bytes, 1);
-	setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
-	snprintf(machine, sizeof machine, "idle-imports-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
-	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
-	if (!owner_start())
+	if (!owner_start("idle-imports", MACHINE))
 		return 70;
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -725,14 +725,7 @@ int main(void)
 	        BROUGHT_GUEST(what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without),
 	        BROUGHT(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
 	};
-	char machine[32], bytes[24];
-	snprintf(bytes, sizeof bytes, "%llu", MACHINE);
-	setenv("FAKE_CUDA_MEMORY", bytes, 1);
-	setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
-	snprintf(machine, sizeof machine, "imports-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
-	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
-	if (!owner_start())
+	if (!owner_start("imports", MACHINE))
 		return 70;
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -290,11 +290,7 @@ int main(void)
 	        TEST(who_exports_is_not_overtaken_for_ever_by_those_that_forget),
 	        TEST(who_has_waited_longest_is_next),
 	};
-	char machine[32];
-	snprintf(machine, sizeof machine, "mapper-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
-	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
-	if (!owner_start())
+	if (!owner_start("mapper", 0))
 		return 70;
 	ferry_log_set_level(FERRY_LOG_ERROR);
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
