@@ -150,7 +150,16 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
     nccl_frees_opener)
 endif()
 
-# The command that measures shares.
+# ferry-shares: how good the shares of calls beside NCCL are. An experiment, of scripts/nccl-report; not installed.
+if(CUDA_INCLUDE_DIR)
+  set(bench ${PROJECT_SOURCE_DIR}/bench)
+  add_executable(ferry-shares
+    ${bench}/command/option.c ${bench}/command/record.c ${bench}/command/sample.c ${bench}/rank/gpu.c
+    shares/bursts.c shares/cold.c shares/crew.c shares/main.c)
+  target_compile_definitions(ferry-shares PRIVATE FERRY_PERF_CUDA)
+  target_link_libraries(ferry-shares PRIVATE ferry_flags ferry_engine PkgConfig::CJSON Threads::Threads
+    ${CMAKE_DL_LIBS})
+endif()
 if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
   add_executable(nccl_shares nccl/nccl_shares.c)
   target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fake_cuda/routers.h"
 
-#include "bench/command/folder.h"
+#include "tests/folder.h"
 
 #include <stdarg.h>
 #include <stddef.h>

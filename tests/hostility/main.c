@@ -5,9 +5,9 @@
  */
 #include "tests/hostility/hostility.h"
 
-#include "bench/command/folder.h"
 #include "bench/command/option.h"
 #include "ipc/wait.h"
+#include "tests/folder.h"
 
 #include <argp.h>
 #include <signal.h>

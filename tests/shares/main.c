@@ -2,8 +2,8 @@
 /* ferry-shares: how good the shares of calls beside NCCL are, from a cold start and beside bursts of copies. */
 #include "bench/command/option.h"
 #include "bench/command/sibling.h"
-#include "bench/shares/bursts.h"
-#include "bench/shares/cold.h"
+#include "tests/shares/bursts.h"
+#include "tests/shares/cold.h"
 
 #include <argp.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/shares/cold.h"
+#include "tests/shares/cold.h"
 
 #include "bench/command/sample.h"
 

@@ -3,8 +3,8 @@
  * The ranks of ferry-shares: a thread for each GPU of this process, with a communicator of NCCL's as libferry-nccl.so
  * has it. Settings of the environment hold for the communicators that are made after them.
  */
-#ifndef FERRY_BENCH_SHARES_CREW_H
-#define FERRY_BENCH_SHARES_CREW_H
+#ifndef FERRY_TESTS_SHARES_CREW_H
+#define FERRY_TESTS_SHARES_CREW_H
 
 #include "orchestrator/nccl_types.h"
 

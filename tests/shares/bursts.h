@@ -3,10 +3,10 @@
  * Calls beside bursts of copies both ways between each GPU and the host, a second on and a second off (Figure 6 of
  * HyLink's paper): what fixed shares reach in either, what adaptive ones do, and what the copies lose.
  */
-#ifndef FERRY_BENCH_SHARES_BURSTS_H
-#define FERRY_BENCH_SHARES_BURSTS_H
+#ifndef FERRY_TESTS_SHARES_BURSTS_H
+#define FERRY_TESTS_SHARES_BURSTS_H
 
-#include "bench/shares/crew.h"
+#include "tests/shares/crew.h"
 
 struct bursts_plan {
 	enum crew_collective collective;

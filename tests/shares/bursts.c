@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/shares/bursts.h"
+#include "tests/shares/bursts.h"
 
 #include "bench/command/sample.h"
 #include "bench/rank/gpu.h"

@@ -3,10 +3,10 @@
  * How soon shares are good: each size with fixed shares, in turn, and then from a cold start, call by call. Prints a
  * line for each collective and size.
  */
-#ifndef FERRY_BENCH_SHARES_COLD_H
-#define FERRY_BENCH_SHARES_COLD_H
+#ifndef FERRY_TESTS_SHARES_COLD_H
+#define FERRY_TESTS_SHARES_COLD_H
 
-#include "bench/shares/crew.h"
+#include "tests/shares/crew.h"
 
 struct cold_plan {
 	bool collectives[CREW_COLLECTIVES];

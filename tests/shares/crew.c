@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/shares/crew.h"
+#include "tests/shares/crew.h"
 
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** A folder for the sockets of one run. */
-#ifndef FERRY_BENCH_FOLDER_H
-#define FERRY_BENCH_FOLDER_H
+#ifndef FERRY_TESTS_FOLDER_H
+#define FERRY_TESTS_FOLDER_H
 
 #include <dirent.h>
 #include <stdio.h>
