@@ -2,7 +2,7 @@
 #include "ipc/arena.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 
 #include <errno.h>
 #include <numa.h>

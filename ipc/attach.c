@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/attach.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/export.h"
 #include "ipc/patience.h"
 #include "ipc/plan.h"
+#include "ipc/process.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/endpoint.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

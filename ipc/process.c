@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/process.h"
 
-#include "ipc/descriptors.h"
+#include "ipc/error.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,4 +64,64 @@ bool ferry_process_lives(pid_t process, uint64_t start)
 	if (descriptor >= 0)
 		close(descriptor);
 	return !ended;
+}
+
+int ferry_descriptor_above(int descriptor)
+{
+	if (descriptor < 0 || descriptor > STDERR_FILENO)
+		return descriptor;
+	int above = fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), error = errno;
+	close(descriptor);
+	errno = error;
+	return above;
+}
+
+ferryResult_t ferry_descriptors_fill(void)
+{
+	for (int standard = 0; standard <= 2; standard++)
+		/* The lowest number that is free is this one: those before it are open. */
+		if (fcntl(standard, F_GETFD) < 0 && open("/dev/null", O_RDWR) != standard)
+			return ferry_fail(ferrySystemError,
+			                  "descriptor %d is closed, and /dev/null cannot take its place: %s", standard,
+			                  strerror(errno));
+	return ferrySuccess;
+}
+
+const char *ferry_descriptors_hint(int error)
+{
+	return error == EMFILE ? " (raise ulimit -n)" : "";
+}
+
+static bool is_limited(int resource)
+{
+	struct rlimit limit;
+	return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
+}
+
+const char *ferry_ulimit_threads_hint(int error)
+{
+	if (error != EAGAIN)
+		return "";
+	return is_limited(RLIMIT_AS) ? " (too many threads and processes, or no room for one's stack: raise ulimit -u "
+	                               "or -v, or a container's limit of processes)"
+	                             : " (too many threads and processes: raise ulimit -u, or a container's limit of "
+	                               "them)";
+}
+
+const char *ferry_ulimit_memory_hint(int error)
+{
+	return error == ENOMEM && is_limited(RLIMIT_AS) ? " (raise ulimit -v: this is address space, of which memory "
+	                                                  "is taken as it is used)"
+	                                                : "";
+}
+
+ferryResult_t ferry_ulimit_check_file(const char *what, uint64_t bytes)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || bytes <= limit.rlim_cur)
+		return ferrySuccess;
+	return ferry_fail(ferrySystemError,
+	                  "%s of %llu bytes: files of this process, which shared memory counts as, may have %llu "
+	                  "(raise ulimit -f)",
+	                  what, (unsigned long long)bytes, (unsigned long long)limit.rlim_cur);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/spin.h"
 
-#include "ipc/descriptors.h"
+#include "ipc/process.h"
 
 #include <fcntl.h>
 #include <stdbool.h>

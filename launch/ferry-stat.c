@@ -3,10 +3,10 @@
  * ferry-stat: what routers do, in a table that refreshes; what Ferry reads from the environment, and how it sees the
  * machine.
  */
-#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 #include "launch/exposition.h"
 #include "launch/screen.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ferryrun: routers, then ranks under mpiexec or by itself, and nothing left behind. */
-#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
+#include "ipc/process.h"
 #include "launch/command.h"
 #include "launch/preload.h"
 #include "launch/run_routers.h"

@@ -2,7 +2,7 @@
 #include "launch/supervise.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 #include "launch/descendants.h"
 

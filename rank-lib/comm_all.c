@@ -2,7 +2,7 @@
 /* All ranks of one process at once, each made by a thread of its own. */
 #include "ipc/arena.h"
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm_init.h"
 

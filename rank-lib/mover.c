@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/mover.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 #include "router/copy/copy.h"
 

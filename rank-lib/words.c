@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/words.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "rank-lib/keeper.h"
 
 #include <errno.h>

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/attendant.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "router/guard.h"
 #include "router/guests.h"
 #include "router/intakes.h"

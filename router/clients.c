@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/clients.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/leavers.h"
 #include "ipc/patience.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 #include "router/adoption.h"
 #include "router/guests.h"

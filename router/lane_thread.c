@@ -2,7 +2,7 @@
 #include "router/lane_thread.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "router/traffic.h"
 
 #include <stddef.h>

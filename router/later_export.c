@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/later_export.h"
 
-#include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "ipc/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

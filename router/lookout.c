@@ -2,7 +2,7 @@
 #include "router/lookout.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 
 #include <string.h>
 #include <time.h>

@@ -2,7 +2,7 @@
 #include "router/mapper.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 #include "router/idle_imports.h"
 #include "router/job_losses.h"

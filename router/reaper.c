@@ -2,7 +2,7 @@
 #include "router/reaper.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 
 #include <string.h>
 

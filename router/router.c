@@ -5,7 +5,6 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "ipc/ulimit.h"
 #include "router/clients.h"
 #include "router/prepared.h"
 #include "router/reduce/reduce.h"

@@ -2,7 +2,7 @@
 #include "router/workers.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "router/parts.h"
 #include "router/run_audit.h"
 

@@ -7,7 +7,7 @@
 #include "bench/limits/table.h"
 #include "ipc/error.h"
 #include "ipc/layout.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "router/reduce/reduce.h"
 
 #include <errno.h>

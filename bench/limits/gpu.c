@@ -6,7 +6,7 @@
 #include "bench/limits/port.h"
 #include "bench/limits/table.h"
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

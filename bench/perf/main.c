@@ -12,11 +12,11 @@
 #include "bench/perf/work.h"
 #include "bench/rank/buffers.h"
 #include "bench/rank/gpu.h"
-#include "ipc/descriptors.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/launch_env.h"
 #include "ipc/layout.h"
+#include "ipc/process.h"
 #include "rank-lib/program/program.h"
 
 #include <errno.h>

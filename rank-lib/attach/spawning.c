@@ -3,7 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -9,7 +9,7 @@
 #include "rank-lib/device/host_stream.h"
 
 #include "ipc/error.h"
-#include "ipc/ulimit.h"
+#include "ipc/process.h"
 #include "ipc/wait.h"
 
 #include <pthread.h>

@@ -9,7 +9,7 @@
 #define CREW_PROGRAM "ferry-beside"
 #include "tests/gpu/crew.cuh"
 extern "C" {
-#include "ipc/descriptors.h"
+#include "ipc/process.h"
 }
 
 #include <atomic>

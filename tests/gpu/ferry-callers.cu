@@ -9,7 +9,7 @@
 #include "tests/gpu/crew.cuh"
 extern "C" {
 #include "bench/perf/cpu.h"
-#include "ipc/descriptors.h"
+#include "ipc/process.h"
 }
 
 #define LEAST       ((size_t)64 << 10)

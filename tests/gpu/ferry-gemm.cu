@@ -13,8 +13,8 @@
  */
 #include "ferry.h"
 extern "C" {
-#include "ipc/descriptors.h"
 #include "ipc/error.h"
+#include "ipc/process.h"
 }
 
 #include <cuda_runtime.h>
