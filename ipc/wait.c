@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/wait.h"
 
+#include "ipc/process.h"
+
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -84,4 +89,59 @@ uint64_t ferry_now_ns(void)
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void ferry_spin_rest(struct ferry_spin *spin, uint64_t now)
+{
+	uint64_t until = atomic_load_explicit(&spin->rest_until, memory_order_relaxed);
+	uint64_t rest = atomic_load_explicit(&spin->rest_ns, memory_order_relaxed);
+	if (now < until)
+		return;
+	rest = !rest || now - until > rest + FERRY_SPIN_TRIAL_NS ? FERRY_SPIN_REST_LEAST_NS
+	       : rest < FERRY_SPIN_REST_MOST_NS / 2              ? 2 * rest
+	                                                         : FERRY_SPIN_REST_MOST_NS;
+	if (atomic_compare_exchange_strong_explicit(&spin->rest_until, &until, now + rest, memory_order_relaxed,
+	                                            memory_order_relaxed))
+		atomic_store_explicit(&spin->rest_ns, rest, memory_order_relaxed);
+}
+
+void ferry_idle_judge(struct ferry_idle *idle, uint64_t ran_ns, uint64_t waited_ns, uint64_t now)
+{
+	uint64_t ran = ran_ns - idle->ran_ns, waited = waited_ns - idle->waited_ns;
+	bool counts = idle->judged_at &&
+	              idle->judged_at >= atomic_load_explicit(&idle->spin->rest_until, memory_order_relaxed);
+	if (counts && ran + waited < FERRY_SPIN_ENOUGH_NS)
+		return;
+	if (counts && waited > ran / 2)
+		ferry_spin_rest(idle->spin, now);
+	idle->judged_at = now;
+	idle->ran_ns = ran_ns;
+	idle->waited_ns = waited_ns;
+}
+
+void ferry_idle_open(struct ferry_idle *idle, struct ferry_spin *spin)
+{
+	*idle = (struct ferry_idle){.spin = spin, .file = -1};
+	if (spin->limit_ns)
+		idle->file = ferry_descriptor_above(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+}
+
+void ferry_idle_close(struct ferry_idle *idle)
+{
+	if (idle->file >= 0)
+		close(idle->file);
+	idle->file = -1;
+}
+
+void ferry_idle_ask(struct ferry_idle *idle, uint64_t now)
+{
+	char text[96];
+	unsigned long long ran, waited;
+	ssize_t bytes = pread(idle->file, text, sizeof text - 1, 0);
+	text[bytes > 0 ? bytes : 0] = '\0';
+	idle->asked_at = now;
+	if (sscanf(text, "%llu %llu", &ran, &waited) != 2)
+		ferry_idle_close(idle);
+	else if (ran) /* 0 until the first tick, and where the kernel has the file and does not count */
+		ferry_idle_judge(idle, ran, waited, now);
 }

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Waiting in shared memory: an eventcount that costs its ringer a fence and a load while nobody sleeps.
+ * Waiting: how a thread with nothing to do looks for a while, then sleeps in shared memory.
  *
- * The waiter announces itself, checks its condition once more, then sleeps; the ringer publishes, then looks for
- * sleepers. Each side's store comes before its load with a full fence between, so at least one of them sees the other:
- * no wake-up is lost (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep
- * leaves `sleepers` too high, which costs later ringers a system call each and nothing else.
+ * A doorbell is an eventcount that costs its ringer a fence and a load while nobody sleeps. The waiter announces itself,
+ * checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers. Each side's store comes
+ * before its load with a full fence between, so at least one of them sees the other: no wake-up is lost
+ * (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep leaves `sleepers` too
+ * high, which costs later ringers a system call each and nothing else.
+ *
+ * Spinning is quicker than being woken, but it takes a CPU; where threads outnumber CPUs, perhaps from the thread that is
+ * waited for, and for a time slice of some milliseconds. The kernel counts how long each thread ran, and how long it was
+ * ready and waited for a CPU. When one of a group's threads has waited for more than a third of that, none of the group
+ * spins for a while; each time that this proves too short, twice as long.
  */
 #ifndef FERRY_IPC_WAIT_H
 #define FERRY_IPC_WAIT_H
@@ -14,6 +20,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ferry_doorbell {
 	_Atomic uint32_t rings;    /* futex word; anybody who rings adds one */
@@ -101,6 +108,87 @@ static inline void ferry_relax(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
+}
+
+/* ---- spinning ---- */
+
+#define FERRY_SPIN_ASK_NS 5000000u /* the kernel is asked at most so often: it is a read from /proc */
+/* run and waited, to judge by; CPUs are short where more than a third of it is waited */
+#define FERRY_SPIN_ENOUGH_NS 10000000u
+#define FERRY_SPIN_REST_LEAST_NS 50000000u
+#define FERRY_SPIN_REST_MOST_NS 3200000000u
+/* beside the last rest: a thread that finds CPUs short later than that has found another shortage */
+#define FERRY_SPIN_TRIAL_NS 500000000u
+
+/** Of a group of threads: the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
+struct ferry_spin {
+	uint64_t limit_ns;           /* to look at most; constant; 0: not at all */
+	/* nobody spins before; a thread that finds CPUs short sets it, by compare and exchange from a time that has passed */
+	_Atomic uint64_t rest_until;
+	/* the last rest's length; the thread that has set rest_until. One that reads it too early rests a little less */
+	_Atomic uint64_t rest_ns;
+};
+
+/**
+ * One thread's, and written by that thread alone. In its loop:
+ *     look; ferry_idle_looked; found something: ferry_idle_found; else, while ferry_idle_looks_on, look again; sleep.
+ */
+struct ferry_idle {
+	struct ferry_spin *spin;
+	uint64_t since; /* when it first found nothing; 0: it found something the last time */
+	/* what the kernel tells of the thread; -1: nothing. When it was last asked */
+	int file;
+	uint64_t asked_at;
+	uint64_t judged_at, ran_ns, waited_ns; /* and of the thread's life until then; judged_at 0: not yet */
+};
+
+/** How long to look now, in nanoseconds: limit_ns, or 0 while CPUs are short. `now`: ferry_now_ns, here and below. */
+static inline uint64_t ferry_spin_ns(const struct ferry_spin *spin, uint64_t now)
+{
+	return now < atomic_load_explicit(&spin->rest_until, memory_order_relaxed) ? 0 : spin->limit_ns;
+}
+
+/** CPUs are short. The first call after a rest counts. */
+void ferry_spin_rest(struct ferry_spin *spin, uint64_t now);
+
+/** First of all. Where the kernel does not tell, as on Linux without CONFIG_SCHED_INFO or /proc, nobody ever rests. */
+void ferry_idle_open(struct ferry_idle *idle, struct ferry_spin *spin);
+void ferry_idle_close(struct ferry_idle *idle);
+
+/**
+ * The thread has run and waited so long in its life: rests if it has waited too much since it was last judged. What
+ * lies before the end of a rest does not count: a thread that sleeps often waits for the CPU to wake up, too.
+ */
+void ferry_idle_judge(struct ferry_idle *idle, uint64_t ran_ns, uint64_t waited_ns, uint64_t now);
+
+/** Asks the kernel, and judges. */
+void ferry_idle_ask(struct ferry_idle *idle, uint64_t now);
+
+/** After each look, in vain or not. */
+static inline void ferry_idle_looked(struct ferry_idle *idle, uint64_t now)
+{
+	if (now - idle->asked_at > FERRY_SPIN_ASK_NS && idle->file >= 0)
+		ferry_idle_ask(idle, now);
+}
+
+static inline void ferry_idle_found(struct ferry_idle *idle)
+{
+	idle->since = 0;
+}
+
+/** The thread has found nothing: whether it is to look again, rather than to sleep. */
+static inline bool ferry_idle_looks_on(struct ferry_idle *idle, uint64_t now)
+{
+	if (!idle->since)
+		idle->since = now;
+	return now - idle->since < ferry_spin_ns(idle->spin, now);
+}
+
+/** How long ago it stopped looking, in nanoseconds. */
+static inline uint64_t ferry_idle_ns(const struct ferry_idle *idle, uint64_t now)
+{
+	uint64_t nothing = idle->since ? now - idle->since : 0, looked = ferry_spin_ns(idle->spin, now);
+	return nothing > looked ? nothing - looked : 0;
 }
 
 #endif

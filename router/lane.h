@@ -10,7 +10,7 @@
 #ifndef FERRY_ROUTER_LANE_H
 #define FERRY_ROUTER_LANE_H
 
-#include "ipc/idle.h"
+#include "ipc/wait.h"
 #include "router/lookout.h"
 #include "router/priority.h"
 #include "router/pushes.h"

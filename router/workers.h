@@ -12,8 +12,8 @@
 #ifndef FERRY_ROUTER_WORKERS_H
 #define FERRY_ROUTER_WORKERS_H
 
-#include "ipc/idle.h"
 #include "ipc/layout.h"
+#include "ipc/wait.h"
 #include "router/job.h"
 #include "router/priority.h"
 

@@ -5,7 +5,6 @@
  */
 #include "tests/api_ranks.h"
 
-#include "ipc/spin.h"
 #include "ipc/wait.h"
 
 #include <pthread.h>
@@ -47,10 +46,10 @@ static void who_says_so_during_a_rest_makes_it_no_longer(void **state)
 static bool rests(uint64_t ran, uint64_t waited)
 {
 	struct ferry_spin spin = {.limit_ns = 5};
-	struct ferry_looker looker = {0};
-	ferry_spin_judge(&spin, &looker, 7000 * MS, 9000 * MS, 1000 * MS); /* its life until then is not what counts */
+	struct ferry_idle idle = {.spin = &spin};
+	ferry_idle_judge(&idle, 7000 * MS, 9000 * MS, 1000 * MS); /* its life until then is not what counts */
 	assert_int_equal(ferry_spin_ns(&spin, 1000 * MS), 5);
-	ferry_spin_judge(&spin, &looker, 7000 * MS + ran, 9000 * MS + waited, 1100 * MS);
+	ferry_idle_judge(&idle, 7000 * MS + ran, 9000 * MS + waited, 1100 * MS);
 	return !ferry_spin_ns(&spin, 1100 * MS);
 }
 
@@ -68,10 +67,10 @@ static void what_is_too_little_to_judge_by_is_added_up(void **state)
 {
 	(void)state;
 	struct ferry_spin spin = {.limit_ns = 5};
-	struct ferry_looker looker = {0};
+	struct ferry_idle idle = {.spin = &spin};
 	for (uint64_t i = 0; i < 3; i++) {
 		assert_int_equal(ferry_spin_ns(&spin, (1000 + i) * MS), 5);
-		ferry_spin_judge(&spin, &looker, i * 3 * MS, i * 3 * MS, (1000 + i) * MS);
+		ferry_idle_judge(&idle, i * 3 * MS, i * 3 * MS, (1000 + i) * MS);
 	}
 	assert_int_equal(ferry_spin_ns(&spin, 1002 * MS), 0);
 }
@@ -80,12 +79,12 @@ static void waits_before_the_end_of_a_rest_do_not_count(void **state)
 {
 	(void)state;
 	struct ferry_spin spin = {.limit_ns = 5};
-	struct ferry_looker looker = {0};
-	ferry_spin_judge(&spin, &looker, 1 * MS, 0, 1000 * MS);
+	struct ferry_idle idle = {.spin = &spin};
+	ferry_idle_judge(&idle, 1 * MS, 0, 1000 * MS);
 	ferry_spin_rest(&spin, 1010 * MS);
-	ferry_spin_judge(&spin, &looker, 2 * MS, 60 * MS, 1011 * MS + LEAST); /* the first time after it */
+	ferry_idle_judge(&idle, 2 * MS, 60 * MS, 1011 * MS + LEAST); /* the first time after it */
 	assert_int_equal(ferry_spin_ns(&spin, 1011 * MS + LEAST), 5);
-	ferry_spin_judge(&spin, &looker, 2 * MS, 120 * MS, 1020 * MS + LEAST);
+	ferry_idle_judge(&idle, 2 * MS, 120 * MS, 1020 * MS + LEAST);
 	assert_int_equal(ferry_spin_ns(&spin, 1020 * MS + LEAST), 0);
 }
 
@@ -112,12 +111,12 @@ static void run_on_one_cpu(void)
 static bool is_told(void)
 {
 	struct ferry_spin spin = {.limit_ns = 5};
-	struct ferry_looker looker;
-	ferry_looker_open(&looker, &spin);
-	for (uint64_t now = ferry_now_ns(), begun = now; now - begun < 200 * MS && !looker.ran_ns; now = ferry_now_ns())
-		ferry_spin_looked(&spin, &looker, now);
-	bool told = looker.ran_ns > 0;
-	ferry_looker_close(&looker);
+	struct ferry_idle idle;
+	ferry_idle_open(&idle, &spin);
+	for (uint64_t now = ferry_now_ns(), begun = now; now - begun < 200 * MS && !idle.ran_ns; now = ferry_now_ns())
+		ferry_idle_looked(&idle, now);
+	bool told = idle.ran_ns > 0;
+	ferry_idle_close(&idle);
 	return told;
 }
 
@@ -126,19 +125,19 @@ static void who_looks_on_a_cpu_that_another_needs_learns_it(void **state)
 	(void)state;
 	static struct ferry_spin spin = {.limit_ns = 5};
 	_Atomic bool over = false;
-	struct ferry_looker looker;
+	struct ferry_idle idle;
 	pthread_t thread;
 	if (!is_told())
 		skip();
-	ferry_looker_open(&looker, &spin);
+	ferry_idle_open(&idle, &spin);
 	run_on_one_cpu();
 	assert_int_equal(pthread_create(&thread, NULL, keep_busy, &over), 0);
 	uint64_t begun = ferry_now_ns(), now = begun;
 	for (; ferry_spin_ns(&spin, now) && now - begun < 20000 * MS; now = ferry_now_ns())
-		ferry_spin_looked(&spin, &looker, now);
+		ferry_idle_looked(&idle, now);
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
-	ferry_looker_close(&looker);
+	ferry_idle_close(&idle);
 	assert_int_equal(ferry_spin_ns(&spin, now), 0);
 }
 
