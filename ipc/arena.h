@@ -19,7 +19,7 @@
  * gives up before the job is ready fills in the failure of its line in every arena. An export cell: the rank `used`,
  * the router `mapped` (ipc/export.h). A counter: the one instruction that owns it in the plan that the bank runs. A
  * pair line: `up` and the slot heads its source, `down` and the post its destination. Seals: ipc/seal.h. Shares:
- * ipc/share_table.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
+ * ipc/shares.h. Doorbells: anybody. `failed`: anybody, 0 to 1 only.
  *
  * Calls and banks: call number n (from 1) of a communicator uses bank n mod FERRY_BANKS. A counter holds
  * (n mod 2^32) << 32 | slices published, so a counter left by an earlier call reads as "nothing yet" and nothing is
@@ -36,8 +36,8 @@
 #include "ipc/loss.h"
 #include "ipc/plan.h"
 #include "ipc/seal.h"
-#include "ipc/share_table.h"
 #include "ipc/shared_memory.h"
+#include "ipc/shares.h"
 #include "ipc/submission.h"
 #include "ipc/wait.h"
 
@@ -242,7 +242,7 @@ struct ferry_arena_header {
 	 */
 	_Atomic uint64_t let_go;
 	/*
-	 * bit r: rank r, of this domain, has left in order (ipc/leavers.h); 0 to 1, with release, by fetch-or: the rank
+	 * bit r: rank r, of this domain, has left in order (ipc/publish.h); 0 to 1, with release, by fetch-or: the rank
 	 * itself says so where the router has ended
 	 */
 	_Atomic uint64_t left;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ipc/attach.h"
 
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
 #include "ipc/export.h"
-#include "ipc/patience.h"
 #include "ipc/plan.h"
 #include "ipc/process.h"
 
@@ -87,13 +87,13 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	return ferrySuccess;
 }
 
-static bool send_all(int connection, const void *bytes, size_t length, struct ferry_patience *patience)
+static bool send_all(int connection, const void *bytes, size_t length, struct ferry_deadline *deadline)
 {
 	const char *next = bytes;
 	while (length) {
 		ssize_t sent = send(connection, next, length, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (sent < 0 &&
-		    (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLOUT, patience))))
+		    (errno == EINTR || (errno == EAGAIN && ferry_deadline_waits(connection, POLLOUT, deadline))))
 			continue;
 		if (sent <= 0)
 			return false;
@@ -105,10 +105,10 @@ static bool send_all(int connection, const void *bytes, size_t length, struct fe
 
 /*
  * The message with its descriptors. 0, or the errno of a refusal that leaves the connection as it was; -1: it is
- * broken, or patience over.
+ * broken, or the deadline over.
  */
 static int send_head(int connection, const struct ferry_attach_message *message, const int *descriptors,
-                     struct ferry_patience *patience)
+                     struct ferry_deadline *deadline)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(FERRY_ATTACH_MOST_DESCRIPTORS * sizeof(int))] = {0};
 	size_t bytes = message->descriptors * sizeof(int);
@@ -124,12 +124,12 @@ static int send_head(int connection, const struct ferry_attach_message *message,
 	do
 		sent = sendmsg(connection, &head, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (sent < 0 &&
-	       (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLOUT, patience))));
+	       (errno == EINTR || (errno == EAGAIN && ferry_deadline_waits(connection, POLLOUT, deadline))));
 	if (sent < 0 && (errno == EBADF || errno == ETOOMANYREFS || errno == EINVAL))
 		return errno;
 	if (sent <= 0)
 		return -1;
-	return send_all(connection, (const char *)message + sent, sizeof *message - (size_t)sent, patience) ? 0 : -1;
+	return send_all(connection, (const char *)message + sent, sizeof *message - (size_t)sent, deadline) ? 0 : -1;
 }
 
 /* Moves the control data's descriptors into received; what is no descriptor, or too many, truncates. */
@@ -181,7 +181,7 @@ static void close_all(const int *descriptors)
 
 /* A reply, and the descriptors that may ride on its first byte: -1 where there is none, the first one LOST. */
 static bool receive_reply(int connection, struct ferry_attach_reply *reply, int *descriptors,
-                          struct ferry_patience *patience)
+                          struct ferry_deadline *deadline)
 {
 	struct ferry_attach_received received;
 	size_t have = 0;
@@ -191,7 +191,7 @@ static bool receive_reply(int connection, struct ferry_attach_reply *reply, int 
 	while (have < sizeof *reply) {
 		ferry_attach_receive(connection, (char *)reply + have, sizeof *reply - have, &received);
 		if (received.bytes < 0 &&
-		    (errno == EINTR || (errno == EAGAIN && ferry_patience_waits(connection, POLLIN, patience))))
+		    (errno == EINTR || (errno == EAGAIN && ferry_deadline_waits(connection, POLLIN, deadline))))
 			continue;
 		if (received.bytes <= 0)
 			return false;
@@ -213,17 +213,17 @@ static ferryResult_t say_given_up(void)
 }
 
 /* No reply came: why, and what becomes of the connection. */
-static ferryResult_t say_silent(int connection, const struct ferry_patience *patience)
+static ferryResult_t say_silent(int connection, const struct ferry_deadline *deadline)
 {
-	if (!patience->over)
+	if (!deadline->over)
 		return ferry_fail(ferryRemoteError, "the router closed the connection");
 	/* Not shut down: who watches it would take that for the end of the router, which may still be at work. */
-	if (ferry_patience_is_given_up(patience))
+	if (ferry_deadline_is_given_up(deadline))
 		return say_given_up();
 	shutdown(connection, SHUT_RDWR); /* the answer may come yet, and the next call would take it for its own */
 	return ferry_fail(ferrySystemError,
 	                  "the router has not answered for %u s (FERRY_ATTACH_TIMEOUT): it is stopped, busy, or hangs",
-	                  patience->seconds);
+	                  deadline->seconds);
 }
 
 ferryResult_t ferry_attach_check_reply(struct ferry_attach_reply *reply)
@@ -255,31 +255,31 @@ static ferryResult_t check_reply(struct ferry_attach_reply *reply, bool wanted, 
 
 ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
                                            const int *sent, struct ferry_attach_reply *reply, int *descriptors,
-                                           uint32_t wanted, struct ferry_patience *patience)
+                                           uint32_t wanted, struct ferry_deadline *deadline)
 {
 	int received[FERRY_ATTACH_ANSWERED] = {-1, -1};
 	if (message->descriptors > FERRY_ATTACH_MOST_DESCRIPTORS)
 		return ferry_fail(ferryInvalidArgument, "%u descriptors for a router: at most %u at a time",
 		                  message->descriptors, FERRY_ATTACH_MOST_DESCRIPTORS);
-	if (ferry_patience_is_given_up(patience))
+	if (ferry_deadline_is_given_up(deadline))
 		return say_given_up();
 	message->magic = FERRY_ATTACH_MAGIC;
 	message->abi = FERRY_ATTACH_ABI;
-	int refused = message->descriptors ? send_head(connection, message, sent, patience)
-	              : send_all(connection, message, sizeof *message, patience) ? 0
+	int refused = message->descriptors ? send_head(connection, message, sent, deadline)
+	              : send_all(connection, message, sizeof *message, deadline) ? 0
 	                                                                         : -1;
 	if (refused > 0)
 		return ferry_fail(ferrySystemError, "sending %u descriptors to the router: %s", message->descriptors,
 		                  strerror(refused));
 	if (!refused)
-		send_all(connection, payload, message->payload, patience);
+		send_all(connection, payload, message->payload, deadline);
 	/*
 	 * Also where it could not be sent: a router that takes no clients says so and closes, before they ask or while
 	 * they do.
 	 */
-	if (patience->over || !receive_reply(connection, reply, received, patience)) {
+	if (deadline->over || !receive_reply(connection, reply, received, deadline)) {
 		close_all(received);
-		return say_silent(connection, patience);
+		return say_silent(connection, deadline);
 	}
 	ferryResult_t result = check_reply(reply, wanted, received[0]);
 	for (uint32_t i = 0; !result && i < wanted && i < FERRY_ATTACH_ANSWERED; i++) {
@@ -295,11 +295,11 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
                                     uint32_t wanted, const _Atomic uint32_t *given_up)
 {
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
-	return ferry_attach_exchange_within(connection, message, payload, sent, reply, descriptors, wanted, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, given_up);
+	return ferry_attach_exchange_within(connection, message, payload, sent, reply, descriptors, wanted, &deadline);
 }
 
 ferryResult_t ferry_attach_call(int connection, struct ferry_attach_message *message, const void *payload,
@@ -349,7 +349,7 @@ ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const cha
 }
 
 static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes,
-                                struct ferry_patience *patience)
+                                struct ferry_deadline *deadline)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_STATUS,
 	                                       .magic = FERRY_ATTACH_MAGIC,
@@ -358,13 +358,13 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 	                                       .hash = from};
 	struct ferry_attach_reply reply;
 	int received[FERRY_ATTACH_ANSWERED] = {-1, -1};
-	bool answered = send_all(connection, &message, sizeof message, patience) &&
-	                receive_reply(connection, &reply, received, patience);
+	bool answered = send_all(connection, &message, sizeof message, deadline) &&
+	                receive_reply(connection, &reply, received, deadline);
 	close_all(received);
 	if (!answered)
-		return patience->over ? ferry_fail(ferryRemoteError,
+		return deadline->over ? ferry_fail(ferryRemoteError,
 		                                   "it has not answered for %u s: it is stopped, busy, or hangs",
-		                                   patience->seconds)
+		                                   deadline->seconds)
 		                      : ferry_fail(ferryRemoteError, "it closed the connection");
 	ferryResult_t result = ferry_attach_check_reply(&reply);
 	if (!result)
@@ -374,18 +374,18 @@ static ferryResult_t ask_status(int connection, enum ferry_status_of of, uint64_
 
 ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes)
 {
-	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
-	return ask_status(connection, of, from, text, bytes, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for(FERRY_DEADLINE_PROBE_S, NULL);
+	return ask_status(connection, of, from, text, bytes, &deadline);
 }
 
 ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes)
 {
-	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
+	struct ferry_deadline deadline = ferry_deadline_for(FERRY_DEADLINE_PROBE_S, NULL);
 	int connection;
-	ferryResult_t result = ferry_endpoint_connect_within(path, &connection, &patience);
+	ferryResult_t result = ferry_endpoint_connect_within(path, &connection, &deadline);
 	if (result)
 		return result;
-	if ((result = ask_status(connection, FERRY_STATUS_ROUTER, 0, text, bytes, &patience)))
+	if ((result = ask_status(connection, FERRY_STATUS_ROUTER, 0, text, bytes, &deadline)))
 		ferry_fail_context(result, "the router on %s", path);
 	close(connection);
 	return result;

@@ -132,12 +132,12 @@ ferryResult_t ferry_attach_exchange(int connection, struct ferry_attach_message 
                                     const int *sent, struct ferry_attach_reply *reply, int *descriptors,
                                     uint32_t wanted, const _Atomic uint32_t *given_up);
 
-struct ferry_patience;
+struct ferry_deadline;
 
-/** The same, as long as its caller's patience lasts (ipc/patience.h). */
+/** The same, as long as its caller's deadline lasts (ipc/deadline.h). */
 ferryResult_t ferry_attach_exchange_within(int connection, struct ferry_attach_message *message, const void *payload,
                                            const int *sent, struct ferry_attach_reply *reply, int *descriptors,
-                                           uint32_t wanted, struct ferry_patience *patience);
+                                           uint32_t wanted, struct ferry_deadline *deadline);
 
 /** The router's side: what `bytes` bytes of a message are read with. Its descriptors are above 2 and closed on exec. */
 struct ferry_attach_received {

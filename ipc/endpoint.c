@@ -188,11 +188,11 @@ ferryResult_t ferry_endpoint_listen(const char *path, bool for_all, int *listene
 }
 
 /*
- * 0, or the error: EAGAIN when patience is over. Who must not wait for ever for a place among those that the router has
- * not accepted yet has to ask again and again: there is nothing to poll for.
+ * 0, or the error: EAGAIN when the deadline is over. A caller that must not wait for ever for a place among those that
+ * the router has not accepted yet has to ask again and again: there is nothing to poll for.
  */
 static int connect_patiently(int made, const struct sockaddr_un *address, socklen_t bytes,
-                             struct ferry_patience *patience)
+                             struct ferry_deadline *deadline)
 {
 	int flags = fcntl(made, F_GETFL), pause = 1;
 	fcntl(made, F_SETFL, flags | O_NONBLOCK);
@@ -200,10 +200,10 @@ static int connect_patiently(int made, const struct sockaddr_un *address, sockle
 		int error = errno;
 		if (error == EINTR)
 			continue;
-		if (error != EAGAIN || ferry_patience_is_over(patience))
+		if (error != EAGAIN || ferry_deadline_is_over(deadline))
 			return error;
 		poll(NULL, 0, pause);
-		pause = 2 * pause < FERRY_PATIENCE_GLANCE_MS ? 2 * pause : FERRY_PATIENCE_GLANCE_MS;
+		pause = 2 * pause < FERRY_DEADLINE_POLL_MS ? 2 * pause : FERRY_DEADLINE_POLL_MS;
 	}
 	fcntl(made, F_SETFL, flags);
 	return 0;
@@ -214,14 +214,14 @@ static bool is_nobody(int error)
 	return error == ECONNREFUSED || error == ENOENT;
 }
 
-static ferryResult_t say_refused(const char *path, int error, const struct ferry_patience *patience)
+static ferryResult_t say_refused(const char *path, int error, const struct ferry_deadline *deadline)
 {
-	if (error == EAGAIN && !patience->seconds)
+	if (error == EAGAIN && !deadline->seconds)
 		return ferry_fail(ferryRemoteError, "the router on %s takes no connection now", path);
 	if (error == EAGAIN)
 		return ferry_fail(ferryRemoteError,
 		                  "the router on %s takes no connections for %u s: it is stopped, busy, or hangs", path,
-		                  patience->seconds);
+		                  deadline->seconds);
 	if (is_nobody(error))
 		return ferry_fail(ferrySystemError, "no router answers on %s: %s", path, strerror(error));
 	return ferry_fail(ferrySystemError, "connecting to %s: %s%s", path, strerror(error),
@@ -231,7 +231,7 @@ static ferryResult_t say_refused(const char *path, int error, const struct ferry
 }
 
 /* Sets errno as ferry_endpoint_nobody reads it. */
-ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_patience *patience)
+ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_deadline *deadline)
 {
 	struct sockaddr_un address;
 	socklen_t bytes = 0;
@@ -239,9 +239,9 @@ ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, s
 	ferryResult_t result = address_of(path, &address, &bytes);
 	if (result || (result = new_socket(&made)))
 		return result;
-	int error = connect_patiently(made, &address, bytes, patience);
+	int error = connect_patiently(made, &address, bytes, deadline);
 	if (error)
-		result = say_refused(path, error, patience);
+		result = say_refused(path, error, deadline);
 	/* both ends look: an abstract name can be taken by anybody on the machine */
 	else
 		result = check_router(made, path);
@@ -260,24 +260,24 @@ bool ferry_endpoint_nobody(ferryResult_t result)
 
 ferryResult_t ferry_endpoint_connect(const char *path, int *connection)
 {
-	struct ferry_patience patience = ferry_patience_for(FERRY_PATIENCE_LOOKS, NULL);
-	return ferry_endpoint_connect_within(path, connection, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for(FERRY_DEADLINE_PROBE_S, NULL);
+	return ferry_endpoint_connect_within(path, connection, &deadline);
 }
 
 ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection)
 {
-	struct ferry_patience patience = ferry_patience_for(0, NULL);
-	return ferry_endpoint_connect_within(path, connection, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for(0, NULL);
+	return ferry_endpoint_connect_within(path, connection, &deadline);
 }
 
 ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection)
 {
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
-	return ferry_endpoint_connect_within(path, connection, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
+	return ferry_endpoint_connect_within(path, connection, &deadline);
 }
 
 void ferry_endpoint_await_end(int connection)

@@ -8,7 +8,7 @@
 #ifndef FERRY_IPC_ENDPOINT_H
 #define FERRY_IPC_ENDPOINT_H
 
-#include "ipc/patience.h"
+#include "ipc/deadline.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -42,8 +42,8 @@ ferryResult_t ferry_endpoint_connect_now(const char *path, int *connection);
 /** For who needs it: waits for FERRY_ATTACH_TIMEOUT. */
 ferryResult_t ferry_endpoint_connect_patiently(const char *path, int *connection);
 
-/** For who has patience of its own. */
-ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_patience *patience);
+/** For a caller with a deadline of its own. */
+ferryResult_t ferry_endpoint_connect_within(const char *path, int *connection, struct ferry_deadline *deadline);
 
 /**
  * What connecting, or asking for a status, has just returned: whether it says for sure that nobody listens there. Reads

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Every environment variable that Ferry reads, in one table: name, default and meaning. docs/environment.md and
- * `ferry-stat --env` are printed from it; code reads variables only through it, so an undocumented one cannot exist.
+ * What the environment says. Every variable that Ferry reads is in one table: name, default and meaning.
+ * docs/environment.md and `ferry-stat --env` are printed from it; code reads variables only through it, so an
+ * undocumented one cannot exist. And what two groups of variables come to: the launcher's (rank, size, local rank, job)
+ * and FERRY_DEBUG. Read-only.
  */
 #ifndef FERRY_IPC_ENVIRONMENT_H
 #define FERRY_IPC_ENVIRONMENT_H
@@ -9,6 +11,7 @@
 #include "ipc/ferry_types.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ferry_variable {
 	const char *name;
@@ -44,5 +47,37 @@ ferryResult_t ferry_env_switch(const char *name, bool fallback, bool *value);
 
 /** Parses "64K", "1G", "4096"; false if it is no such number. Used by command lines too. */
 int ferry_parse_bytes(const char *text, uint64_t *value);
+
+/*
+ * What the launcher says of this process. Understood: Ferry's own variables (FERRY_RANK, ...), PMI (MPICH, Hydra, Intel
+ * MPI), Open MPI / PMIx, Slurm, torchrun.
+ */
+struct ferry_launch {
+	int rank, size;             /* -1 if the environment does not say */
+	/* of this machine; where unknown, one machine is assumed: the same as rank and size */
+	int local_rank, local_size;
+	/* FERRY_JOB_KEY, else a hash of the launcher's name and job id (or its process) and the uid */
+	uint8_t key[16];
+	int has_key;
+	char launcher[32];          /* "ferry", "pmi", "openmpi", "slurm", "torchrun", "none" */
+};
+
+/**
+ * Fills *launch. The key is the same for all ranks of a job on this machine and differs between jobs of one time;
+ * programs that run one after the other under one launcher (mpirun sh -c "a; b") share theirs. Errors:
+ * ferryInvalidArgument for a variable with a senseless value, with its name and value.
+ */
+ferryResult_t ferry_launch_read(struct ferry_launch *launch);
+
+/* What FERRY_DEBUG asks for, beside the log, whatever its level is: of ranks and routers. */
+enum ferry_debug { FERRY_DEBUG_PLAN = 1, FERRY_DEBUG_TAKEOVER = 2 };
+
+/** Reads it, again with each communicator. Error: ferryInvalidArgument, with its value. */
+ferryResult_t ferry_debug_read(void);
+
+bool ferry_debug_wants(enum ferry_debug what);
+
+/** FERRY_DEBUG_TAKEOVER: a step of one, on standard error: how long after `since_ns` (ferry_now_ns), and what. */
+void ferry_debug_takeover(uint64_t since_ns, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

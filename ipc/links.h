@@ -1,12 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * How fast devices push into each other's memory: what synthesizers decide by (rank-lib/program/program.h) and what a
- * host device's copy engine models (router/copy/host.c). Filled by who knows the machine, then only read.
+ * host device's copy engine models (router/copy/host.c). Filled by whoever knows the machine, then only read.
+ *
+ * The links of a machine of host devices are given as text: FERRY_HOST_LINK, and `ferryprog synth --links`. Settings in
+ * any order, separated by commas, speeds in GB/s:
+ *
+ * - d2h=GBPS, h2d=GBPS: between each device and the host.
+ * - peer=GBPS: from each device to each other.
+ * - links=dgx1v:GBPS: eight devices on the cube mesh of a DGX-1 with V100s; GBPS is one NVLink's.
+ * - links=nvswitch:GBPS: any number of devices, each with GBPS to all others at once.
+ * - links=pcie2:GBPS[:ACROSS]: two sockets of four devices, each with GBPS to all others at once, and at most ACROSS to
+ *   each of the other socket. The link between the sockets, which all such pairs share, is not modelled.
+ * - peer@A-B=GBPS: between devices A and B, both ways, whatever the former say; 0: no link. Any number of these.
+ * - port=GBPS: what each device sends to all others at once, whatever the former say.
+ * - devices=A,B,...: the devices that ranks 0, 1, ... are on. Else rank n is on device n.
  */
 #ifndef FERRY_IPC_LINKS_H
 #define FERRY_IPC_LINKS_H
 
 #include "ipc/ferry_types.h"
+
+#include <stdbool.h>
 
 /**
  * How fast each rank's device pushes into each other's memory, in GB/s; 0: not at all. The same on all ranks: it
@@ -16,5 +31,29 @@ struct ferry_links {
 	float speed[FERRY_MAX_RANKS][FERRY_MAX_RANKS]; /* from, to */
 	float port[FERRY_MAX_RANKS];                   /* to all others at once; 0: as much as its links have */
 };
+
+struct ferry_host_links {
+	double d2h, h2d;           /* GB/s; 0: as fast as memory */
+	bool peers;                /* links between devices are modelled */
+	uint32_t ndevices;         /* that the machine has */
+	struct ferry_links links;  /* by device, not by rank */
+	uint32_t nplaced;          /* ranks that devices= names a device for; 0: all, each its own number */
+	uint8_t placed[FERRY_MAX_RANKS];
+};
+
+/**
+ * Reads text that was given as `name`. ferryInvalidArgument, with where and what was expected, if it makes no sense.
+ */
+ferryResult_t ferry_host_links_parse(const char *name, const char *text, struct ferry_host_links *machine);
+
+/** The same of FERRY_HOST_LINK; unset, all as fast as memory and no links between devices. */
+ferryResult_t ferry_host_links_load(struct ferry_host_links *machine);
+
+/**
+ * The links between the devices of `nranks` ranks, given as `name`. All 0 where none is modelled. ferryInvalidArgument
+ * if the machine has fewer devices.
+ */
+ferryResult_t ferry_host_links_place(const char *name, const struct ferry_host_links *machine, uint32_t nranks,
+                                     struct ferry_links *links);
 
 #endif

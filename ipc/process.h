@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Processes: how others know one, and what this one may have. One is known by a number, and by when the process of that
- * number was started, as numbers are given again; both are worth something only to a process that knows processes by the
- * same numbers (ferry_process_names). This process's limits (ulimit) are named in messages, so that one knows which to
- * raise. Its descriptors 0 to 2 are standard input, output and error: one that was started without them (`>&-`, some
+ * number was started, as numbers are given again; both are worth something only to a process that knows processes by
+ * the same numbers (ferry_process_names). This process's limits (ulimit) are named in messages, so that one knows which
+ * to raise. Its descriptors 0 to 2 are standard input, output and error: one that was started without them (`>&-`, some
  * service managers) would get a socket under such a number, and the next printf would write into that. Commands fill
  * them, first thing in main; libferry keeps its own descriptors above them. Nothing is kept here.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The arenas of one job as one process sees them, and the two things that lanes and workers do with counters: ask how
- * far an instruction may go, and publish a slice so that everybody who waits for it wakes.
+ * far an instruction may go, and publish a slice so that everybody who waits for it wakes. And which ranks have left.
  */
 #ifndef FERRY_IPC_PUBLISH_H
 #define FERRY_IPC_PUBLISH_H
@@ -67,5 +67,37 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
 	atomic_store_explicit(&counter->value, ferry_counter_value(seq, slices), memory_order_release);
 	ferry_wake(job, instr->wakes_d2h, instr->wakes_h2d, instr->wakes_domains);
 }
+
+/* ---- ranks that have departed ---- */
+
+/*
+ * A rank leaves in order, while others go on, when all its calls have ended; its router then takes it off its lanes,
+ * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/absence.c) look here,
+ * and callers of ferryCommSplit. Nothing is written here.
+ *
+ * What the bit says. All that the rank has ever stored in the arenas comes before it: the rank, or its lanes in the
+ * router, had stored it before the rank said that it leaves, and the router sets the bit with release after it has
+ * heard that. So whoever has acquired the bit and then reads what the rank has published reads the last of it, and
+ *
+ * - a call n that the rank has not finished by then, finished[n mod FERRY_BANKS] < n, it never made: it will not end;
+ * - a message that the rank has not sent, or not taken, by then comes, or is taken, never;
+ * - all other calls end by themselves. A rank ends its part of a collective once all ranks have submitted it
+ *   (router/order.c) and all its own slices have been published, and nobody needs more of it than these. A message that
+ *   it has sent lies in the pair's window; one that it was sent it has taken.
+ *
+ * The bits only ever appear, one store each, and nothing else has to be kept in step with them: a router or a rank that
+ * dies before its bit is set is a router or a rank that died, which ends the job as always; one that dies after it is
+ * not missed. docs/models/leaving.pml checks when the bit may be set, and the wait of ferry_departed_are_over.
+ */
+
+/** Bit r: rank r has left. Acquires: what is read after it is the last that rank r has published. */
+uint64_t ferry_departed(const struct ferry_job_arenas *job);
+
+/**
+ * Whether all collectives that these ranks, one at least, took part in are over on the others. Until then the job must
+ * not be ended for what they did not make: those calls would end with it, in the middle. It becomes true without
+ * anybody's doing, as every rank is in those calls.
+ */
+bool ferry_departed_are_over(const struct ferry_job_arenas *job, uint64_t leavers);
 
 #endif

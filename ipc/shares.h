@@ -2,11 +2,22 @@
 /**
  * The shares of a call: what part of every block each fabric carries, in 1024ths. They are agreed on as one word of 22
  * bits (ipc/seal.h): the host's and the peers', NCCL has the rest. Plain values, and the text of FERRY_SHARES.
+ *
+ * The table of shares lies in the arena of domain 0: what each call is divided into, and why, for the ranks that seal
+ * it and for ferry-stat; what was learned, for the next job; and what parts took, from each rank to rank 0. Its words
+ * are whole by themselves, relaxed: a reader may find a line half renewed, and does no harm with it. What is read is
+ * checked. Rank 0 writes lines, courses, the signature and which kinds of calls are NCCL's; each rank its own times,
+ * from which bytes on it numbers calls, and whether it is ready; the router what was kept, before it hands the arena
+ * out. `lines` are of calls that are divided, `wholes` of those that one carrier has whole: their paces have no start,
+ * and are known of all carriers that have been seen.
  */
 #ifndef FERRY_IPC_SHARES_H
 #define FERRY_IPC_SHARES_H
 
 #include "ipc/ferry_types.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
 
 enum ferry_carrier { FERRY_CARRIER_HOST, FERRY_CARRIER_PEER, FERRY_CARRIER_NCCL, FERRY_NUM_CARRIERS };
 
@@ -50,5 +61,132 @@ ferryResult_t ferry_shares_read(const char *text, double shares[FERRY_NUM_CARRIE
  * sum to 1. Errors: those of ferry_shares_read, and where they do not.
  */
 ferryResult_t ferry_shares_pin(const char *text, struct ferry_shares *pins);
+
+#define FERRY_SHARE_LINES   96 /* (collective, type, size class), of whole calls also in place or not */
+#define FERRY_SHARE_COURSES 24 /* (collective, type) */
+#define FERRY_SHARE_KEPT    4  /* settings of earlier jobs */
+#define FERRY_SHARE_TIMES   64 /* calls of which a rank's times are kept */
+#define FERRY_SHARE_KINDS   256 /* of calls of which a rank says how ready it is */
+#define FERRY_SHARE_BESIDE  4  /* which of the two others work beside a carrier: bits, in their order */
+
+/* Why a line says what it says. */
+enum ferry_balance {
+	FERRY_BALANCE_COLD,     /* from rates that were measured elsewhere, or for other sizes */
+	FERRY_BALANCE_LEARNING, /* steps with every sample */
+	FERRY_BALANCE_SETTLED,
+	FERRY_BALANCE_CHANGED,  /* some carrier has another pace than before: learning again */
+	FERRY_NUM_BALANCES
+};
+
+/* ---- as it is read ---- */
+
+struct ferry_share_line {
+	uint8_t collective, type, size_class, why;
+	uint32_t samples;
+	/* shares, packed; what one call in probe_every has in their place; 0: none */
+	uint32_t word, probe, probe_every;
+	uint32_t interval;                 /* one call in so many is measured */
+	uint64_t bytes;                    /* of the last call */
+	double us;                         /* what it is expected to take */
+	bool whole, in_place;              /* in place: of a whole one alone */
+	struct ferry_pace paces[FERRY_NUM_CARRIERS]; /* as believed, with these shares */
+};
+
+struct ferry_share_course {
+	uint8_t collective, type;
+	struct ferry_pace paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE]; /* rate 0: not known */
+};
+
+/* ---- as it lies in memory ---- */
+
+struct ferry_share_line_words {
+	_Atomic uint64_t key, shares, bytes, expected, paces[FERRY_NUM_CARRIERS], flags;
+};
+
+struct ferry_share_course_words {
+	_Atomic uint64_t key, paces[FERRY_NUM_CARRIERS][FERRY_SHARE_BESIDE], reserved[3];
+};
+
+struct ferry_share_times_words {
+	_Atomic uint64_t call; /* 1 + its number; release, behind the rest, and 0 before they change */
+	_Atomic uint64_t us[FERRY_NUM_CARRIERS];
+};
+
+/*
+ * Before Ferry carries a call its buffers are shown to the routers, which takes a rank time; so no rank proposes Ferry
+ * before all have done that. A word for each kind of call that the rank has wanted or shown lately, under its own name,
+ * so that nothing is said of other calls with it; at one of a few places, in the room of what is not wanted first.
+ */
+struct ferry_share_readiness {
+	_Atomic uint64_t kinds[FERRY_SHARE_KINDS]; /* from the top: a name, 62 bits; shown; wanted. 0: none */
+};
+
+/* What one rank writes. */
+struct ferry_share_rank {
+	/* Bytes from which it numbers calls; 0: not said yet. Once, release, before it joins a seal. */
+	_Atomic uint64_t floor;
+	char pad[120];
+	struct ferry_share_readiness ready;
+	struct ferry_share_times_words times[FERRY_SHARE_TIMES]; /* by number mod FERRY_SHARE_TIMES */
+};
+
+struct ferry_share_table {
+	_Atomic uint64_t signature; /* of the job's settings, as its ranks name them; 0: none */
+	/* bit k: calls of kind k are NCCL's, whatever was learned of them (orchestrator/balance/tempo.h), */
+	_Atomic uint64_t quiet, quiet_settled; /* now; and while nothing is tried, which goes for what is captured */
+	char pad[104];
+	struct ferry_share_line_words lines[FERRY_SHARE_LINES], wholes[FERRY_SHARE_LINES];
+	struct ferry_share_course_words courses[FERRY_SHARE_COURSES];
+	_Atomic uint64_t kept_signatures[FERRY_SHARE_KEPT]; /* 0: none */
+	char pad1[96];
+	struct ferry_share_course_words kept[FERRY_SHARE_KEPT][FERRY_SHARE_COURSES];
+	struct ferry_share_line_words kept_wholes[FERRY_SHARE_KEPT][FERRY_SHARE_LINES];
+	struct ferry_share_rank ranks[]; /* as many as there are */
+};
+
+uint64_t ferry_share_table_bytes(uint32_t nranks);
+
+void ferry_share_line_write(struct ferry_share_line_words *words, const struct ferry_share_line *line);
+
+/** False where there is none, or no sense in it. */
+bool ferry_share_line_read(const struct ferry_share_line_words *words, struct ferry_share_line *line);
+
+void ferry_share_course_write(struct ferry_share_course_words *words, const struct ferry_share_course *course);
+
+/** The same; a pace that cannot be is left out. */
+bool ferry_share_course_read(const struct ferry_share_course_words *words, struct ferry_share_course *course);
+
+/** What the parts of call n took for this rank; 0: not known. */
+void ferry_share_times_write(struct ferry_share_table *table, uint32_t rank, uint64_t n,
+                             const double us[FERRY_NUM_CARRIERS]);
+
+/** False where the rank has not told of call n, or no more. */
+bool ferry_share_times_read(const struct ferry_share_table *table, uint32_t rank, uint64_t n,
+                            double us[FERRY_NUM_CARRIERS]);
+
+/**
+ * This rank numbers calls of so many bytes and more, at least one. Ranks whose numbers are of other calls agree on
+ * nothing, so all say it, and none proposes anything before all have said the same.
+ */
+void ferry_share_say_floor(struct ferry_share_table *table, uint32_t rank, uint64_t bytes);
+
+/** What the rank has said; 0: nothing yet. */
+uint64_t ferry_share_floor(const struct ferry_share_table *table, uint32_t rank);
+
+/* What a rank says of a kind of call: that it would propose Ferry; that it has shown what belongs to it. */
+#define FERRY_SHARE_WANTED 1u
+#define FERRY_SHARE_SHOWN  2u
+
+/**
+ * This rank says one of these of such calls, or takes it back; the other stays as it is. By one thread of the rank's at
+ * a time.
+ */
+void ferry_share_say(struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t what, bool on);
+
+/** What the rank has said of such calls; false: nothing, or that was long ago. */
+bool ferry_share_said(const struct ferry_share_table *table, uint32_t rank, uint64_t kind, uint32_t *what);
+
+/** "settled", "changed", ... */
+const char *ferry_balance_name(enum ferry_balance why);
 
 #endif

@@ -2,16 +2,16 @@
 /**
  * Waiting: how a thread with nothing to do looks for a while, then sleeps in shared memory.
  *
- * A doorbell is an eventcount that costs its ringer a fence and a load while nobody sleeps. The waiter announces itself,
- * checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers. Each side's store comes
- * before its load with a full fence between, so at least one of them sees the other: no wake-up is lost
- * (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep leaves `sleepers` too
- * high, which costs later ringers a system call each and nothing else.
+ * A doorbell is an eventcount that costs its ringer a fence and a load while nobody sleeps. The waiter announces
+ * itself, checks its condition once more, then sleeps; the ringer publishes, then looks for sleepers. Each side's store
+ * comes before its load with a full fence between, so at least one of them sees the other: no wake-up is lost
+ * (docs/models/eventcount.pml). Writers: anybody who shares the memory. A process that dies asleep leaves `sleepers`
+ * too high, which costs later ringers a system call each and nothing else.
  *
- * Spinning is quicker than being woken, but it takes a CPU; where threads outnumber CPUs, perhaps from the thread that is
- * waited for, and for a time slice of some milliseconds. The kernel counts how long each thread ran, and how long it was
- * ready and waited for a CPU. When one of a group's threads has waited for more than a third of that, none of the group
- * spins for a while; each time that this proves too short, twice as long.
+ * Spinning is quicker than being woken, but it takes a CPU; where threads outnumber CPUs, perhaps from the thread that
+ * is waited for, and for a time slice of some milliseconds. The kernel counts how long each thread ran, and how long it
+ * was ready and waited for a CPU. When one of a group's threads has waited for more than a third of that, none of the
+ * group spins for a while; each time that this proves too short, twice as long.
  */
 #ifndef FERRY_IPC_WAIT_H
 #define FERRY_IPC_WAIT_H
@@ -123,9 +123,9 @@ static inline void ferry_relax(void)
 /** Of a group of threads: the lanes of a communicator, or the workers of a router. Zeroed, but for limit_ns. */
 struct ferry_spin {
 	uint64_t limit_ns;           /* to look at most; constant; 0: not at all */
-	/* nobody spins before; a thread that finds CPUs short sets it, by compare and exchange from a time that has passed */
+	/* nobody spins before; by a thread that finds CPUs short, by compare and exchange from a past time */
 	_Atomic uint64_t rest_until;
-	/* the last rest's length; the thread that has set rest_until. One that reads it too early rests a little less */
+	/* the last rest's length; by the thread that has set rest_until. One that reads the old one rests less */
 	_Atomic uint64_t rest_ns;
 };
 

@@ -3,7 +3,7 @@
 #include "ipc/arena.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 #include "launch/picture.h"
 #include "launch/plan_text.h"
 #include "rank-lib/program/versions.h"

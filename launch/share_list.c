@@ -2,8 +2,8 @@
 #include "launch/share_list.h"
 
 #include "ipc/attach.h"
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
-#include "ipc/patience.h"
 #include "ipc/shares.h"
 #include "launch/sockets.h"
 
@@ -110,11 +110,11 @@ static void print_json(const char *line, FILE *out)
 /* All lines of one router; how many there are. */
 static size_t print_router(const struct ferry_socket *socket, bool json, bool head, FILE *out)
 {
-	struct ferry_patience patience = ferry_patience_for(PATIENCE_S, NULL);
+	struct ferry_deadline deadline = ferry_deadline_for(PATIENCE_S, NULL);
 	char line[512];
 	int connection;
 	size_t count = 0;
-	if (ferry_endpoint_connect_within(socket->path, &connection, &patience))
+	if (ferry_endpoint_connect_within(socket->path, &connection, &deadline))
 		return 0;
 	for (uint64_t from = 0; !ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, from, line, sizeof line);
 	     count++) {

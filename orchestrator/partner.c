@@ -303,7 +303,7 @@ uint32_t ferry_partner_take_message(struct ferry_partner *partner, int peer, boo
 }
 
 /*
- * Readiness, in the table of shares (ipc/share_table.h). A rank's words are its own: who makes its calls writes them,
+ * Readiness, in the table of shares (ipc/shares.h). A rank's words are its own: who makes its calls writes them,
  * and the thread that shows, both under the lock. `wanted` is what it would propose for its last call of the kind.
  * `shown` is set when its routers have what the last such call that was asked for needs, by whoever finds that out, and
  * taken back by a call that finds something missing; a call that nobody wants finds nothing out and leaves it.

@@ -2,9 +2,7 @@
 /* Choices and settings, attaching, and who moves the data. */
 #include "rank-lib/comm_init.h"
 
-#include "ipc/debug.h"
 #include "ipc/environment.h"
-#include "ipc/launch_env.h"
 #include "ipc/layout.h"
 #include "rank-lib/attach/attach.h"
 #include "rank-lib/attach/key.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators that come out of another. */
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
@@ -27,8 +27,8 @@ static uint64_t missing(const struct ferry_rank *rank, uint64_t split)
 static void end_without(struct ferry_rank *rank, uint64_t split)
 {
 	char text[96];
-	uint64_t leavers = ferry_leavers(&rank->shared), absent = leavers & missing(rank, split);
-	if (!absent || !ferry_leavers_are_over(&rank->shared, leavers))
+	uint64_t leavers = ferry_departed(&rank->shared), absent = leavers & missing(rank, split);
+	if (!absent || !ferry_departed_are_over(&rank->shared, leavers))
 		return;
 	snprintf(text, sizeof text, "rank %u has left the communicator: it takes no part in its split %llu",
 	         ferry_rankset_lowest(absent), (unsigned long long)split);

@@ -2,7 +2,7 @@
 #include "rank-lib/fabrics.h"
 
 #include "ipc/environment.h"
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 #include "ipc/rankset.h"
 #include "ipc/shares.h"
 #include "rank-lib/door.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/link.h"
 
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "ipc/patience.h"
 #include "ipc/wait.h"
 
 #include <signal.h>
@@ -50,28 +50,28 @@ static void wait_for_change(struct ferry_link *link)
 {
 	struct timespec until;
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += FERRY_PATIENCE_GLANCE_MS * 1000000l;
+	until.tv_nsec += FERRY_DEADLINE_POLL_MS * 1000000l;
 	until.tv_sec += until.tv_nsec / 1000000000l;
 	until.tv_nsec %= 1000000000l;
 	pthread_cond_timedwait(&link->changed, &link->lock, &until);
 }
 
 /* Under the lock. True: the router that has ended has a successor, which is to be asked. */
-static bool await_next(struct ferry_link *link, const struct ferry_patience *patience)
+static bool await_next(struct ferry_link *link, const struct ferry_deadline *deadline)
 {
 	uint64_t count = link->count;
-	while (link->state == FERRY_LINK_WATCHED && link->count == count && !ferry_patience_is_given_up(patience))
+	while (link->state == FERRY_LINK_WATCHED && link->count == count && !ferry_deadline_is_given_up(deadline))
 		wait_for_change(link);
 	return link->count != count;
 }
 
 /* Under the lock. */
 static ferryResult_t ask(const struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
-                         const int *sent, struct ferry_attach_reply *reply, const struct ferry_patience *patience)
+                         const int *sent, struct ferry_attach_reply *reply, const struct ferry_deadline *deadline)
 {
-	struct ferry_patience anew = ferry_patience_for(patience->seconds, patience->given_up);
-	anew.gives_up = patience->gives_up;
-	anew.who = patience->who;
+	struct ferry_deadline anew = ferry_deadline_for(deadline->seconds, deadline->given_up);
+	anew.gives_up = deadline->gives_up;
+	anew.who = deadline->who;
 	if (link->socket < 0)
 		return ferry_fail(ferryRemoteError, "there is no connection to the router");
 	return ferry_attach_exchange_within(link->socket, message, payload, sent, reply, NULL, 0, &anew);
@@ -79,15 +79,15 @@ static ferryResult_t ask(const struct ferry_link *link, struct ferry_attach_mess
 
 ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply,
-                                    const struct ferry_patience *patience)
+                                    const struct ferry_deadline *deadline)
 {
 	ferryResult_t result;
 	pthread_mutex_lock(&link->lock);
 	do {
-		result = ask(link, message, payload, sent, reply, patience);
+		result = ask(link, message, payload, sent, reply, deadline);
 		/* A router that has answered may say the same, of the job. */
 	} while (result == ferryRemoteError && link->socket >= 0 && ferry_endpoint_closed(link->socket) &&
-	         await_next(link, patience));
+	         await_next(link, deadline));
 	pthread_mutex_unlock(&link->lock);
 	return result;
 }
@@ -96,22 +96,22 @@ ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_messag
                              const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up)
 {
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, given_up);
-	return ferry_link_ask_within(link, message, payload, sent, reply, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, given_up);
+	return ferry_link_ask_within(link, message, payload, sent, reply, &deadline);
 }
 
 ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
-                                  struct ferry_patience *patience)
+                                  struct ferry_deadline *deadline)
 {
 	struct ferry_attach_reply reply;
 	pthread_mutex_lock(&link->lock);
 	ferryResult_t result = link->socket < 0
 	                               ? ferry_fail(ferryRemoteError, "there is no connection to the router")
 	                               : ferry_attach_exchange_within(link->socket, message, NULL, NULL, &reply, NULL,
-	                                                              0, patience);
+	                                                              0, deadline);
 	pthread_mutex_unlock(&link->lock);
 	return result;
 }

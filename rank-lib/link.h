@@ -47,19 +47,19 @@ void ferry_link_disconnect(struct ferry_link *link);
 ferryResult_t ferry_link_ask(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
                              const int *sent, struct ferry_attach_reply *reply, const _Atomic uint32_t *given_up);
 
-struct ferry_patience;
+struct ferry_deadline;
 
-/** The same with the caller's patience (ipc/patience.h), which begins anew with each router. */
+/** The same with the caller's deadline (ipc/deadline.h), which begins anew with each router. */
 ferryResult_t ferry_link_ask_within(struct ferry_link *link, struct ferry_attach_message *message, const void *payload,
                                     const int *sent, struct ferry_attach_reply *reply,
-                                    const struct ferry_patience *patience);
+                                    const struct ferry_deadline *deadline);
 
 /**
- * The same without waiting for another router: ferryRemoteError where this one has ended. The patience is used up, and
+ * The same without waiting for another router: ferryRemoteError where this one has ended. The deadline is used up, and
  * may serve for several links; where it is over the router is told, and its answer not waited for.
  */
 ferryResult_t ferry_link_ask_once(struct ferry_link *link, struct ferry_attach_message *message,
-                                  struct ferry_patience *patience);
+                                  struct ferry_deadline *deadline);
 
 /** Another router is there, by that connection, which the link owns from now on; so it does its pidfd, unless -1. */
 void ferry_link_renew(struct ferry_link *link, int socket, int process);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/question.h"
 
-#include "ipc/patience.h"
+#include "ipc/deadline.h"
 #include "ipc/wait.h"
 
 #include <stdio.h>
@@ -51,12 +51,12 @@ ferryResult_t ferry_question_ask(struct ferry_rank *rank, uint32_t domain, struc
 	struct question question = {rank, domain, what, ferry_now_ns(), false};
 	struct ferry_attach_reply reply;
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
-	patience.gives_up = gives_up;
-	patience.who = &question;
-	result = ferry_link_ask_within(&rank->links[domain], message, payload, NULL, &reply, &patience);
+	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
+	deadline.gives_up = gives_up;
+	deadline.who = &question;
+	result = ferry_link_ask_within(&rank->links[domain], message, payload, NULL, &reply, &deadline);
 	return result && ferry_rank_failed(rank) ? ferry_rank_say_failed(rank) : result;
 }

@@ -8,9 +8,9 @@
 #define FERRY_RANK_LIB_RANK_H
 
 #include "ipc/attach.h"
+#include "ipc/deadline.h"
 #include "ipc/error.h"
 #include "ipc/publish.h"
-#include "ipc/timeout.h"
 #include "rank-lib/link.h"
 
 #include <pthread.h>

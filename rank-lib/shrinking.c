@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/shrinking.h"
 
-#include "ipc/leavers.h"
-#include "ipc/patience.h"
+#include "ipc/deadline.h"
+#include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "rank-lib/door.h"
 
@@ -27,7 +27,7 @@ static uint32_t outcome_of(const struct ferry_rank *rank, uint64_t round)
 /* Of these, who goes on with nobody. Where a rank's router has died with it, its process tells. */
 static uint64_t gone(const struct ferry_rank *rank, uint64_t of)
 {
-	uint64_t ranks = ferry_leavers(&rank->shared);
+	uint64_t ranks = ferry_departed(&rank->shared);
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		ranks |= atomic_load_explicit(&rank->shared.arenas[domain].header->gone, memory_order_acquire);
 	for (uint64_t left = of & ~ranks; left; left &= left - 1)
@@ -196,7 +196,7 @@ ferryResult_t ferry_shrinking_begin(struct ferry_shrinking *shrinking, struct fe
                                     uint64_t excluded, bool aborts)
 {
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (!result && round > FERRY_MOST_ROUNDS)
 		result = ferry_fail(ferryInvalidUsage, "a communicator is shrunk, or tried to, at most %d times",
 		                    FERRY_MOST_ROUNDS);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/takeover.h"
 
-#include "ipc/debug.h"
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
-#include "ipc/leavers.h"
-#include "ipc/patience.h"
+#include "ipc/environment.h"
 #include "ipc/process.h"
+#include "ipc/publish.h"
 #include "ipc/wait.h"
 
 #include <stdio.h>
@@ -170,7 +170,7 @@ static bool still_adopts(struct ferry_takeover *takeover)
 /* Then a router may go on without this rank, and refuses it, which harms nobody. */
 static bool leaves(const struct ferry_takeovers *all)
 {
-	return atomic_load(&all->given_up) || ferry_leavers(&all->rank->shared) >> all->rank->self & 1;
+	return atomic_load(&all->given_up) || ferry_departed(&all->rank->shared) >> all->rank->self & 1;
 }
 
 static void say_given(const struct ferry_takeover *takeover, const struct ferry_handover *given)
@@ -306,7 +306,7 @@ static ferryResult_t watch(struct ferry_takeovers *takeovers, uint32_t domain)
 
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
 {
-	ferryResult_t result = ferry_patience_seconds(&takeovers->patience_s);
+	ferryResult_t result = ferry_deadline_seconds(&takeovers->patience_s);
 	if (result || !takeovers->routers->takeover)
 		return result;
 	for (uint32_t domain = 0; domain < takeovers->rank->ndomains && !result; domain++)

@@ -2,7 +2,7 @@
 #include "router/absence.h"
 
 #include "ipc/collective.h"
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "router/pair.h"
 
@@ -68,13 +68,13 @@ bool ferry_absence_end(struct ferry_seat *seat)
 	struct ferry_member *member = seat->member;
 	char text[160];
 	/* First: what is read of these ranks after it is the last that they have published. */
-	uint64_t leavers = ferry_leavers(member->shared);
+	uint64_t leavers = ferry_departed(member->shared);
 	if (!leavers)
 		return false;
 	for (const struct ferry_call *call = seat->calls; call; call = call->halves[seat->direction].next) {
 		if (!(call->steps ? collective_misses : message_misses)(seat, call, leavers, text, sizeof text))
 			continue;
-		if (!ferry_leavers_are_over(member->shared, leavers))
+		if (!ferry_departed_are_over(member->shared, leavers))
 			return false; /* who finishes the last of those calls wakes this lane */
 		member->ops->fail(member, ferryRemoteError, text);
 		return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Calls of those who stay that a rank has not made before it left (ipc/leavers.h): they would wait for ever, so the job
+ * Calls of those who stay that a rank has not made before it left (ipc/publish.h): they would wait for ever, so the job
  * ends, with the name of who has left. Calls that the rank did make are none of these, whoever still is at them, and
  * they end before the job does. By the lane's thread.
  */

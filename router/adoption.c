@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/adoption.h"
 
-#include "ipc/debug.h"
+#include "ipc/deadline.h"
+#include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/leavers.h"
-#include "ipc/patience.h"
 #include "ipc/process.h"
+#include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "router/attendant.h"
 #include "router/brought.h"
@@ -36,7 +36,7 @@ static ferryResult_t open_job(struct ferry_jobs *jobs, const struct ferry_attach
 	struct ferry_job_arenas shared;
 	long seconds;
 	struct ferry_registration registration = {0};
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
 	struct ferry_preparation *prepared =
@@ -158,7 +158,7 @@ ferryResult_t ferry_adoption_join(struct ferry_jobs *jobs, const struct ferry_at
 
 static uint64_t absent(const struct ferry_job *job)
 {
-	return ferry_rankset_all(job->shared.nranks) & ~job->adoption->come & ~ferry_leavers(&job->shared);
+	return ferry_rankset_all(job->shared.nranks) & ~job->adoption->come & ~ferry_departed(&job->shared);
 }
 
 static bool any_moved(const struct ferry_job *job)
@@ -185,7 +185,7 @@ void ferry_adoption_leave(struct ferry_job *job, uint32_t rank)
 /* Who has left while the job was adopted: what has been mapped and opened for it meanwhile goes. */
 static void close_leavers(struct ferry_jobs *jobs, struct ferry_job *job)
 {
-	for (uint64_t left = ferry_leavers(&job->shared) | job->detached; left; left &= left - 1) {
+	for (uint64_t left = ferry_departed(&job->shared) | job->detached; left; left &= left - 1) {
 		uint32_t rank = ferry_rankset_lowest(left);
 		struct ferry_ending *ending = ferry_intake_leave(job, rank, -1, false, false);
 		if (!ending)
@@ -204,7 +204,7 @@ static void serve(struct ferry_jobs *jobs, struct ferry_job *job)
 	uint64_t now = ferry_now_ns(), since = job->adoption->since_ns;
 	ferry_debug_takeover(since, "router %u: serves the job of %u ranks", jobs->domain, job->shared.nranks);
 	uint64_t epoch = atomic_load_explicit(&header->epoch, memory_order_relaxed) + 1;
-	job->attached |= ferry_leavers(&job->shared); /* none is waited for */
+	job->attached |= ferry_departed(&job->shared); /* none is waited for */
 	job->takeover = (struct ferry_takeover_told){.at_ns = now, .took_ns = now - since};
 	jobs->takeovers++;
 	free(job->adoption);
@@ -296,7 +296,7 @@ static void watch(struct ferry_jobs *jobs, struct ferry_job *job, uint64_t now)
 	for (uint64_t left = ranks; left; left &= left - 1)
 		if (has_died(job, ferry_rankset_lowest(left)))
 			dead |= left & -left;
-	dead &= ~ferry_leavers(&job->shared); /* after it: it may have left before it ended */
+	dead &= ~ferry_departed(&job->shared); /* after it: it may have left before it ended */
 	if (dead) {
 		snprintf(text, sizeof text, "rank %u of %u died while the router of domain %u was being replaced",
 		         ferry_rankset_lowest(dead), job->shared.nranks, job->domain);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/clients.h"
 
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
 #include "ipc/error.h"
-#include "ipc/leavers.h"
-#include "ipc/patience.h"
 #include "ipc/process.h"
+#include "ipc/publish.h"
 #include "ipc/wait.h"
 #include "router/adoption.h"
 #include "router/guests.h"
@@ -57,7 +57,7 @@ static void client_free(struct ferry_client *client)
 static bool has_left(const struct ferry_job *job, uint32_t rank)
 {
 	bool mapped = job->adoption || atomic_load_explicit(&job->ready, memory_order_acquire);
-	return mapped && ferry_leavers(&job->shared) >> rank & 1;
+	return mapped && ferry_departed(&job->shared) >> rank & 1;
 }
 
 static void client_close(struct ferry_clients *clients, size_t index)
@@ -395,7 +395,7 @@ ferryResult_t ferry_clients_open(struct ferry_clients *clients, struct ferry_job
 {
 	*clients = (struct ferry_clients){.jobs = jobs, .listener = listener, .spare = -1};
 	long seconds = 0;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result) {
 		close(listener);
 		return result;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/gpu_lanes.h"
 
+#include "ipc/deadline.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/timeout.h"
 
 #include <stdlib.h>
 #include <string.h>

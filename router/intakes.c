@@ -2,7 +2,7 @@
 #include "router/intakes.h"
 
 #include "ipc/error.h"
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 #include "router/pair.h"
 #include "router/submitted.h"
 

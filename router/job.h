@@ -173,7 +173,7 @@ void ferry_job_fail(struct ferry_job *job, ferryResult_t code, const char *messa
 void ferry_job_repeat(struct ferry_job *job);
 
 /**
- * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/leavers.h),
+ * A rank of this domain has left in order, and nothing is moved for it any more: tells the others (ipc/publish.h),
  * once. Connection thread, or the reaper.
  */
 void ferry_job_say_left(struct ferry_job *job, uint32_t rank);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What jobs have learned about shares (ipc/share_table.h), for the next one of as many ranks and the same owner: copied
+ * What jobs have learned about shares (ipc/shares.h), for the next one of as many ranks and the same owner: copied
  * into its arena when that is made, taken from it when the job ends, number by number, each checked. A router forgets
  * it when it ends. By the connection thread.
  */

@@ -2,7 +2,7 @@
 #include "router/landings.h"
 
 #include "ipc/error.h"
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
 
@@ -112,7 +112,7 @@ static bool is_landed_in(const struct ferry_call *call)
 static uint64_t putting(const struct ferry_member *member)
 {
 	const struct ferry_job_arenas *shared = member->shared;
-	uint64_t left = ferry_leavers(shared);
+	uint64_t left = ferry_departed(shared);
 	uint32_t ended = atomic_load_explicit(&ferry_member_line(member)->ended, memory_order_acquire);
 	uint64_t ranks = 0;
 	for (uint32_t rank = 0; rank < shared->nranks; rank++) {

@@ -4,7 +4,6 @@
  */
 #include "ipc/arena.h"
 #include "ipc/attach.h"
-#include "ipc/debug.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"

@@ -9,7 +9,7 @@
 #ifndef FERRY_ROUTER_MEMBER_H
 #define FERRY_ROUTER_MEMBER_H
 
-#include "ipc/timeout.h"
+#include "ipc/deadline.h"
 #include "router/call.h"
 
 #include <pthread.h>

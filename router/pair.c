@@ -2,7 +2,7 @@
 #include "router/pair.h"
 
 #include "ipc/error.h"
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 
 #include <math.h>
 
@@ -277,7 +277,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 		if (seat->message[transfer->peer] != transfer->message)
 			return false;
 		/* What nobody will take is not sent into the window, as if it had arrived (router/absence.h). */
-		if (seat->direction == FERRY_UP && ferry_leavers(seat->member->shared) >> transfer->peer & 1)
+		if (seat->direction == FERRY_UP && ferry_departed(seat->member->shared) >> transfer->peer & 1)
 			return false;
 		transfer->current = true;
 		transfer->base = seat->slices[transfer->peer];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/prepared.h"
 
+#include "ipc/deadline.h"
 #include "ipc/error.h"
-#include "ipc/patience.h"
 #include "ipc/wait.h"
 #include "router/brought.h"
 
@@ -95,7 +95,7 @@ static ferryResult_t make(struct ferry_jobs *jobs, const struct ferry_attach_mes
                           const struct ferry_standing *standing, int *descriptors, struct ferry_prepared **mine)
 {
 	long seconds;
-	ferryResult_t result = ferry_patience_seconds(&seconds);
+	ferryResult_t result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
 	struct ferry_prepared *prepared = calloc(1, sizeof *prepared);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/slices.h"
 
-#include "ipc/cache.h"
 #include "ipc/error.h"
 #include "router/member.h"
 #include "router/pair.h"
+#include "router/reduce/cache.h"
 
 #include <stdio.h>
 

@@ -14,7 +14,6 @@
 #include "bench/rank/gpu.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/launch_env.h"
 #include "ipc/layout.h"
 #include "ipc/process.h"
 #include "rank-lib/program/program.h"

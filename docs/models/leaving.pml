@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that leave one by one, each behind its last call, while others go on: ipc/leavers.h, router/absence.c. Rank r
+ * Ranks that leave one by one, each behind its last call, while others go on: ipc/publish.h, router/absence.c. Rank r
  * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the
  * middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it
  * needs of that call, and rank 0 does not.
@@ -34,7 +34,7 @@ bool failed;
 #define COMPLETES(c) (makes[0] >= c && makes[1] >= c && makes[2] >= c && !DROPPED(c))
 #define MAY_FINISH(rank, c) (SUBMITTED(c) && !(DROPPED(c) && rank != 1))
 
-/* ferry_leavers, and for who has left, `l` as bits: ferry_leavers_are_over. */
+/* ferry_leavers, and for who has left, `l` as bits: ferry_departed_are_over. */
 #define LEAVERS (gone[0] + 2 * gone[1] + 4 * gone[2])
 #define HAS(l, rank) (((l) >> (rank)) & 1)
 #define LATER(x, y, bank) (finished[BANK(x, bank)] >= finished[BANK(y, bank)])

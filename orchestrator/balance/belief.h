@@ -7,7 +7,7 @@
 #ifndef FERRY_ORCHESTRATOR_BALANCE_BELIEF_H
 #define FERRY_ORCHESTRATOR_BALANCE_BELIEF_H
 
-#include "ipc/share_table.h"
+#include "ipc/shares.h"
 #include "orchestrator/balance/rate_fit.h"
 #include "orchestrator/balance/trace.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank's side of the table of shares (ipc/share_table.h): what it proposes for a call, which calls it measures, and
+ * A rank's side of the table of shares (ipc/shares.h): what it proposes for a call, which calls it measures, and
  * whom it tells what they took. Rank 0 has the balancer: it takes of each part the slowest rank's time, and writes what
  * comes of it into the table, for all. By the threads that make calls, one at a time.
  */

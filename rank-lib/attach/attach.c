@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/attach/attach.h"
 
+#include "ipc/deadline.h"
 #include "ipc/endpoint.h"
-#include "ipc/patience.h"
 #include "ipc/process.h"
 #include "ipc/rankset.h"
 #include "ipc/wait.h"
@@ -429,7 +429,7 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	long seconds;
 	ferryResult_t result = ferry_layout_load(&layout);
 	if (!result)
-		result = ferry_patience_seconds(&seconds);
+		result = ferry_deadline_seconds(&seconds);
 	if (result)
 		return result;
 	attaching.patience_ns = (uint64_t)seconds * 1000000000u;
@@ -461,11 +461,11 @@ static void say_left(const struct ferry_rank *rank)
 	ferry_wake_all(&rank->shared);
 }
 
-static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_patience *patience)
+static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_deadline *deadline)
 {
 	struct ferry_attach_message message = {.kind = FERRY_ATTACH_DETACH};
-	bool waits = !patience->over;
-	ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message, patience);
+	bool waits = !deadline->over;
+	ferryResult_t result = ferry_link_ask_once(&rank->links[domain], &message, deadline);
 	if (result == ferryRemoteError && domain == rank->domain && rank->links[domain].process >= 0)
 		say_left(rank);
 	if (result == ferrySystemError && waits)
@@ -479,13 +479,13 @@ static void say_leaves(struct ferry_rank *rank, uint32_t domain, struct ferry_pa
  */
 void ferry_rank_say_leaves(struct ferry_rank *rank)
 {
-	long seconds = FERRY_PATIENCE_LOOKS; /* where it is no number any more, which it was when the rank came */
-	ferry_patience_seconds(&seconds);
-	struct ferry_patience patience = ferry_patience_for((unsigned)seconds, NULL);
-	say_leaves(rank, rank->domain, &patience);
+	long seconds = FERRY_DEADLINE_PROBE_S; /* where it is no number any more, which it was when the rank came */
+	ferry_deadline_seconds(&seconds);
+	struct ferry_deadline deadline = ferry_deadline_for((unsigned)seconds, NULL);
+	say_leaves(rank, rank->domain, &deadline);
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
 		if (domain != rank->domain)
-			say_leaves(rank, domain, &patience);
+			say_leaves(rank, domain, &deadline);
 }
 
 /* Its router has gone: with a signal that it did not hear, its socket's file is there still. */

@@ -82,7 +82,7 @@ static bool has_next(const char *path)
 {
 	struct stat file;
 	int probe, missing = 0;
-	uint64_t until = ferry_now_ns() + FERRY_PATIENCE_LOOKS * 1000000000ull;
+	uint64_t until = ferry_now_ns() + FERRY_DEADLINE_PROBE_S * 1000000000ull;
 	while (missing < MOST_MISSING && ferry_now_ns() < until) {
 		usleep(LOOK_US);
 		missing = !lstat(path, &file) && S_ISSOCK(file.st_mode) ? 0 : missing + 1;

@@ -7,7 +7,7 @@
 #ifndef FERRY_ROUTER_COPY_HOST_H
 #define FERRY_ROUTER_COPY_HOST_H
 
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 #include "router/copy/copy.h"
 
 #include <stdatomic.h>

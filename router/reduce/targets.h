@@ -5,8 +5,8 @@
 #ifndef FERRY_ROUTER_REDUCE_TARGETS_H
 #define FERRY_ROUTER_REDUCE_TARGETS_H
 
-#include "ipc/cache.h"
 #include "ipc/ferry_types.h"
+#include "router/reduce/cache.h"
 #include "router/reduce/store.h"
 
 #include <stdbool.h>

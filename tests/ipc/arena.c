@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include "ipc/arena.h"
-#include "ipc/cache.h"
 #include "ipc/error.h"
 
 #include <dirent.h>
@@ -404,20 +403,6 @@ static void a_counter_of_another_call_reads_as_nothing(void **state)
 	assert_int_equal(ferry_counter_slices(0, 1), 0);
 }
 
-/* A message at the end of a page, and none behind it: what is kept of it ends with it, on every lap. */
-static void keeping_a_message_in_cache_reads_no_more_than_the_message(void **state)
-{
-	(void)state;
-	const size_t page = (size_t)sysconf(_SC_PAGESIZE), lengths[] = {0, 1, 64, 1000, 1024, 1536, page};
-	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	assert_true(pages != MAP_FAILED);
-	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
-	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-		for (uint64_t lap = 0; lap < 40; lap++)
-			ferry_keep_part(pages + page - lengths[i], lengths[i], lap);
-	munmap(pages, 2 * page);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -438,7 +423,6 @@ int main(void)
 		cmocka_unit_test(without_memfd_there_is_posix_shared_memory),
 		cmocka_unit_test(settings_of_shared_memory_are_read),
 		cmocka_unit_test(a_counter_of_another_call_reads_as_nothing),
-		cmocka_unit_test(keeping_a_message_in_cache_reads_no_more_than_the_message),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 
 #include <stdlib.h>
 #include <string.h>

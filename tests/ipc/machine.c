@@ -8,7 +8,6 @@
 #include "ipc/collective.h"
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "ipc/launch_env.h"
 #include "ipc/layout.h"
 
 #include <stdlib.h>

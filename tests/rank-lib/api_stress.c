@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ipc/launch_env.h"
+#include "ipc/environment.h"
 #include "tests/trial_run.h"
 
 #include <pthread.h>

@@ -7,7 +7,7 @@
 #include "tests/api_ranks.h"
 
 #include "ipc/arena.h"
-#include "ipc/leavers.h"
+#include "ipc/publish.h"
 
 #include <dirent.h>
 #include <pthread.h>
@@ -290,7 +290,7 @@ static void ranks_beyond_all_have_not_left(void **state)
 	struct ferry_job_arenas job = {.nranks = 2, .ndomains = 1, .arenas = {arena}};
 	(void)state;
 	atomic_store(&arena.header->left, 1ull << 63 | 1ull << 2 | 1ull << 1);
-	assert_int_equal(ferry_leavers(&job), 2);
+	assert_int_equal(ferry_departed(&job), 2);
 	atomic_store(&arena.header->left, 0);
 }
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 #include "ipc/wait.h"
 #include "rank-lib/program/program.h"
 #include "tests/succeeds.h"

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "ipc/launch_env.h"
+#include "ipc/environment.h"
 #include "tests/rank-lib/program/program_interpreter.h"
 #include "tests/rank-lib/program/program_runs.h"
 #include "tests/succeeds.h"

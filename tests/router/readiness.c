@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Promises of what ranks say of their readiness (ipc/share_table.h): of each kind of call by itself. */
-#include "ipc/share_table.h"
+/* Promises of what ranks say of their readiness (ipc/shares.h): of each kind of call by itself. */
+#include "ipc/shares.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

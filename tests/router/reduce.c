@@ -9,12 +9,15 @@
 #include <cmocka.h>
 
 #include "ipc/collective.h"
+#include "router/reduce/cache.h"
 #include "router/reduce/reduce.h"
 #include "router/reduce/targets.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MOST 2100 /* elements: past the threshold of streaming stores for every width that streams */
 #define SOURCES 64
@@ -196,6 +199,20 @@ static void copies_of_every_store_are_exact_and_stay_inside(void **state)
 			}
 }
 
+/* A message at the end of a page, and none behind it: what is kept of it ends with it, on every lap. */
+static void keeping_a_message_in_cache_reads_no_more_than_the_message(void **state)
+{
+	(void)state;
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE), lengths[] = {0, 1, 64, 1000, 1024, 1536, page};
+	char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(pages != MAP_FAILED);
+	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
+	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+		for (uint64_t lap = 0; lap < 40; lap++)
+			ferry_keep_part(pages + page - lengths[i], lengths[i], lap);
+	munmap(pages, 2 * page);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -205,6 +222,7 @@ int main(void)
 		cmocka_unit_test(sixteen_bit_floats_are_rounded_once),
 		cmocka_unit_test(a_nan_in_any_source_comes_out_of_min_and_max),
 		cmocka_unit_test(copies_of_every_store_are_exact_and_stay_inside),
+		cmocka_unit_test(keeping_a_message_in_cache_reads_no_more_than_the_message),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 #include "tests/rank-lib/program/program_cases.h"
 #include "tests/rank-lib/program/program_execution.h"
 #include "tests/rank-lib/program/program_interpreter.h"

@@ -3,8 +3,8 @@
  * Where a core that writes or reads staging leaves the lines: not in its private cache, which copy engines are slow to
  * get at.
  */
-#ifndef FERRY_IPC_CACHE_H
-#define FERRY_IPC_CACHE_H
+#ifndef FERRY_ROUTER_REDUCE_CACHE_H
+#define FERRY_ROUTER_REDUCE_CACHE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ipc/host_links.h"
+#include "ipc/links.h"
 
 #include "ipc/environment.h"
 #include "ipc/error.h"

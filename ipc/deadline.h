@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * How long anybody waits. A deadline is a client's that waits for a router, which may be stopped, or wait itself: for
+ * connecting (ipc/endpoint.c) and for a reply (ipc/attach.c). FERRY_TIMEOUT and FERRY_ON_TIMEOUT say for how long a
+ * call may wait without anything of it moving: read once per communicator by its rank, which writes them into its line
+ * of the arena (ipc/arena.h) for whoever moves its data.
+ */
+#ifndef FERRY_IPC_DEADLINE_H
+#define FERRY_IPC_DEADLINE_H
+
+#include "ipc/ferry_types.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define FERRY_DEADLINE_PROBE_S 5  /* seconds, for a status, and to see whether a router takes connections at all */
+#define FERRY_DEADLINE_POLL_MS 50 /* how often given_up and gives_up are looked at */
+
+struct ferry_deadline {
+	unsigned seconds;
+	uint64_t until;                   /* ferry_now_ns */
+	const _Atomic uint32_t *given_up; /* NULL, or: not 0 ends it */
+	bool (*gives_up)(void *who);      /* NULL, or: asked as often as that is looked at; true ends it */
+	void *who;
+	bool over;
+};
+
+struct ferry_deadline ferry_deadline_for(unsigned seconds, const _Atomic uint32_t *given_up);
+
+/** Whether nobody waits any more, however much time there is left. */
+bool ferry_deadline_is_given_up(const struct ferry_deadline *deadline);
+
+/** Remembers it in `over`. */
+bool ferry_deadline_is_over(struct ferry_deadline *deadline);
+
+/** Until one of poll's events is there: true; false: the deadline is over. */
+bool ferry_deadline_waits(int connection, short events, struct ferry_deadline *deadline);
+
+/** FERRY_ATTACH_TIMEOUT, or its default. ferryInvalidArgument if that is no number of seconds. */
+ferryResult_t ferry_deadline_seconds(long *seconds);
+
+/* Seconds that a call waits; 0: never. */
+struct ferry_timeout {
+	uint32_t reports;  /* until it is logged whom the call waits for, */
+	uint32_t fails;    /* until the job ends, */
+	uint32_t replaces; /* until the router that it waits for is killed, so that another takes its place */
+};
+
+/** ferryInvalidArgument, with the value, for what the variables cannot be. */
+ferryResult_t ferry_timeout_read(struct ferry_timeout *timeout);
+
+/** Whether so many nanoseconds are `seconds`, if these are not 0. */
+static inline bool ferry_timeout_over(uint32_t seconds, uint64_t waited_ns)
+{
+	return seconds && waited_ns >= seconds * 1000000000ull;
+}
+
+#endif
