@@ -9,7 +9,7 @@
 _ferry_subcommand() {
 	local typed
 	case ${1##*/} in
-	ferry-perf) [[ ${COMP_WORDS[1]} =~ ^(reduce|limits)$ ]] && ((COMP_CWORD > 1)) && echo "${COMP_WORDS[1]}" ;;
+	ferry-perf) [[ ${COMP_WORDS[1]} == limits ]] && ((COMP_CWORD > 1)) && echo limits ;;
 	ferryprog)
 		for typed in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
 			[[ $typed =~ ^(check|show|draw|synth)$ ]] && echo "$typed" && return
@@ -43,10 +43,7 @@ _ferry_values() {
 	ferry-perf:-d | ferryprog:-t | ferryprog:--type)
 		echo i8 u8 i32 u32 i64 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2
 		;;
-	ferry-perf:-o | ferryprog:--op)
-		echo sum prod min max avg
-		[[ $(_ferry_subcommand "$command") == reduce ]] || echo premulsum # of the kernel
-		;;
+	ferry-perf:-o | ferryprog:--op) echo sum prod min max avg premulsum ;;
 	ferryprog:-c | ferryprog:--collective) _ferry_collectives ferryprog ;;
 	*) _ferry_options "$command" | sed -n "s/.*$option=\([a-z0-9]*|[a-z0-9|]*\).*/\1/p" | tr '|' ' ' ;;
 	esac
@@ -58,7 +55,7 @@ _ferry_collectives() {
 		return
 	fi
 	"$1" --help 2>/dev/null | tr '\n' ' ' | sed 's/.*COLLECTIVE: \([^.]*\)\..*/\1/; s/,/ /g'
-	echo " reduce limits"
+	echo " limits"
 }
 
 # What goes first, before any option's value: a collective, or what ferryprog is to do.

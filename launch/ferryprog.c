@@ -22,7 +22,6 @@ enum option_key {
 	KEY_SLICE,
 	KEY_WINDOW,
 	KEY_STAGING,
-	KEY_DOT,
 	KEY_OUTPUT,
 	KEY_FABRIC,
 	KEY_LINKS
@@ -43,7 +42,6 @@ struct arguments {
 	struct ferry_host_links machine;  /* what links_given says */
 	struct ferry_compile_options compile;
 	uint64_t staging;
-	bool dot;
 };
 
 static const struct argp_option options[] = {
@@ -61,7 +59,6 @@ static const struct argp_option options[] = {
         {"slice", KEY_SLICE, "BYTES", 0, "Bytes per slice, a multiple of 64 (default: chosen)", 2},
         {"window", KEY_WINDOW, "W", 0, "Slots per chunk version (default: chosen)", 2},
         {"staging", KEY_STAGING, "BYTES", 0, "Staging that a call may take in each domain (default: 16M)", 2},
-        {"dot", KEY_DOT, NULL, 0, "Print the graph of the plan for dot(1)", 2},
         {NULL, 0, NULL, 0, "Of draw:", 3},
         {"output", KEY_OUTPUT, "FILE", 0, "Where the picture goes; also -o (default: standard output)", 3},
         {NULL, 0, NULL, 0, "Of synth:", 4},
@@ -84,7 +81,6 @@ static const char description[] = "Checks, shows, draws and synthesizes collecti
                                   "  ferryprog synth broadcast --place 0,0,1,1,1 --root 2 | ferryprog check -\n"
                                   "  ferryprog synth allgather --fabric peer --links links=dgx1v:25,devices=0,2,5\n"
                                   "  ferryprog show allgather.txt --count 64K --type bf16\n"
-                                  "  ferryprog show figure3.txt --dot | dot -Tsvg > plan.svg\n"
                                   "  ferryprog draw figure3.txt -o figure3.svg\n"
                                   "\n"
                                   "The language: docs/program-language.md.";
@@ -159,9 +155,6 @@ static error_t parse_show(int key, char *value, struct argp_state *state)
 		return 0;
 	case KEY_STAGING:
 		arguments->staging = parse_number("--staging", value, 64, 1ull << 44, state);
-		return 0;
-	case KEY_DOT:
-		arguments->dot = true;
 		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
@@ -475,7 +468,7 @@ static int show(struct arguments *arguments)
 		result = ferry_versions_build(program, &versions);
 	const struct ferry_traced_plan traced = {plan, program, &versions, origins};
 	if (!result)
-		result = arguments->dot ? ferry_plan_print_dot(&traced, stdout) : ferry_plan_print(&traced, stdout);
+		result = ferry_plan_print(&traced, stdout);
 	ferry_versions_free(&versions);
 	free(origins);
 	free(plan);

@@ -332,31 +332,3 @@ ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out
 	names_close(&names);
 	return ferrySuccess;
 }
-
-ferryResult_t ferry_plan_print_dot(const struct ferry_traced_plan *traced, FILE *out)
-{
-	const struct ferry_plan *plan = traced->plan;
-	struct names names;
-	ferryResult_t result = names_open(traced, &names);
-	if (result)
-		return result;
-	fprintf(out, "digraph plan {\n\trankdir=LR;\n\tnode [shape=box, fontname=\"monospace\"];\n");
-	for (uint32_t i = 0; i < plan->ninstrs; i++) {
-		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
-		bool worker = ferry_opcode_is_work(instr->opcode);
-		fprintf(out, "\ti%u [label=\"%u: %s %u\\n%s %s\"%s];\n", i, i, worker ? "router" : "rank", instr->owner,
-		        ferry_opcode_name(instr->opcode), names.texts[i],
-		        worker ? ", style=filled, fillcolor=lightgrey" : "");
-	}
-	for (uint32_t i = 0; i < plan->ninstrs; i++) {
-		const struct ferry_instr *instr = &ferry_plan_instrs(plan)[i];
-		for (uint32_t e = 0; e < instr->nedges; e++) {
-			const struct ferry_edge *edge = &ferry_plan_edges(plan)[instr->first_edge + e];
-			fprintf(out, "\ti%u -> i%u%s;\n", edge->instr, i,
-			        edge->lag ? " [style=dashed, constraint=false]" : "");
-		}
-	}
-	fprintf(out, "}\n");
-	names_close(&names);
-	return ferrySuccess;
-}

@@ -21,7 +21,4 @@ struct ferry_traced_plan {
  */
 ferryResult_t ferry_plan_print(const struct ferry_traced_plan *traced, FILE *out);
 
-/** The same as a graph for dot(1): an arrow per data dependence, a dashed one per reuse of a window's slot. */
-ferryResult_t ferry_plan_print_dot(const struct ferry_traced_plan *traced, FILE *out);
-
 #endif

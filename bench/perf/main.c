@@ -8,7 +8,6 @@
 #include "bench/limits/command.h"
 #include "bench/peers/peers.h"
 #include "bench/perf/job.h"
-#include "bench/perf/reduce.h"
 #include "bench/perf/work.h"
 #include "bench/rank/buffers.h"
 #include "bench/rank/gpu.h"
@@ -205,8 +204,6 @@ int main(int argc, char **argv)
 	}
 	argp_program_version = "ferry-perf 0.1.0";
 	argp_err_exit_status = OPTION_EXIT;
-	if (argc > 1 && !strcmp(argv[1], "reduce"))
-		return perf_reduce_command(argc - 1, argv + 1);
 	if (argc > 1 && !strcmp(argv[1], "limits"))
 		return limits_command(argc - 1, argv + 1);
 	keep_quiet();

@@ -23,7 +23,7 @@ static const struct argp_option options[] = {
          "Samples per row, 1 to 1000 (default: a quarter of a second's worth, 7 to 200; on GPUs 20 to 50)", 0},
         {NULL, 'w', "WARM", 0, "Calls before, not timed, 1 to 1000 (default 3)", 0},
         {NULL, 'c', "0|1", OPTION_ARG_OPTIONAL, "Check the results (default 1)", 0},
-        {"root", KEY_ROOT, "R", 0, "Root of broadcast, reducetoroot, gather, scatter (default 0)", 0},
+        {"root", KEY_ROOT, "R", 0, "Root of broadcast, reduce, gather, scatter (default 0)", 0},
         {"device", KEY_DEVICE, "host|cuda", 0,
          "Kind of device (default: FERRY_DEVICE, else cuda where there is one, else host)", 0},
         {"program", KEY_PROGRAM, "FILE", 0, "Run this program instead of the built-in one", 0},
@@ -43,7 +43,7 @@ static const struct argp_option options[] = {
         {0}};
 
 #define COLLECTIVES \
-	"allreduce, allgather, reducescatter, broadcast, reducetoroot, gather, scatter, alltoall, alltoallv, sendrecv"
+	"allreduce, allgather, reducescatter, broadcast, reduce, gather, scatter, alltoall, alltoallv, sendrecv"
 
 static char *read_file(const char *name)
 {
@@ -73,11 +73,10 @@ static void take_collective(struct perf_options *out, const char *name, struct a
 {
 	if (out->collective != FERRY_NUM_COLLECTIVES)
 		argp_error(state, "one collective: \"%s\" is one too many", name);
-	/* "reduce" is the kernel benchmark (ferry-perf reduce), so the collective goes by a longer name. */
-	out->collective = ferry_collective_parse(strcmp(name, "reducetoroot") ? name : "reduce");
+	out->collective = ferry_collective_parse(name);
 	if (out->collective == FERRY_NUM_COLLECTIVES)
 		argp_error(state, "\"%s\" is none of " COLLECTIVES
-		           " (or, in the first place: reduce, the kernel; limits, the machine)", name);
+		           " (or, in the first place: limits, the machine)", name);
 }
 
 /* Options that say nothing of this collective, or nothing together. */
@@ -187,14 +186,12 @@ void perf_options_read(int *argc, char **argv, struct perf_options *parsed)
 	        .parser = parse,
 	        .args_doc = "COLLECTIVE",
 	        .doc = "Times a collective over sizes, with nccl-tests' columns. COLLECTIVE: " COLLECTIVES
-	               ". `ferry-perf reduce` times the reduction kernel, `ferry-perf limits` measures what the "
-	               "machine can do at most.\v"
+	               ". `ferry-perf limits` measures what the machine can do at most.\v"
 	               "Examples:\n"
 	               "  ferry-perf allreduce\n"
 	               "  ferryrun -n 4 --domains 2 -- ferry-perf allgather -b 64K -e 16M\n"
 	               "  ferryrun -n 2 -- ferry-perf allreduce -b 4M -e 32M -f 8 --vs mpi --json out.json\n"
 	               "  ferry-perf allgather -b 1M -e 1G --vs nccl --cpu\n"
-	               "  ferry-perf reduce --help\n"
 	               "  ferry-perf limits --help\n"
 	               "Exit code: 0, 1 if a call failed or a result was wrong, 64 for bad usage."};
 	*parsed = (struct perf_options){.collective = FERRY_NUM_COLLECTIVES,

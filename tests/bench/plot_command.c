@@ -116,18 +116,6 @@ static void rows_of_no_bytes_are_left_out(void **state)
 	assert_int_equal(draw("\"in_place\": false}, {\"bytes\": 0, \"algbw\": 0", figure, sizeof figure), 0);
 }
 
-static void rows_of_the_reduction_kernel_are_called_what_they_are(void **state)
-{
-	(void)state;
-	char text[1024];
-	if (system("python3 -c 'import matplotlib' 2>/dev/null"))
-		skip();
-	assert_int_equal(draw("\"in_place\": false}, {\"working_set\": \"in cache\", \"bytes\": 64, \"memcpy_gbps\": 1",
-	                      text, sizeof text),
-	                 1);
-	assert_non_null(strstr(text, "rows.json: what `ferry-perf reduce` wrote"));
-}
-
 /* What FERRY_SHARES_LOG has, a column for each size; a line that is being written is left out. */
 static void shares_are_drawn_call_by_call(void **state)
 {
@@ -180,7 +168,6 @@ int main(void)
 	        cmocka_unit_test(what_another_run_has_measured_is_drawn_under_its_name),
 	        cmocka_unit_test(settings_that_nccl_does_not_support_are_left_out),
 	        cmocka_unit_test(rows_of_no_bytes_are_left_out),
-	        cmocka_unit_test(rows_of_the_reduction_kernel_are_called_what_they_are),
 	        cmocka_unit_test(shares_are_drawn_call_by_call),
 	        cmocka_unit_test(version_is_told_as_by_the_other_commands),
 	};

@@ -53,12 +53,9 @@ expect "alltoall alltoallv." ferryprog synth allt
 expect "sendrecv." ferryprog synth send
 expect "--collective --domains --fabric --links --ranks --place --root --help --usage --version." ferryprog synth --
 expect "--collective --domains --ranks --place --root --output --help --usage --version." ferryprog draw --
-expect "--count --dot --slice" ferryprog show --
+expect "--count --slice --window" ferryprog show --
 expect "--count --output" ferryprog --
 expect "--devices --json --quick --help --usage --version." ferry-perf limits --
-expect "--in-cache --json --out-of-cache --help --usage --version." ferry-perf reduce --
-expect "bf16." ferry-perf reduce -d b
-expect "prod." ferry-perf reduce -o p
 expect "ferry-perf" ferryrun -n 2 -- ferry-pe
 ! command -v python3 >/dev/null || expect "--output" ferry-plot --
 # A file's name is bash's own to complete: nothing is offered in its place.
