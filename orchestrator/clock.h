@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How long a stream of a GPU takes between two places: pairs of events. clock_none.c where Ferry is built without CUDA:
- * then nothing is timed, and no stream captures. In the context that is current, as NCCL's own calls are.
+ * How long a stream of a GPU takes between two places: pairs of events, in the context that is current, as NCCL's own
+ * calls are. Without a driver nothing is timed, and no stream captures.
  */
 #ifndef FERRY_ORCHESTRATOR_CLOCK_H
 #define FERRY_ORCHESTRATOR_CLOCK_H

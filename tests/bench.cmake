@@ -19,30 +19,25 @@ add_test(NAME weights_of_four_ranks_are_those_of_one
 set_tests_properties(weights_of_four_ranks_are_those_of_one PROPERTIES TIMEOUT 120 LABELS api)
 
 # ferry-perf limits, against the double of the CUDA driver.
-if(CUDA_INCLUDE_DIR)
-  ferry_test(limits_command FOLDER bench LIBRARIES ferry_program LABELS api TIMEOUT 180)
-  target_compile_definitions(limits_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
-    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-  add_dependencies(limits_command ferry-perf)
-endif()
+ferry_test(limits_command FOLDER bench LIBRARIES ferry_program LABELS api TIMEOUT 180)
+target_compile_definitions(limits_command PRIVATE FERRY_PERF="$<TARGET_FILE:ferry-perf>"
+  FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
+add_dependencies(limits_command ferry-perf)
 
 # ferry-perf's NCCL child, against the double of the CUDA driver and a fake NCCL.
-if(TARGET ferry-perf-nccl)
-  add_library(fake_nccl MODULE bench/fake_nccl.c)
-  target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR})
-  target_include_directories(fake_nccl SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
-  target_link_libraries(fake_nccl PRIVATE cuda-fake)
-  set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
-  ferry_test(perf_nccl_child FOLDER bench SOURCES ../bench/rank/gpu.c LIBRARIES ferry_engine cuda-fake LABELS api)
-  target_include_directories(perf_nccl_child PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)
-  target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_CUDA FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
-    FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
-  add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
+add_library(fake_nccl MODULE bench/fake_nccl.c)
+target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(fake_nccl PRIVATE cuda-fake)
+set_target_properties(fake_nccl PROPERTIES C_VISIBILITY_PRESET default)
+ferry_test(perf_nccl_child FOLDER bench SOURCES ../bench/rank/gpu.c LIBRARIES ferry_engine cuda-fake LABELS api)
+target_include_directories(perf_nccl_child PRIVATE ${PROJECT_SOURCE_DIR}/rank-lib/include ${PROJECT_SOURCE_DIR}/ipc)
+target_compile_definitions(perf_nccl_child PRIVATE FERRY_PERF_NCCL="$<TARGET_FILE:ferry-perf-nccl>"
+  FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>" FERRY_FAKE_NCCL="$<TARGET_FILE:fake_nccl>")
+add_dependencies(perf_nccl_child ferry-perf-nccl fake_nccl)
 
-  # The whole of it, from the parent's buffers to NCCL's calls; the double copies from pinned memory alone: -c 0.
-  add_test(NAME perf_compares_with_nccl_on_its_own_buffers
-    COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda
-      -c 0 -n 2 -w 1 --nccl-sweep none)
-  set_tests_properties(perf_compares_with_nccl_on_its_own_buffers PROPERTIES TIMEOUT 60 LABELS api
-    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")
-endif()
+# The whole of it, from the parent's buffers to NCCL's calls; the double copies from pinned memory alone: -c 0.
+add_test(NAME perf_compares_with_nccl_on_its_own_buffers
+  COMMAND ferryrun -n 1 --fork -- $<TARGET_FILE:ferry-perf> alltoall -b 1K -e 1K --vs nccl --device cuda
+    -c 0 -n 2 -w 1 --nccl-sweep none)
+set_tests_properties(perf_compares_with_nccl_on_its_own_buffers PROPERTIES TIMEOUT 60 LABELS api
+  ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FERRY_NCCL_LIBRARY=$<TARGET_FILE:fake_nccl>")

@@ -57,11 +57,9 @@ ferry_test(nccl_tempo FOLDER nccl LIBRARIES nccl_virtual LABELS program TIMEOUT 
 ferry_test(nccl_lookup FOLDER nccl LIBRARIES ferry_names Threads::Threads LABELS lanes)
 
 # The double by itself, in streams of that of the driver.
-if(TARGET cuda-fake)
-  ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
-  ferry_test(nccl_clock FOLDER nccl LIBRARIES ferry_names cuda-fake Threads::Threads LABELS lanes)
-  target_compile_definitions(nccl_clock PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-endif()
+ferry_test(nccl_double FOLDER nccl LIBRARIES ferry_names fake_nccl_now cuda-fake Threads::Threads LABELS lanes)
+ferry_test(nccl_clock FOLDER nccl LIBRARIES ferry_names cuda-fake Threads::Threads LABELS lanes)
+target_compile_definitions(nccl_clock PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
 # The table and NCCL's header, where there is one.
 if(CUDA_INCLUDE_DIR AND NCCL_INCLUDE_DIR)
@@ -101,35 +99,33 @@ if(NCCL_LIBRARY)
 endif()
 
 # Shared between the two doubles.
-if(CUDA_INCLUDE_DIR)
-  foreach(suite split showing blocks failures)
-    ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
-      LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
-    set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
-  endforeach()
-  add_test(NAME nccl_failures_first COMMAND nccl_failures first)
-  set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
-  # And where GPUs do not reach each other, so that Ferry's part goes through the host.
-  foreach(suite split blocks)
-    add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
-    set_tests_properties(nccl_${suite}_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
-  endforeach()
+foreach(suite split showing blocks failures)
+  ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
+  set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
+endforeach()
+add_test(NAME nccl_failures_first COMMAND nccl_failures first)
+set_tests_properties(nccl_failures_first PROPERTIES TIMEOUT 60 LABELS lanes)
+# And where GPUs do not reach each other, so that Ferry's part goes through the host.
+foreach(suite split blocks)
+  add_test(NAME nccl_${suite}_by_host COMMAND nccl_${suite})
+  set_tests_properties(nccl_${suite}_by_host PROPERTIES TIMEOUT 200 LABELS lanes ENVIRONMENT FAKE_CUDA_PEERS=0)
+endforeach()
 
-  # What is measured in CPU time, sanitizers make longer.
-  if(NOT FERRY_SANITIZE)
-    ferry_test(nccl_cost FOLDER nccl SOURCES ../orchestrator/names.c
-      LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api TIMEOUT 200)
-    set_target_properties(nccl_cost PROPERTIES ENABLE_EXPORTS ON)
-  endif()
-
-  # And memory that programs free by a double of CUDA's runtime.
-  ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
-    LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
-  set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
+# What is measured in CPU time, sanitizers make longer.
+if(NOT FERRY_SANITIZE)
+  ferry_test(nccl_cost FOLDER nccl SOURCES ../orchestrator/names.c
+    LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api TIMEOUT 200)
+  set_target_properties(nccl_cost PROPERTIES ENABLE_EXPORTS ON)
 endif()
 
+# And memory that programs free by a double of CUDA's runtime.
+ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
+  LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
+set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
+
 # Under the preload, linked and opened.
-if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+if(NOT FERRY_SANITIZE)
   set(linked fake_nccl_now cudart-fake cuda-fake)
   add_executable(nccl_frees_linked nccl/frees.c)
   add_library(nccl_frees_opened SHARED nccl/frees.c)
@@ -151,16 +147,13 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
 endif()
 
 # ferry-shares: how good the shares of calls beside NCCL are. An experiment, of scripts/nccl-report; not installed.
-if(CUDA_INCLUDE_DIR)
-  set(bench ${PROJECT_SOURCE_DIR}/bench)
-  add_executable(ferry-shares
-    ${bench}/command/option.c ${bench}/command/record.c ${bench}/command/sample.c ${bench}/rank/gpu.c
-    shares/bursts.c shares/cold.c shares/crew.c shares/main.c)
-  target_compile_definitions(ferry-shares PRIVATE FERRY_PERF_CUDA)
-  target_link_libraries(ferry-shares PRIVATE ferry_flags ferry_engine PkgConfig::CJSON Threads::Threads
-    ${CMAKE_DL_LIBS})
-endif()
-if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+set(bench ${PROJECT_SOURCE_DIR}/bench)
+add_executable(ferry-shares
+  ${bench}/command/option.c ${bench}/command/record.c ${bench}/command/sample.c ${bench}/rank/gpu.c
+  shares/bursts.c shares/cold.c shares/crew.c shares/main.c)
+target_link_libraries(ferry-shares PRIVATE ferry_flags ferry_engine PkgConfig::CJSON Threads::Threads
+  ${CMAKE_DL_LIBS})
+if(NOT FERRY_SANITIZE)
   add_executable(nccl_shares nccl/nccl_shares.c)
   target_link_libraries(nccl_shares PRIVATE ferry_flags PkgConfig::CMOCKA)
   add_test(NAME nccl_shares COMMAND nccl_shares ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} $<TARGET_FILE:cuda-fake>
@@ -170,7 +163,7 @@ if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
 endif()
 
 # Random programs with kills, under the preload.
-if(CUDA_INCLUDE_DIR AND NOT FERRY_SANITIZE)
+if(NOT FERRY_SANITIZE)
   add_executable(nccl_trials_fake nccl/trials.c nccl/trial_call.c nccl/trial_evidence.c nccl/trial_player.c
     nccl/trial_routers.c nccl/trial_tally.c)
   target_link_libraries(nccl_trials_fake PRIVATE ferry_flags -Wl,--no-as-needed ${linked} Threads::Threads

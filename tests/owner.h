@@ -7,8 +7,7 @@
 #define FERRY_TESTS_OWNER_H
 
 #include "router/imports.h"
-
-#include <cuda.h>
+#include "tests/fake_cuda/cuda_api.h"
 
 #define ROOM  (6u << 20) /* of an allocation */
 #define PIECE (2u << 20)

@@ -35,13 +35,7 @@ endif()
 
 # Routers and ranks that are killed; `router_kills --help` says how to have more of it.
 add_executable(router_kills kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
-  kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c)
-if(CUDA_INCLUDE_DIR)
-  target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
-  target_compile_definitions(router_kills PRIVATE FERRY_PERF_CUDA)
-else()
-  target_sources(router_kills PRIVATE ${PROJECT_SOURCE_DIR}/bench/rank/gpu_none.c)
-endif()
+  kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
 target_link_libraries(router_kills PRIVATE ferry_flags trial_run ferry_engine m ${CMAKE_DL_LIBS})
 add_dependencies(router_kills ferryrun ferry-router)
 function(router_kills_test name)
@@ -60,56 +54,54 @@ function(gpu_router_kills_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 240
     ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
 endfunction()
-if(CUDA_INCLUDE_DIR)
-  gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
-  gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30
-    --domains 2 --both 40 --seed 131)
-  gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
-    --calls 8 --seed 61)
-  # A push takes milliseconds: most kills come in the middle of one.
-  function(pushing_router_kills_test name fabrics)
-    gpu_router_kills_test(${name} ${ARGN})
-    get_test_property(${name} ENVIRONMENT environment)
-    list(FILTER environment EXCLUDE REGEX "^FERRY_FABRICS=")
-    set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};FAKE_CUDA_PUSH_MS=1;${fabrics}")
-  endfunction()
-  pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
-  pushing_router_kills_test(routers_that_push_and_stage_are_killed
-    "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
-  pushing_router_kills_test(routers_that_push_across_domains_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20
-    --twice 30 --domains 2 --both 40 --captured 50 --messages --seed 3)
-  pushing_router_kills_test(routers_that_push_and_stage_across_domains_are_killed
-    "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --domains 2 --both 40
-    --seed 4)
-  pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 5
-    --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
-  gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
-    --twice 30 --seed 71)
-  gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
-  gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
-    --meanwhile 100 --domains 2 --both 40 --seed 55)
-  # Whose processes take 40 ms to end, behind their connections, while the spare makes itself ready.
-  add_test(NAME spares_make_themselves_ready COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kills/made_ready
-    $<TARGET_FILE:router_kills> --gpu --spare --kills 10 --bytes 262144 --every 100 --captured 30 --seed 91)
-  set_tests_properties(spares_make_themselves_ready PROPERTIES TIMEOUT 240 LABELS lanes
-    ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
-  set_property(TEST spares_make_themselves_ready APPEND PROPERTY ENVIRONMENT
-    "FERRY_SPARE_GPUS=all;FAKE_CUDA_END_MB=200")
-  # A router and its successor are killed within milliseconds; a context takes seconds, for which neither kill waits.
-  gpu_router_kills_test(two_spares_serve_two_kills_in_quick_succession --n 2 --kills 2 --twice 100 --bytes 262144
-    --spare=2 --longest 2000)
-  set_property(TEST two_spares_serve_two_kills_in_quick_succession APPEND PROPERTY ENVIRONMENT
-    "FERRY_SPARE_GPUS=all;FAKE_CUDA_DEVICES=1;FAKE_CUDA_CONTEXT_MS=3000")
-  # Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
-  set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
-  gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)
-  set_property(TEST routers_lose_their_devices_under_calls APPEND PROPERTY ENVIRONMENT
-    "${lossy};LOSS_AT=200;LOSS_SPREAD=700")
-  foreach(how "" --ferryrun)
-    gpu_router_kills_test(a_device_that_each_router_loses_ends_the_job${how} --kills 1000 --every 1000 ${how})
-    set_property(TEST a_device_that_each_router_loses_ends_the_job${how} APPEND PROPERTY ENVIRONMENT
-      "${lossy};LOSS_AT=2")
-    set_tests_properties(a_device_that_each_router_loses_ends_the_job${how} PROPERTIES TIMEOUT 60
-      PASS_REGULAR_EXPRESSION "8 routers of domain 0 in a row lost their context on rank [0-9]'s GPU 0 .GPU-fafb")
-  endforeach()
-endif()
+gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
+gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30
+  --domains 2 --both 40 --seed 131)
+gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
+  --calls 8 --seed 61)
+# A push takes milliseconds: most kills come in the middle of one.
+function(pushing_router_kills_test name fabrics)
+  gpu_router_kills_test(${name} ${ARGN})
+  get_test_property(${name} ENVIRONMENT environment)
+  list(FILTER environment EXCLUDE REGEX "^FERRY_FABRICS=")
+  set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};FAKE_CUDA_PUSH_MS=1;${fabrics}")
+endfunction()
+pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
+pushing_router_kills_test(routers_that_push_and_stage_are_killed
+  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
+pushing_router_kills_test(routers_that_push_across_domains_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20
+  --twice 30 --domains 2 --both 40 --captured 50 --messages --seed 3)
+pushing_router_kills_test(routers_that_push_and_stage_across_domains_are_killed
+  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --domains 2 --both 40
+  --seed 4)
+pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 5
+  --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
+gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
+  --twice 30 --seed 71)
+gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
+gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
+  --meanwhile 100 --domains 2 --both 40 --seed 55)
+# Whose processes take 40 ms to end, behind their connections, while the spare makes itself ready.
+add_test(NAME spares_make_themselves_ready COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kills/made_ready
+  $<TARGET_FILE:router_kills> --gpu --spare --kills 10 --bytes 262144 --every 100 --captured 30 --seed 91)
+set_tests_properties(spares_make_themselves_ready PROPERTIES TIMEOUT 240 LABELS lanes
+  ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
+set_property(TEST spares_make_themselves_ready APPEND PROPERTY ENVIRONMENT
+  "FERRY_SPARE_GPUS=all;FAKE_CUDA_END_MB=200")
+# A router and its successor are killed within milliseconds; a context takes seconds, for which neither kill waits.
+gpu_router_kills_test(two_spares_serve_two_kills_in_quick_succession --n 2 --kills 2 --twice 100 --bytes 262144
+  --spare=2 --longest 2000)
+set_property(TEST two_spares_serve_two_kills_in_quick_succession APPEND PROPERTY ENVIRONMENT
+  "FERRY_SPARE_GPUS=all;FAKE_CUDA_DEVICES=1;FAKE_CUDA_CONTEXT_MS=3000")
+# Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
+set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
+gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)
+set_property(TEST routers_lose_their_devices_under_calls APPEND PROPERTY ENVIRONMENT
+  "${lossy};LOSS_AT=200;LOSS_SPREAD=700")
+foreach(how "" --ferryrun)
+  gpu_router_kills_test(a_device_that_each_router_loses_ends_the_job${how} --kills 1000 --every 1000 ${how})
+  set_property(TEST a_device_that_each_router_loses_ends_the_job${how} APPEND PROPERTY ENVIRONMENT
+    "${lossy};LOSS_AT=2")
+  set_tests_properties(a_device_that_each_router_loses_ends_the_job${how} PROPERTIES TIMEOUT 60
+    PASS_REGULAR_EXPRESSION "8 routers of domain 0 in a row lost their context on rank [0-9]'s GPU 0 .GPU-fafb")
+endforeach()

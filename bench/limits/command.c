@@ -77,14 +77,8 @@ static ferryResult_t measure(struct ferry_limits *limits, int devices)
 	if (gmtime_r(&now, &parts))
 		strftime(limits->date, sizeof limits->date, "%Y-%m-%dT%H:%M:%SZ", &parts);
 	ferryResult_t result = limits_find_machine(limits);
-#ifdef FERRY_PERF_CUDA
 	if (!result)
 		result = limits_measure_gpus(limits, devices);
-#else
-	snprintf(limits->no_gpu, sizeof limits->no_gpu, "%s", gpu_missing());
-	if (devices)
-		return ferry_fail(ferryInvalidUsage, "--devices %d: %s", devices, limits->no_gpu);
-#endif
 	if (!result)
 		result = limits_measure_cpu(limits);
 	limits->seconds = (sample_now_us() - before) / 1e6;

@@ -83,7 +83,7 @@ static bool start_child(const struct bench_rank *rank, struct peer_setting *sett
 	setting->child = 0;
 	end_child(setting);
 	fprintf(stderr, "ferry-perf: rank %d: starting %s: %s%s\n", rank->rank, path, strerror(failed),
-	        failed == ENOENT ? " (was Ferry built where nccl.h is?)" : "");
+	        failed == ENOENT ? " (it is installed beside ferry-perf)" : "");
 	return false;
 }
 

@@ -7,6 +7,12 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The calls that are measured; AlltoAll, Gather and Scatter came with NCCL 2.28. */
+#define REQUIRED(F)                                                                                                    \
+	F(GetVersion) F(GetUniqueId) F(GetErrorString) F(GetLastError) F(CommInitRank) F(CommGetAsyncError)            \
+	F(RedOpCreatePreMulSum) F(AllReduce) F(AllGather) F(ReduceScatter) F(Broadcast) F(Reduce) F(Send) F(Recv)      \
+	F(GroupStart) F(GroupEnd)
+
 static char message[512];
 
 /* Where pip puts nvidia-nccl-cu12 and -cu13: no loader looks there. */
@@ -34,15 +40,14 @@ const char *nccl_library_open(struct nccl_library *nccl)
 	}
 	if (!library)
 		return message;
-#define NCCL_FIND(function)                                                                                            \
-	if (!(*(void **)&nccl->function = dlsym(library, "nccl" #function))) {                                         \
+#define NCCL_VALUE(since, type, name, parameters, arguments) *(void **)&nccl->name = dlsym(library, "nccl" #name);
+#include "orchestrator/functions.def"
+#define REQUIRE(function)                                                                                              \
+	if (!nccl->function) {                                                                                         \
 		snprintf(message, sizeof message, "%s has no nccl" #function, name);                                   \
 		return message;                                                                                        \
 	}
-	NCCL_FUNCTIONS(NCCL_FIND)
-#undef NCCL_FIND
-	*(void **)&nccl->AlltoAll = dlsym(library, "ncclAlltoAll");
-	*(void **)&nccl->Gather = dlsym(library, "ncclGather");
-	*(void **)&nccl->Scatter = dlsym(library, "ncclScatter");
+	REQUIRED(REQUIRE)
+#undef REQUIRE
 	return NULL;
 }

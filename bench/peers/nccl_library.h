@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * NCCL, opened at run time: one struct of the entry points that the child of `ferry-perf --vs nccl` calls.
+ * NCCL, opened at run time by the child of `ferry-perf --vs nccl`: one struct of NCCL's entry points, by their names
+ * without "nccl".
  */
 #ifndef FERRY_BENCH_NCCL_LIBRARY_H
 #define FERRY_BENCH_NCCL_LIBRARY_H
 
-#include <nccl.h>
+#include "orchestrator/nccl_types.h"
+
 #include <stdbool.h>
 
-#define NCCL_FUNCTIONS(F) \
-	F(GetVersion) F(GetUniqueId) F(GetErrorString) F(GetLastError) F(CommInitRank) F(CommGetAsyncError) \
-	F(RedOpCreatePreMulSum) F(AllReduce) F(AllGather) F(ReduceScatter) F(Broadcast) F(Reduce) F(Send) F(Recv) \
-	F(GroupStart) F(GroupEnd)
-
+/** NULL: the NCCL found is too old for it. What ferry-perf cannot do without is there (nccl_library_open). */
 struct nccl_library {
-#define NCCL_MEMBER(name) __typeof__(nccl##name) *name;
-	NCCL_FUNCTIONS(NCCL_MEMBER)
-#undef NCCL_MEMBER
-	/* NCCL 2.28 has them; NULL in older ones. Declared here, so that older headers will do. */
-	ncclResult_t (*AlltoAll)(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
-	                         cudaStream_t stream);
-	ncclResult_t (*Gather)(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-	                       ncclComm_t comm, cudaStream_t stream);
-	ncclResult_t (*Scatter)(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
-	                        ncclComm_t comm, cudaStream_t stream);
+#define NCCL_VALUE(since, type, name, parameters, arguments) type(*name) parameters;
+#include "orchestrator/functions.def"
 };
 
 /**

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The GPUs that a process of bench/ sees, by the driver's own calls: the only file here that knows Ferry's way to the
- * driver. gpu_missing opens the driver: whoever uses a GPU calls it first, in one thread. In a
- * build without cuda.h it finds no GPU, and the other functions are not called.
+ * driver. gpu_missing opens the driver: a program calls it before the others, in one thread, and calls the others only
+ * if a GPU is there.
  */
 #ifndef FERRY_BENCH_GPU_H
 #define FERRY_BENCH_GPU_H
 
 #include "ipc/ferry_types.h"
+#include "router/copy/cuda_driver.h"
 
 /** What there is, for the record; zeros where there are none. */
 struct gpu_facts {
@@ -47,9 +48,6 @@ ferryResult_t gpu_reach(const struct gpu_shared *shared, char **address);
 /** The GPU as CUDA_VISIBLE_DEVICES takes it. Before the first call of CUDA, too. */
 void gpu_name(const struct gpu_shared *shared, char name[48]);
 
-#ifdef FERRY_PERF_CUDA
-#include "router/copy/cuda_driver.h"
-
 extern const struct ferry_cuda_driver *gpu_driver;
 
 /** The driver's result as Ferry's, with a message of what was tried. */
@@ -58,6 +56,5 @@ ferryResult_t gpu_good(CUresult refused, const char *tried);
 /** Makes the GPU's primary context current in this thread. Give it back by gpu_leave. */
 ferryResult_t gpu_enter(int ordinal, CUcontext *context);
 void gpu_leave(int ordinal);
-#endif
 
 #endif

@@ -3,32 +3,16 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
-#include "rank-lib/device/host.h"
-#if FERRY_HAS_CUDA
 #include "rank-lib/device/cuda.h"
+#include "rank-lib/device/host.h"
 #include "router/copy/cuda_driver.h"
-#endif
 
 #include <string.h>
 
-static ferryResult_t open_cuda(int ordinal, int local_rank, struct ferry_device **device)
-{
-#if FERRY_HAS_CUDA
-	return ferry_cuda_device_open(ordinal, local_rank, device);
-#else
-	(void)ordinal, (void)local_rank, (void)device;
-	return ferry_fail(ferryInvalidUsage, "this build of Ferry has no cuda device: it was built without cuda.h");
-#endif
-}
-
 static bool has_cuda_device(void)
 {
-#if FERRY_HAS_CUDA
 	const struct ferry_cuda_driver *driver;
 	return ferry_cuda_driver_open(&driver) == ferrySuccess;
-#else
-	return false;
-#endif
 }
 
 ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, struct ferry_device **device)
@@ -38,7 +22,7 @@ ferryResult_t ferry_device_open(const char *kind, int ordinal, int local_rank, s
 	if (!strcmp(kind, "host"))
 		return ferry_host_device_open(ordinal >= 0 ? ordinal : local_rank, device);
 	if (!strcmp(kind, "cuda"))
-		return open_cuda(ordinal, local_rank, device);
+		return ferry_cuda_device_open(ordinal, local_rank, device);
 	return ferry_fail(ferryInvalidArgument, "FERRY_DEVICE (or the configuration's device) \"%s\": host or cuda",
 	                  kind);
 }

@@ -21,17 +21,14 @@ ferryResult_t ferry_cuda_failed(const struct ferry_cuda_driver *driver, CUresult
 	return ferry_fail(ferryUnhandledDeviceError, "%s: %s (CUDA error %d)", tried, words, (int)result);
 }
 
-#define TEXT(name) TEXT_OF(name)
-#define TEXT_OF(name) #name
-
 static ferryResult_t find_functions(void *library, const char *name)
 {
-#define FERRY_CUDA_FIND(function)                                                                                      \
-	if (!(*(void **)&loaded.function = dlsym(library, TEXT(cu##function))))                                        \
-		return ferry_fail(ferryInvalidUsage,                                                                   \
-		                  "%s has no " TEXT(cu##function) ": the driver is older than CUDA 12.8", name);
-	FERRY_CUDA_FUNCTIONS(FERRY_CUDA_FIND)
-#undef FERRY_CUDA_FIND
+#define CUDA_FUNCTION(function, symbol, parameters)                                                                    \
+	if (!(*(void **)&loaded.function = dlsym(library, #symbol)))                                                   \
+		return ferry_fail(ferryInvalidUsage, "%s has no " #symbol ": the driver is older than CUDA 12.8",      \
+		                  name);
+#include "router/copy/cuda_functions.def"
+#undef CUDA_FUNCTION
 	return ferrySuccess;
 }
 

@@ -6,7 +6,8 @@
 #ifndef FERRY_ROUTER_COPY_CUDA_LOSS_H
 #define FERRY_ROUTER_COPY_CUDA_LOSS_H
 
-#include <cuda.h>
+#include "router/copy/cuda_types.h"
+
 #include <stdbool.h>
 
 /**

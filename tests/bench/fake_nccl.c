@@ -4,13 +4,16 @@
  * child, over the double of the driver. It refuses trees as NCCL refuses settings, and buffers that are not on the
  * current GPU; it dies of NCCL_PROTO=LL128, which stands for any crash.
  */
+#include "orchestrator/nccl_types.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-#include <nccl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define NCCL_VALUE(since, type, name, parameters, arguments) type nccl##name parameters;
+#include "orchestrator/functions.def"
 
 struct ncclComm {
 	int nranks;

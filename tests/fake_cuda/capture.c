@@ -164,7 +164,7 @@ static CUresult begin(CUstream stream, CUstreamCaptureMode mode)
 	return add_branch(graph, stream);
 }
 
-CUresult CUDAAPI cuStreamBeginCapture(CUstream given, CUstreamCaptureMode mode)
+CUresult cuStreamBeginCapture(CUstream given, CUstreamCaptureMode mode)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
@@ -221,7 +221,7 @@ static CUresult end(CUstream stream, CUgraph *ended)
 	return refused;
 }
 
-CUresult CUDAAPI cuStreamEndCapture(CUstream given, CUgraph *ended)
+CUresult cuStreamEndCapture(CUstream given, CUgraph *ended)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
@@ -234,7 +234,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream given, CUgraph *ended)
 	return refused;
 }
 
-CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream given, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+CUresult cuStreamGetCaptureInfo(CUstream given, CUstreamCaptureStatus *status, uint64_t *id, CUgraph *graph,
                                         const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)
 {
 	CUstream stream;
@@ -263,12 +263,12 @@ CUresult CUDAAPI cuStreamGetCaptureInfo(CUstream given, CUstreamCaptureStatus *s
 	return refused;
 }
 
-CUresult CUDAAPI cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 {
 	return cuStreamGetCaptureInfo(stream, status, NULL, NULL, NULL, NULL, NULL);
 }
 
-CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
 	CUresult refused = fake_enter();
 	if (refused || !mode || (int)*mode < 0 || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)

@@ -90,7 +90,7 @@ void fake_contexts_forked(void)
 		leave(&fake_contexts[i]);
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -107,7 +107,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *retained, CUdevice device)
 	return refused;
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -126,7 +126,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
 }
 
 /* Whoever has retained it releases it all the same. */
-CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -148,7 +148,7 @@ static bool is_context(CUcontext context)
 	return false;
 }
 
-CUresult CUDAAPI cuCtxGetCurrent(CUcontext *context)
+CUresult cuCtxGetCurrent(CUcontext *context)
 {
 	CUresult refused = fake_enter();
 	if (refused || !context)
@@ -157,7 +157,7 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
+CUresult cuCtxSetCurrent(CUcontext context)
 {
 	CUresult refused = fake_enter();
 	if (refused || (context && !is_context(context)))
@@ -171,7 +171,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext context)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxPushCurrent(CUcontext context)
+CUresult cuCtxPushCurrent(CUcontext context)
 {
 	CUresult refused = fake_enter();
 	if (refused || !is_context(context) || depth == STACK)
@@ -180,7 +180,7 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext context)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context)
+CUresult cuCtxPopCurrent(CUcontext *context)
 {
 	CUresult refused = fake_enter();
 	if (refused || !depth)
@@ -191,7 +191,7 @@ CUresult CUDAAPI cuCtxPopCurrent(CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
+CUresult cuCtxGetDevice(CUdevice *device)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -201,7 +201,7 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice *device)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -214,7 +214,7 @@ CUresult CUDAAPI cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuCtxSynchronize(void)
+CUresult cuCtxSynchronize(void)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -226,7 +226,7 @@ CUresult CUDAAPI cuCtxSynchronize(void)
 	return (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);

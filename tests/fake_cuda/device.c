@@ -175,7 +175,7 @@ CUresult fake_cuda_break(CUdevice device, CUresult error)
 
 /* ---- the driver's names ---- */
 
-CUresult CUDAAPI cuInit(unsigned int flags)
+CUresult cuInit(unsigned int flags)
 {
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -183,15 +183,15 @@ CUresult CUDAAPI cuInit(unsigned int flags)
 	return fake_device_count ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
-CUresult CUDAAPI cuDriverGetVersion(int *version)
+CUresult cuDriverGetVersion(int *version)
 {
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
-	*version = CUDA_VERSION;
+	*version = 13000;
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGetErrorString(CUresult error, const char **words)
+CUresult cuGetErrorString(CUresult error, const char **words)
 {
 	static const struct {
 		CUresult error;
@@ -249,7 +249,7 @@ CUresult fake_find_device(CUdevice device, CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(ordinal, &context);
@@ -259,7 +259,7 @@ CUresult CUDAAPI cuDeviceGet(CUdevice *device, int ordinal)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetCount(int *count)
+CUresult cuDeviceGetCount(int *count)
 {
 	CUresult refused = fake_enter();
 	if (refused || !count)
@@ -268,7 +268,7 @@ CUresult CUDAAPI cuDeviceGetCount(int *count)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice device)
+CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -278,7 +278,7 @@ CUresult CUDAAPI cuDeviceGetName(char *name, int length, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
+CUresult cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -288,7 +288,7 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char *bus, int length, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *device, const char *bus)
+CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus)
 {
 	char name[16];
 	CUresult refused = fake_enter();
@@ -303,7 +303,7 @@ CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *device, const char *bus)
 }
 
 /* The same in every process, whatever the device's number there. */
-CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -314,7 +314,7 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
 	CUcontext one, other;
 	CUresult refused = fake_find_device(device, &one);
@@ -327,7 +327,7 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 }
 
 /* Devices 0 and 1, 2 and 3, ... have an NVLink, the rest of the ways are PCIe. */
-CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
 {
 	CUcontext one, other;
 	CUresult refused = fake_find_device(device, &one);
@@ -351,7 +351,7 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attri
 	}
 }
 
-CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
 	CUcontext context;
 	CUresult refused = fake_find_device(device, &context);
@@ -391,7 +391,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, 
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
 	const char *asked = getenv("CUDA_MODULE_LOADING");
 	CUresult refused = fake_enter();

@@ -43,7 +43,7 @@ static struct fake_mark *held(struct fake_mark *mark)
 	return mark;
 }
 
-CUresult CUDAAPI cuEventCreate(CUevent *made, unsigned int flags)
+CUresult cuEventCreate(CUevent *made, unsigned int flags)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -64,7 +64,7 @@ CUresult CUDAAPI cuEventCreate(CUevent *made, unsigned int flags)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventDestroy(CUevent event)
+CUresult cuEventDestroy(CUevent event)
 {
 	CUresult refused = fake_enter();
 	if (!refused)
@@ -107,7 +107,7 @@ static CUresult place_event(CUevent event, CUstream stream, struct fake_mark *ma
 	return refused;
 }
 
-CUresult CUDAAPI cuEventRecord(CUevent event, CUstream given)
+CUresult cuEventRecord(CUevent event, CUstream given)
 {
 	struct fake_mark *mark = calloc(1, sizeof *mark), *old = NULL;
 	CUstream stream;
@@ -165,7 +165,7 @@ static CUresult wait_in_capture(CUstream stream, const struct recorded *recorded
 	return refused;
 }
 
-CUresult CUDAAPI cuStreamWaitEvent(CUstream given, CUevent event, unsigned int flags)
+CUresult cuStreamWaitEvent(CUstream given, CUevent event, unsigned int flags)
 {
 	struct recorded recorded;
 	CUstream stream;
@@ -209,7 +209,7 @@ static CUresult take_mark(CUevent event, struct fake_mark **mark, CUcontext *con
 	return (CUresult)atomic_load_explicit(&recorded.context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuEventQuery(CUevent event)
+CUresult cuEventQuery(CUevent event)
 {
 	struct fake_mark *mark;
 	CUcontext context;
@@ -221,7 +221,7 @@ CUresult CUDAAPI cuEventQuery(CUevent event)
 	return refused ? refused : (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuEventSynchronize(CUevent event)
+CUresult cuEventSynchronize(CUevent event)
 {
 	struct fake_mark *mark;
 	CUcontext context;
@@ -233,7 +233,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent event)
 	return refused ? refused : (CUresult)atomic_load_explicit(&context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
 	struct recorded from, to;
 	CUresult refused = fake_enter();

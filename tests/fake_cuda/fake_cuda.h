@@ -58,7 +58,7 @@
 #ifndef FERRY_TESTS_FAKE_CUDA_H
 #define FERRY_TESTS_FAKE_CUDA_H
 
-#include <cuda.h>
+#include "tests/fake_cuda/cuda_api.h"
 
 /** A kernel: runs kernel(argument) when the stream reaches it; capturable. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void *argument), void *argument);

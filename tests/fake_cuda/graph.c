@@ -87,7 +87,7 @@ static void release_object(CUuserObject object, unsigned count)
 		destroy_soon(object);
 }
 
-CUresult CUDAAPI cuUserObjectCreate(CUuserObject *made, void *argument, CUhostFn destroy, unsigned int references,
+CUresult cuUserObjectCreate(CUuserObject *made, void *argument, CUhostFn destroy, unsigned int references,
                                     unsigned int flags)
 {
 	CUresult refused = fake_enter();
@@ -105,7 +105,7 @@ CUresult CUDAAPI cuUserObjectCreate(CUuserObject *made, void *argument, CUhostFn
 	return refused;
 }
 
-CUresult CUDAAPI cuUserObjectRelease(CUuserObject object, unsigned int count)
+CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -129,7 +129,7 @@ static CUresult hold_object(struct fake_body *body, CUuserObject object)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -220,7 +220,7 @@ static bool is_executable(CUgraphExec executable)
 	return offset < sizeof executables && offset % sizeof *executables == 0 && executable->alive;
 }
 
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags)
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, unsigned long long flags)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -242,7 +242,7 @@ CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph, u
 	return refused;
 }
 
-CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
+CUresult cuGraphDestroy(CUgraph graph)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -256,7 +256,7 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
 	return refused;
 }
 
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec executable)
+CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -357,7 +357,7 @@ bool fake_launch_spins(CUgraphExec executable)
 	return spins && !waits;
 }
 
-CUresult CUDAAPI cuGraphLaunch(CUgraphExec executable, CUstream stream)
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream)
 {
 	CUresult refused = fake_enter();
 	if (refused)

@@ -21,7 +21,7 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle has 64
 
 static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
 	CUcontext context;
 	struct stat status;
@@ -104,7 +104,7 @@ static CUresult open_again_or_map(CUdeviceptr *address, const struct handle *giv
 	return refused;
 }
 
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
 	CUcontext context;
 	struct handle given;
@@ -127,7 +127,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle,
 	return refused;
 }
 
-CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
 	CUresult result = CUDA_SUCCESS;
 	usleep(1000 * (unsigned)fake_number("FAKE_CUDA_CLOSE_MS", 0));

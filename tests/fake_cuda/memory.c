@@ -360,7 +360,7 @@ static CUresult allocate_host(uintptr_t *address, size_t bytes, CUcontext contex
 
 /* ---- the driver's names ---- */
 
-CUresult CUDAAPI cuMemAlloc(CUdeviceptr *address, size_t bytes)
+CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_unsafe(&context);
@@ -368,14 +368,14 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr *address, size_t bytes)
 }
 
 /* The memory is there at once, which is earlier than promised; it goes when the stream comes to cuMemFreeAsync. */
-CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream given)
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream given)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
 	return refused ? refused : allocate_device(address, bytes, stream->context, FAKE_POOL);
 }
 
-CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
 	struct fake_region *region = fake_pin((uintptr_t)address, 1);
 	bool fits = region && region->kind == FAKE_POOL && region->start == address;
@@ -399,13 +399,13 @@ CUresult fake_memory_free_now(uintptr_t address, unsigned kinds)
 	return fake_memory_free(address, kinds);
 }
 
-CUresult CUDAAPI cuMemFree(CUdeviceptr address)
+CUresult cuMemFree(CUdeviceptr address)
 {
 	return fake_memory_free_now((uintptr_t)address, 1u << FAKE_DEVICE | 1u << FAKE_POOL | 1u << FAKE_MANAGED);
 }
 
 /* Of all processes; contexts take some too. */
-CUresult CUDAAPI cuMemGetInfo(size_t *left, size_t *total)
+CUresult cuMemGetInfo(size_t *left, size_t *total)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -417,7 +417,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t *left, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	uintptr_t made;
@@ -431,7 +431,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned 
 	return refused;
 }
 
-CUresult CUDAAPI cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
+CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	uintptr_t made;
@@ -445,7 +445,7 @@ CUresult CUDAAPI cuMemHostAlloc(void **memory, size_t bytes, unsigned int flags)
 	return refused;
 }
 
-CUresult CUDAAPI cuMemFreeHost(void *memory)
+CUresult cuMemFreeHost(void *memory)
 {
 	return fake_memory_free_now((uintptr_t)memory, 1u << FAKE_PINNED);
 }
@@ -461,7 +461,7 @@ static void tell_registered(long long bytes)
 	fclose(told);
 }
 
-CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
+CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -490,7 +490,7 @@ CUresult CUDAAPI cuMemHostRegister(void *memory, size_t bytes, unsigned int flag
 	return refused;
 }
 
-CUresult CUDAAPI cuMemHostUnregister(void *memory)
+CUresult cuMemHostUnregister(void *memory)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_unsafe(&context);
@@ -504,7 +504,7 @@ CUresult CUDAAPI cuMemHostUnregister(void *memory)
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned int flags)
+CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *memory, unsigned int flags)
 {
 	CUresult refused = fake_enter();
 	struct fake_region *region = refused ? NULL : fake_pin((uintptr_t)memory, 1);

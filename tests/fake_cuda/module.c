@@ -40,7 +40,7 @@ static bool is_module(const struct CUfunc_st *module)
 	       module->generation == atomic_load_explicit(&module->context->generation, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuModuleLoadData(CUmodule *loaded, const void *image)
+CUresult cuModuleLoadData(CUmodule *loaded, const void *image)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_unsafe(&context);
@@ -63,7 +63,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule *loaded, const void *image)
 	return refused;
 }
 
-CUresult CUDAAPI cuModuleUnload(CUmodule given)
+CUresult cuModuleUnload(CUmodule given)
 {
 	struct CUfunc_st *module = (struct CUfunc_st *)given;
 	CUcontext context;
@@ -79,7 +79,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule given)
 	return refused;
 }
 
-CUresult CUDAAPI cuModuleGetFunction(CUfunction *found, CUmodule given, const char *name)
+CUresult cuModuleGetFunction(CUfunction *found, CUmodule given, const char *name)
 {
 	struct CUfunc_st *module = (struct CUfunc_st *)given;
 	CUcontext context;
@@ -97,7 +97,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction *found, CUmodule given, const ch
 	return refused;
 }
 
-CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+CUresult cuLaunchKernel(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                                 unsigned int by, unsigned int bz, unsigned int shared, CUstream stream,
                                 void **parameters, void **extra)
 {

@@ -252,12 +252,12 @@ static CUresult submit_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, unsi
 	return refused ? refused : fake_submit(stream, &copy, bytes ? 1 : 0);
 }
 
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
 	return submit_copy(to, from, bytes, 0, stream);
 }
 
-CUresult CUDAAPI cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
 	return submit_copy((uintptr_t)to, from, bytes, TO_HOST | FROM_DEVICE, stream);
 }
@@ -269,14 +269,14 @@ unsigned fake_cuda_inline_copies(void)
 	return atomic_load_explicit(&inline_copies, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
 	if (bytes < INLINE_BYTES)
 		atomic_fetch_add_explicit(&inline_copies, 1, memory_order_relaxed);
 	return submit_copy(to, (uintptr_t)from, bytes, TO_DEVICE | FROM_HOST, stream);
 }
 
-CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
 	CUresult refused = copy->srcMemoryType == CU_MEMORYTYPE_HOST && copy->dstMemoryType == CU_MEMORYTYPE_DEVICE &&
 	                                   copy->WidthInBytes <= copy->srcPitch && copy->WidthInBytes <= copy->dstPitch
@@ -289,14 +289,14 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
 	return refused;
 }
 
-CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
 	while (*fake_stuck && access(fake_stuck, F_OK) == 0)
 		nanosleep(&(struct timespec){0, 1000000}, NULL);
 	return submit_copy(to, from, bytes, TO_DEVICE | FROM_DEVICE, stream);
 }
 
-CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -307,7 +307,7 @@ CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 	return refused ? refused : cuStreamSynchronize(CU_STREAM_LEGACY);
 }
 
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
 	struct fake_operation set = {.kind = FAKE_SET, .to = (uintptr_t)to, .bytes = bytes, .value = value};
 	return fake_submit(stream, &set, bytes ? 1 : 0);
@@ -353,7 +353,7 @@ static CUresult word_operation(const CUstreamBatchMemOpParams *asked, struct fak
 
 #define MOST_IN_A_BATCH 256
 
-CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *asked,
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *asked,
                                     unsigned int flags)
 {
 	struct fake_operation operations[MOST_IN_A_BATCH];
@@ -365,7 +365,7 @@ CUresult CUDAAPI cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstrea
 	return refused ? refused : fake_submit(stream, operations, count);
 }
 
-CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
 {
 	CUstreamBatchMemOpParams write = {.writeValue = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
 	                                                 .address = address,
@@ -374,7 +374,7 @@ CUresult CUDAAPI cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuui
 	return cuStreamBatchMemOp(stream, 1, &write, 0);
 }
 
-CUresult CUDAAPI cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags)
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
 {
 	CUstreamBatchMemOpParams wait = {.waitValue = {.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
 	                                               .address = address,

@@ -67,7 +67,7 @@ static CUresult attribute(CUpointer_attribute wanted, void *data, const struct f
 	}
 }
 
-CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute *wanted, void **data,
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *wanted, void **data,
                                         CUdeviceptr address)
 {
 	CUcontext context;
@@ -83,7 +83,7 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
 }
 
 /* Of reserved addresses the one mapping, once it may be used. */
-CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
+CUresult cuMemGetAddressRange(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);

@@ -380,7 +380,7 @@ static void a_graph_is_replayed_and_its_objects_die_with_its_last_launch(void **
 	CUgraph graph;
 	CUgraphExec executable;
 	CUuserObject object;
-	cuuint64_t id;
+	uint64_t id;
 	atomic_store(&destroyed, 0);
 	CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
 	CU(cuStreamGetCaptureInfo(stream, &status, &id, &graph, NULL, NULL, NULL));

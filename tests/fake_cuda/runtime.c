@@ -7,7 +7,6 @@
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/runtime.h"
 
-#include <cuda.h>
 
 #include <dlfcn.h>
 #include <pthread.h>

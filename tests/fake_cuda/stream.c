@@ -289,7 +289,7 @@ void fake_drain_context(CUcontext context)
 
 /* ---- the driver's names ---- */
 
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *made, unsigned int flags, int priority)
+CUresult cuStreamCreateWithPriority(CUstream *made, unsigned int flags, int priority)
 {
 	CUcontext context;
 	CUresult refused = fake_enter_context(&context);
@@ -302,7 +302,7 @@ CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *made, unsigned int flags, 
 	return *made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult CUDAAPI cuStreamCreate(CUstream *made, unsigned int flags)
+CUresult cuStreamCreate(CUstream *made, unsigned int flags)
 {
 	return cuStreamCreateWithPriority(made, flags, 0);
 }
@@ -338,7 +338,7 @@ void fake_streams_end(CUcontext context)
 	pthread_rwlock_unlock(&fake_lock);
 }
 
-CUresult CUDAAPI cuStreamDestroy(CUstream given)
+CUresult cuStreamDestroy(CUstream given)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
@@ -373,7 +373,7 @@ static CUresult find_settled(CUstream given, CUstream *stream)
 	return captured ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
 }
 
-CUresult CUDAAPI cuStreamSynchronize(CUstream given)
+CUresult cuStreamSynchronize(CUstream given)
 {
 	CUstream stream;
 	CUresult refused = find_settled(given, &stream);
@@ -388,7 +388,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream given)
 	return refused ? refused : (CUresult)atomic_load_explicit(&stream->context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuStreamQuery(CUstream given)
+CUresult cuStreamQuery(CUstream given)
 {
 	CUstream stream;
 	CUresult refused = find_settled(given, &stream);
@@ -401,7 +401,7 @@ CUresult CUDAAPI cuStreamQuery(CUstream given)
 	return (CUresult)atomic_load_explicit(&stream->context->error, memory_order_relaxed);
 }
 
-CUresult CUDAAPI cuStreamGetCtx(CUstream given, CUcontext *context)
+CUresult cuStreamGetCtx(CUstream given, CUcontext *context)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);
@@ -412,7 +412,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream given, CUcontext *context)
 }
 
 /* A slot is used once, so its place is a number for life. */
-CUresult CUDAAPI cuStreamGetId(CUstream given, unsigned long long *id)
+CUresult cuStreamGetId(CUstream given, unsigned long long *id)
 {
 	CUstream stream;
 	CUresult refused = fake_stream_find(given, &stream);

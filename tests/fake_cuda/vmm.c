@@ -95,7 +95,7 @@ static bool is_possible(const CUmemAllocationProp *wanted)
 	       !(wanted->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
-CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *wanted,
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *wanted,
                                                CUmemAllocationGranularity_flags option)
 {
 	CUresult refused = fake_enter();
@@ -106,7 +106,7 @@ CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocat
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *wanted,
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *wanted,
                              unsigned long long flags)
 {
 	CUresult refused = fake_enter();
@@ -118,7 +118,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
 	return file < 0 ? CUDA_ERROR_OUT_OF_MEMORY : new_backing(handle, file, wanted->location.id, bytes, shareable);
 }
 
-CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	CUresult refused = fake_enter();
 	if (refused)
@@ -134,7 +134,7 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 }
 
 /* Also of memory whose handles are all released, as long as it is mapped. */
-CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
 	CUresult refused = fake_enter();
 	if (refused || !handle)
@@ -152,7 +152,7 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 	return refused;
 }
 
-CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *found, CUmemGenericAllocationHandle handle)
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *found, CUmemGenericAllocationHandle handle)
 {
 	CUresult refused = fake_enter();
 	if (refused || !found)
@@ -169,7 +169,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *fou
 	return backing ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
+CUresult cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
                                               CUmemAllocationHandleType type, unsigned long long flags)
 {
 	CUresult refused = fake_enter();
@@ -186,7 +186,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGenericAlloca
 }
 
 /* The descriptor stays the caller's. */
-CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *exported,
                                                 CUmemAllocationHandleType type)
 {
 	CUresult refused = fake_enter();
@@ -241,7 +241,7 @@ static char *reserve(size_t bytes, size_t alignment)
 	return all + before;
 }
 
-CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
+CUresult cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr hint,
                                      unsigned long long flags)
 {
 	CUresult refused = fake_enter();
@@ -293,7 +293,7 @@ static bool sticks_out(const struct fake_region *region, const void *argument)
 	       (region->start < range->start || region->start + region->bytes > range->start + range->bytes);
 }
 
-CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t bytes)
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 {
 	struct range range = {(uintptr_t)address, bytes};
 	CUresult refused = fake_enter();
@@ -343,7 +343,7 @@ static CUresult map(uintptr_t address, size_t bytes, size_t offset, CUmemGeneric
 	return refused;
 }
 
-CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags)
 {
 	CUresult refused = fake_enter();
@@ -363,7 +363,7 @@ void fake_backing_unmap(const struct fake_region *region)
 }
 
 /* Whole mappings, any number of them: none is no error. */
-CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 {
 	struct range range = {(uintptr_t)address, bytes};
 	struct fake_region *region;
@@ -404,7 +404,7 @@ static CUresult set_access(const struct range *range, const CUmemAccessDesc *wan
 	return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *wanted, size_t count)
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *wanted, size_t count)
 {
 	struct range range = {(uintptr_t)address, bytes};
 	CUresult refused = fake_enter();

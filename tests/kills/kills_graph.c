@@ -3,11 +3,10 @@
 
 #include "bench/rank/gpu.h"
 #include "ipc/error.h"
+#include "tests/fake_cuda/cuda_api.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
-
-#ifdef FERRY_PERF_CUDA
 
 #define STRING(name) #name
 #define NAME(name)   STRING(name)
@@ -66,30 +65,3 @@ void kills_graph_destroy(void *graph)
 	if (graph)
 		driver.cuGraphExecDestroy(graph);
 }
-
-#else
-
-ferryResult_t kills_graph_begin(ferryStream_t stream)
-{
-	(void)stream;
-	return ferry_fail(ferryInvalidUsage, "this build knows no GPUs");
-}
-
-ferryResult_t kills_graph_end(ferryStream_t stream, void **graph)
-{
-	*graph = NULL;
-	return kills_graph_begin(stream);
-}
-
-ferryResult_t kills_graph_replay(void *graph, ferryStream_t stream)
-{
-	(void)graph;
-	return kills_graph_begin(stream);
-}
-
-void kills_graph_destroy(void *graph)
-{
-	(void)graph;
-}
-
-#endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * CUDA graphs of router_kills: what one stream was given between two calls, to be replayed. By a rank's one thread, on
- * whose GPU that is. In a build without cuda.h there are none.
+ * whose GPU that is.
  */
 #ifndef FERRY_TESTS_KILLS_GRAPH_H
 #define FERRY_TESTS_KILLS_GRAPH_H

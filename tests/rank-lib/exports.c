@@ -17,6 +17,7 @@
 #include "rank-lib/device/open.h"
 #include "rank-lib/exports.h"
 #include "router/router.h"
+#include "tests/fake_cuda/cuda_api.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -351,20 +352,20 @@ static void interrupt(void)
 	freed = 0;
 }
 
-static CUresult CUDAAPI range_and_interrupt(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
+static CUresult range_and_interrupt(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
 {
 	CUresult result = uninterrupted->MemGetAddressRange(start, bytes, address);
 	interrupt();
 	return result;
 }
 
-static CUresult CUDAAPI interrupt_and_name(CUipcMemHandle *handle, CUdeviceptr address)
+static CUresult interrupt_and_name(CUipcMemHandle *handle, CUdeviceptr address)
 {
 	interrupt();
 	return uninterrupted->IpcGetMemHandle(handle, address);
 }
 
-static CUresult CUDAAPI attributes_without_id(unsigned count, CUpointer_attribute *wanted, void **data,
+static CUresult attributes_without_id(unsigned count, CUpointer_attribute *wanted, void **data,
                                               CUdeviceptr address)
 {
 	CUresult result = uninterrupted->PointerGetAttributes(count, wanted, data, address);
@@ -443,7 +444,7 @@ static void the_next_router_hears_what_others_put_into(void **state)
 }
 
 /* Another router takes its router's place, which has been given what is held so far. */
-static CUresult CUDAAPI share_and_lose_the_router(void *descriptor, CUmemGenericAllocationHandle piece,
+static CUresult share_and_lose_the_router(void *descriptor, CUmemGenericAllocationHandle piece,
                                                   CUmemAllocationHandleType type, unsigned long long flags)
 {
 	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++)

@@ -241,7 +241,7 @@ static void memory_of_a_guest_comes_back_after_a_second_all_the_same(void **stat
 static struct ferry_cuda_driver *driver, real;
 static unsigned asked;
 
-static CUresult CUDAAPI ask_memory(size_t *left, size_t *total)
+static CUresult ask_memory(size_t *left, size_t *total)
 {
 	asked++;
 	return real.MemGetInfo(left, total);

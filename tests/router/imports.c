@@ -268,7 +268,7 @@ static uint32_t watched;
 static uint64_t said[2]; /* what its cell says when a mapping of it has been closed, and the next one */
 static unsigned closed;
 
-static CUresult CUDAAPI close_mapping(CUdeviceptr address)
+static CUresult close_mapping(CUdeviceptr address)
 {
 	if (closed < 2)
 		said[closed++] = atomic_load(&cells[watched].mapped);

@@ -143,7 +143,7 @@ static unsigned mapped;
 static bool heard_before[3];      /* whether rank 0 had its answer: at the first mapping, at a later one, at an ask */
 static struct ferry_import *held; /* let go of at the first mapping */
 
-static CUresult CUDAAPI open_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+static CUresult open_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
 	if (held)
 		ferry_imports_release(held);
@@ -216,14 +216,14 @@ static uint32_t forgotten, before_mapping;
 static bool all_asked;
 
 /* Rank 0's is being forgotten: rank 1 asks for the same, and so on. */
-static CUresult CUDAAPI close_mapping(CUdeviceptr address)
+static CUresult close_mapping(CUdeviceptr address)
 {
 	if (++forgotten < MANY)
 		all_asked &= forget(forgotten % 2, 5 + forgotten / 2, false) == ferrySuccess;
 	return real.IpcCloseMemHandle(address);
 }
 
-static CUresult CUDAAPI count_forgotten(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+static CUresult count_forgotten(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
 	before_mapping = forgotten;
 	return real.IpcOpenMemHandle(address, handle, flags);
@@ -255,7 +255,7 @@ static void who_exports_is_not_overtaken_for_ever_by_those_that_forget(void **st
 
 static uint32_t heard_at[3]; /* which ranks have their answer at each mapping, as bits */
 
-static CUresult CUDAAPI note_heard(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+static CUresult note_heard(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
 	for (uint32_t rank = 0; mapped < 3 && rank < RANKS; rank++)
 		heard_at[mapped] |= (uint32_t)has_answer(rank) << rank;

@@ -8,8 +8,8 @@
 
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
+#include "tests/fake_cuda/cuda_api.h"
 
-#include <cuda.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
