@@ -4,10 +4,10 @@
  *
  * A client sends one fixed-size message, some with a payload behind it, and gets one fixed-size reply to each.
  * Descriptors ride on a message's first byte, as many as its `descriptors` says, and on a reply's (SCM_RIGHTS): to RANK
- * the arena's, to RANK and ADOPT the pidfd of the router's process, by which the rank knows later that it has ended.
- * The connection then stays open: closing it without DETACH means that the rank died. The router reads SO_PEERCRED and
- * takes only its own user, root, and its tenants (router/tenants.h). Byte order and layout are the machine's: both ends
- * run on it; magic and ABI version are checked first.
+ * the arena's, to STATUS that of the counters, to RANK and ADOPT the pidfd of the router's process, by which the rank
+ * knows later that it has ended. The connection then stays open: closing it without DETACH means that the rank died.
+ * The router reads SO_PEERCRED and takes only its own user, root, and its tenants (router/tenants.h). Byte order and
+ * layout are the machine's: both ends run on it; magic and ABI version are checked first.
  */
 #ifndef FERRY_IPC_ATTACH_H
 #define FERRY_IPC_ATTACH_H
@@ -20,7 +20,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 10u
+#define FERRY_ATTACH_ABI 11u
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
@@ -31,9 +31,7 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_PLAN,     /* payload: a plan to keep, under its hash, as long as this rank holds it */
 	FERRY_ATTACH_DROP,     /* this rank holds the plan `hash` no longer */
 	FERRY_ATTACH_DETACH,   /* this rank makes no more calls */
-	/* anybody: what are you doing; of `index` (enum ferry_status_of), the first from number `hash` on; the reply's
-	   message is the answer, "" if there is none */
-	FERRY_ATTACH_STATUS,
+	FERRY_ATTACH_STATUS,   /* anybody: reply with the page of counters (ipc/counters.h), renewed until it closes */
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	/*
@@ -52,14 +50,6 @@ enum ferry_attach_kind {
 	/* a router of this one's user stands by to take its place, with contexts on `index` GPUs; until it closes */
 	FERRY_ATTACH_SPARE,
 	FERRY_ATTACH_KINDS
-};
-
-enum ferry_status_of {
-	FERRY_STATUS_ROUTER,
-	FERRY_STATUS_JOB,
-	FERRY_STATUS_GPU,
-	FERRY_STATUS_SHARES, /* a line of a job's table of shares; its number: the job's << 8 | the line's */
-	FERRY_STATUS_TENANT
 };
 
 /* RANK, ADOPT: I am on a GPU, and would have the router reach my buffers; in a reply: it will */
@@ -82,9 +72,9 @@ struct ferry_attach_message {
 	 * then the block of words
 	 */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET, STATUS, SPARE: as above */
+	uint32_t index;    /* FORGET, SPARE: as above */
 	/*
-	 * DROP, STATUS; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
+	 * DROP; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
 	 * rank: number of its last submission that is not in the ring any more
 	 */
 	uint64_t hash;
@@ -100,7 +90,7 @@ struct ferry_attach_reply {
 	uint32_t result;   /* ferryResult_t */
 	/* to RANK: FERRY_ATTACH_MAPPED; where it was asked for and is not said, `message` tells why not */
 	uint32_t flags;
-	char message[496]; /* why not; or the status text */
+	char message[496]; /* why not */
 };
 
 #define FERRY_RESUBMIT_MOST (4u << 20) /* bytes of submissions in a message */
@@ -156,19 +146,6 @@ ferryResult_t ferry_attach_answer(int connection, ferryResult_t result, uint32_t
 
 /** The same with one, or none (negative). */
 ferryResult_t ferry_attach_reply(int connection, ferryResult_t result, const char *text, int descriptor);
-
-/**
- * Asks the router on that socket what it is doing: one line of "name=value" words. ferryRemoteError: no answer for some
- * seconds.
- */
-ferryResult_t ferry_attach_status(const char *path, char *text, size_t bytes);
-
-/**
- * The same on a connection: of the router, of its first job or of its first GPU from that number on, which the line
- * says as `number`; text is "" where there is none. A connection on which this has failed is for nothing but
- * to be closed.
- */
-ferryResult_t ferry_attach_ask_status(int connection, enum ferry_status_of of, uint64_t from, char *text, size_t bytes);
 
 /**
  * For who has sent a message and received the whole reply by itself: the router's failure as ferry_fail's, or

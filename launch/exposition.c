@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* A value of each item of a list: where it lies in one, and as what. */
-enum kind { NUMBER32, NUMBER64, LIMIT, MILLISECONDS, FLAG };
+enum kind { NUMBER32, NUMBER64, LIMIT, NANOSECONDS };
 
 struct family {
 	const char *name, *type, *help;
@@ -13,14 +13,17 @@ struct family {
 	enum kind kind;
 };
 
-#define ROUTER(field) offsetof(struct ferry_router_report, field)
-#define JOB(field)    offsetof(struct ferry_job_report, field)
-#define TENANT(field) offsetof(struct ferry_tenant_report, field)
+#define ROUTER(field) offsetof(struct ferry_counters, field)
+#define JOB(field)    offsetof(struct ferry_job_counters, field)
+#define TENANT(field) offsetof(struct ferry_tenant_counters, field)
+
+static const struct family silent = {"router_silent", "gauge", "1: it has not answered for a second.",
+                                     offsetof(struct ferry_router_report, silent), NUMBER32};
 
 static const struct family of_routers[] = {
-        {"router_silent", "gauge", "1: it has not answered for a second.", ROUTER(silent), FLAG},
-        {"router_draining", "gauge", "1: it takes no new jobs.", ROUTER(draining), FLAG},
-        {"router_config_bad", "gauge", "1: what its file of tenants says now cannot be.", ROUTER(config_bad), FLAG},
+        {"router_draining", "gauge", "1: it takes no new jobs.", ROUTER(draining), NUMBER32},
+        {"router_config_bad", "gauge", "1: what its file of tenants says now cannot be.", ROUTER(config_bad),
+         NUMBER32},
         {"router_workers", "gauge", "Threads that reduce and copy between domains.", ROUTER(workers), NUMBER32},
         {"router_jobs", "gauge", "Jobs in it.", ROUTER(jobs), NUMBER32},
         {"router_failed_jobs", "gauge", "Of those, that have failed.", ROUTER(failed), NUMBER32},
@@ -36,10 +39,10 @@ static const struct family of_jobs[] = {
         {"job_calls_total", "counter", "Calls that have ended.", JOB(calls), NUMBER64},
         {"job_up_bytes_total", "counter", "Bytes from ranks' buffers to staging.", JOB(up), NUMBER64},
         {"job_down_bytes_total", "counter", "Bytes from staging to ranks' buffers.", JOB(down), NUMBER64},
-        {"job_working_seconds_total", "counter", "Time of workers spent on it.", JOB(working_ms), MILLISECONDS},
+        {"job_working_seconds_total", "counter", "Time of workers spent on it.", JOB(working_ns), NANOSECONDS},
         {"job_takeovers_total", "counter", "Routers that have taken the place of one that died.", JOB(takeovers),
          NUMBER64},
-        {"job_waited_seconds", "gauge", "For how long ranks have waited for others.", JOB(waited_ms), MILLISECONDS},
+        {"job_waited_seconds", "gauge", "For how long ranks have waited for others.", JOB(waited_ns), NANOSECONDS},
 };
 
 static const struct family of_tenants[] = {
@@ -61,7 +64,6 @@ static bool read_value(const void *item, const struct family *family, double *va
 	const char *at = (const char *)item + family->at;
 	uint32_t number32;
 	uint64_t number64;
-	bool flag;
 	switch (family->kind) {
 	case NUMBER32:
 		memcpy(&number32, at, sizeof number32);
@@ -72,13 +74,9 @@ static bool read_value(const void *item, const struct family *family, double *va
 		memcpy(&number64, at, sizeof number64);
 		*value = (double)number64;
 		return family->kind == NUMBER64 || number64 != UINT64_MAX;
-	case MILLISECONDS:
-		memcpy(value, at, sizeof *value);
-		*value /= 1e3;
-		return true;
-	case FLAG:
-		memcpy(&flag, at, sizeof flag);
-		*value = flag;
+	case NANOSECONDS:
+		memcpy(&number64, at, sizeof number64);
+		*value = (double)number64 / 1e9;
 		return true;
 	}
 	return false;
@@ -116,7 +114,7 @@ static bool begin(const struct family *family, const void *item, bool *headed, d
 
 static void end(const struct family *family, double value, FILE *out)
 {
-	fprintf(out, family->kind == MILLISECONDS ? "} %.6f\n" : "} %.0f\n", value);
+	fprintf(out, family->kind == NANOSECONDS ? "} %.6f\n" : "} %.0f\n", value);
 }
 
 /* Of one that has not answered it is known that it is silent. */
@@ -126,7 +124,8 @@ static void print_routers(const struct ferry_report *report, const struct family
 	double value;
 	for (size_t i = 0; i < report->nrouters; i++) {
 		const struct ferry_router_report *router = &report->routers[i];
-		if ((*router->trouble && family->at != ROUTER(silent)) || !begin(family, router, &headed, &value, out))
+		const void *item = family == &silent ? (const void *)router : router->counters;
+		if (!item || !begin(family, item, &headed, &value, out))
 			continue;
 		print_router_labels(router, out);
 		end(family, value, out);
@@ -137,14 +136,17 @@ static void print_jobs(const struct ferry_report *report, const struct family *f
 {
 	bool headed = false;
 	double value;
-	for (size_t i = 0; i < report->njobs; i++) {
-		const struct ferry_job_report *job = &report->jobs[i];
-		if (!begin(family, job, &headed, &value, out))
-			continue;
-		print_router_labels(&report->routers[job->router], out);
-		fprintf(out, ",job=\"%06x\",number=\"%llu\"", job->name, (unsigned long long)job->number);
-		print_label("tenant", job->tenant, ",", out);
-		end(family, value, out);
+	for (size_t i = 0; i < report->nrouters; i++) {
+		const struct ferry_counters *counters = report->routers[i].counters;
+		for (uint32_t j = 0; counters && j < counters->njob_rows; j++) {
+			const struct ferry_job_counters *job = &counters->job_rows[j];
+			if (!begin(family, job, &headed, &value, out))
+				continue;
+			print_router_labels(&report->routers[i], out);
+			fprintf(out, ",job=\"%06x\",number=\"%llu\"", job->name, (unsigned long long)job->number);
+			print_label("tenant", job->tenant, ",", out);
+			end(family, value, out);
+		}
 	}
 }
 
@@ -152,18 +154,21 @@ static void print_tenants(const struct ferry_report *report, const struct family
 {
 	bool headed = false;
 	double value;
-	for (size_t i = 0; i < report->ntenants; i++) {
-		const struct ferry_tenant_report *tenant = &report->tenants[i];
-		if (!begin(family, tenant, &headed, &value, out))
-			continue;
-		print_router_labels(&report->routers[tenant->router], out);
-		print_label("tenant", tenant->name, ",", out);
-		end(family, value, out);
+	for (size_t i = 0; i < report->nrouters; i++) {
+		const struct ferry_counters *counters = report->routers[i].counters;
+		for (uint32_t j = 0; counters && j < counters->ntenant_rows; j++) {
+			if (!begin(family, &counters->tenant_rows[j], &headed, &value, out))
+				continue;
+			print_router_labels(&report->routers[i], out);
+			print_label("tenant", counters->tenant_rows[j].name, ",", out);
+			end(family, value, out);
+		}
 	}
 }
 
 void ferry_exposition_print(const struct ferry_report *report, FILE *out)
 {
+	print_routers(report, &silent, out);
 	for (size_t i = 0; i < sizeof of_routers / sizeof *of_routers; i++)
 		print_routers(report, &of_routers[i], out);
 	for (size_t i = 0; i < sizeof of_jobs / sizeof *of_jobs; i++)

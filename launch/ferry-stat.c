@@ -43,7 +43,7 @@ static const struct argp_option options[] = {
 	{"layout", KEY_LAYOUT, NULL, 0, "The domains of this machine", 0},
 	{"shares", KEY_SHARES, NULL, 0,
 	 "What part of each call every fabric carries, how fast it is, and why; with --interval again and again", 0},
-	{"routers", KEY_ROUTERS, NULL, 0, "The lines that routers in the socket directory tell of themselves", 0},
+	{"routers", KEY_ROUTERS, NULL, 0, "What routers in the socket directory tell of themselves, a line each", 0},
 	{0}};
 
 static double seconds_of(const char *value, struct argp_state *state)
@@ -209,11 +209,14 @@ static int print_layout(void)
 static int print_routers(void)
 {
 	struct ferry_report report;
+	char line[512];
 	if (ferry_report_take(&report, NULL, PATIENCE_S))
 		return fail();
 	for (size_t i = 0; i < report.nrouters; i++) {
 		const struct ferry_router_report *router = &report.routers[i];
-		printf("%s  %s\n", router->socket.path, *router->trouble ? router->trouble : router->line);
+		if (router->counters)
+			ferry_counters_print(router->counters, line, sizeof line);
+		printf("%s  %s\n", router->socket.path, router->counters ? line : router->trouble);
 	}
 	if (!report.nrouters)
 		ferry_screen_print_none(&report.sockets, stdout);
@@ -310,17 +313,19 @@ static int watch(const struct arguments *arguments)
 static int watch_shares(const struct arguments *arguments)
 {
 	bool again = !arguments->once && arguments->interval_s > 0;
+	struct ferry_report before = {0}, now;
 	ferryResult_t result;
-	do {
-		uint64_t began = ferry_now_ns();
+	while (!(result = ferry_report_take(&now, &before, PATIENCE_S))) {
+		ferry_report_free(&before);
+		before = now;
 		if (again && !arguments->json && isatty(STDOUT_FILENO))
 			printf("\033[H\033[J");
-		result = ferry_share_list_print(arguments->json, stdout);
-		if (result || fflush(stdout))
+		ferry_share_list_print(&now, arguments->json, stdout);
+		if (fflush(stdout) || !again)
 			break;
-		if (again)
-			wait_until(began, arguments->interval_s);
-	} while (again);
+		wait_until(now.taken_ns, arguments->interval_s);
+	}
+	ferry_report_free(&before);
 	return result ? fail() : 0;
 }
 

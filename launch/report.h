@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the routers of this user tell of themselves, their jobs, GPUs and tenants at one moment: totals, from which
- * launch/rows.h makes rates. Called by ferry-stat.
+ * The counters of this user's routers at one moment: totals, from which launch/rows.h makes rates. Called by
+ * ferry-stat.
  */
 #ifndef FERRY_LAUNCH_REPORT_H
 #define FERRY_LAUNCH_REPORT_H
 
-#include "launch/question.h"
+#include "launch/reader.h"
+
+struct ferry_router_report {
+	struct ferry_socket socket;
+	uint32_t domain;                 /* as its socket is called */
+	uint32_t silent;                 /* 1: it says nothing */
+	pid_t pid;                       /* 0: nobody has taken the connection */
+	char trouble[200];               /* why there are no counters; "": there are */
+	struct ferry_counters *counters; /* NULL: there are none */
+};
 
 struct ferry_report {
 	uint64_t taken_ns; /* ferry_now_ns */
 	struct ferry_sockets sockets;
-	struct ferry_router_report *routers; /* as the sockets are found, and what they have told in that order, too */
-	struct ferry_job_report *jobs;
-	struct ferry_gpu_report *gpus;
-	struct ferry_tenant_report *tenants;
-	size_t nrouters, njobs, ngpus, ntenants;
-	struct ferry_question *open; /* to the silent ones */
-	size_t nopen;
+	struct ferry_router_report *routers; /* as the sockets are found */
+	size_t nrouters;
+	struct ferry_reader *readers; /* of all sockets, for the next report */
+	size_t nreaders;
 };
 
 /**
- * Asks all at the same time. A router that has said nothing for so long is silent, and told of as that. `last`: NULL,
- * or the report before. What is open in it is taken over, so that such a router is asked, and waited for, once; it is
- * asked anew when it has answered.
+ * Reads all at the same time. A router that has done nothing for so long is silent, and told of as that. `last`: NULL,
+ * or the report before, whose readers are taken over: so a router is asked once for its page, which is read as often as
+ * there are reports, and a silent one is waited for once.
  *
  * To be freed. Errors: those of ferry_sockets_find; ferrySystemError without memory.
  */

@@ -7,30 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same router process in the report before; NULL: it was not there. */
-static const struct ferry_router_report *router_before(const struct ferry_report *before,
-                                                       const struct ferry_router_report *router)
+/* The same router process in the report before; NULL: it was not there, or told nothing. */
+static const struct ferry_counters *counters_before(const struct ferry_report *before,
+                                                    const struct ferry_router_report *router)
 {
 	for (size_t i = 0; i < before->nrouters; i++)
 		if (before->routers[i].pid == router->pid &&
 		    !strcmp(before->routers[i].socket.path, router->socket.path))
-			return &before->routers[i];
+			return before->routers[i].counters;
 	return NULL;
-}
-
-static const struct ferry_job_report *job_before(const struct ferry_report *before, const struct ferry_report *now,
-                                                 const struct ferry_job_report *job)
-{
-	const struct ferry_router_report *router = router_before(before, &now->routers[job->router]);
-	for (size_t i = 0; router && i < before->njobs; i++)
-		if (&before->routers[before->jobs[i].router] == router && before->jobs[i].number == job->number)
-			return &before->jobs[i];
-	return NULL;
-}
-
-static uint64_t moved(const struct ferry_job_report *job)
-{
-	return job->up + job->down;
 }
 
 /* Whether it had not answered: what it has done since is not known. */
@@ -38,51 +23,59 @@ static bool was_in_trouble(const struct ferry_report *before, const struct ferry
 {
 	for (size_t i = 0; i < before->nrouters; i++)
 		if (!strcmp(before->routers[i].socket.path, router->socket.path))
-			return *before->routers[i].trouble;
+			return !before->routers[i].counters;
 	return false;
 }
 
-/* A job that was not there before has done all that it has since then. */
-static double gbps_of(const struct ferry_report *before, const struct ferry_report *now,
-                      const struct ferry_job_report *job, double seconds)
+/* Between the two pages, or, of a router that was not there, between the two reports. */
+static double seconds_of(const struct ferry_rows *rows, const struct ferry_counters *old,
+                         const struct ferry_counters *now)
 {
-	const struct ferry_job_report *old = job_before(before, now, job);
-	uint64_t first = old ? moved(old) : 0;
-	if (was_in_trouble(before, &now->routers[job->router]))
-		return 0;
+	return old ? (double)(now->written_ns - old->written_ns) / 1e9 : rows->interval_s;
+}
+
+static uint64_t moved(const struct ferry_job_counters *job)
+{
+	return job->up + job->down;
+}
+
+/* A job that was not there before has done all that it has since then. */
+static double gbps_of(const struct ferry_counters *old, const struct ferry_job_counters *job, double seconds)
+{
+	uint64_t first = 0;
+	for (uint32_t i = 0; old && i < old->njob_rows; i++)
+		if (old->job_rows[i].number == job->number)
+			first = moved(&old->job_rows[i]);
 	return seconds > 0 && moved(job) > first ? (double)(moved(job) - first) / seconds / 1e9 : 0;
 }
 
-static struct ferry_job_row *row_of(struct ferry_rows *rows, const struct ferry_report *now,
-                                    const struct ferry_job_report *job)
+/* The domains of a job differ in their sockets' names behind the last '-'. */
+static bool is_same_run(const char *path, const char *other)
 {
-	const struct ferry_socket *socket = &now->routers[job->router].socket;
-	size_t stem = (size_t)(strrchr(socket->path, '-') - socket->path); /* domains differ behind it */
-	for (size_t i = 0; i < now->njobs; i++) {
-		const struct ferry_job_report *other = &now->jobs[i];
-		if (other == job)
-			break;
-		if (other->name != job->name ||
-		    strncmp(now->routers[other->router].socket.path, socket->path, stem) != 0)
-			continue;
-		for (size_t j = 0; j < rows->njobs; j++)
-			if (rows->jobs[j].name == job->name &&
-			    rows->jobs[j].place == now->routers[other->router].socket.place)
-				return &rows->jobs[j];
-	}
+	return !strncmp(path, other, (size_t)(strrchr(path, '-') - path));
+}
+
+static struct ferry_job_row *row_of(struct ferry_rows *rows, const struct ferry_router_report *router,
+                                    const struct ferry_job_counters *job)
+{
+	for (size_t i = 0; i < rows->njobs; i++)
+		if (rows->jobs[i].name == job->name && is_same_run(rows->jobs[i].path, router->socket.path))
+			return &rows->jobs[i];
 	struct ferry_job_row *row = &rows->jobs[rows->njobs++];
 	*row = (struct ferry_job_row){.name = job->name,
 	                              .nranks = job->nranks,
 	                              .state = job->state,
-	                              .place = socket->place,
+	                              .place = router->socket.place,
+	                              .path = router->socket.path,
 	                              .tenant = job->tenant,
 	                              .attached = ~0ull};
 	return row;
 }
 
-static void add_job(struct ferry_job_row *row, const struct ferry_job_report *job, double gbps)
+static void add_job(struct ferry_job_row *row, const struct ferry_job_counters *job, double gbps)
 {
-	if (strcmp(job->state, "ready") != 0) /* one that has failed, or has ranks to come, tells more */
+	double waited_s = (double)job->waited_ns / 1e9, ago_s = (double)job->takeover_ago_ns / 1e9;
+	if (job->state != FERRY_JOB_READY) /* one that has failed, or has ranks to come, tells more */
 		row->state = job->state;
 	row->attached &= job->attached;
 	row->left |= job->left;
@@ -93,68 +86,65 @@ static void add_job(struct ferry_job_row *row, const struct ferry_job_report *jo
 	row->gbps += gbps;
 	row->waiting |= job->waiting;
 	row->awaited |= job->awaited;
-	if (job->takeovers && (!row->takeovers || job->takeover_ago_s < row->takeover_ago_s)) {
-		row->takeover_ms = job->takeover_ms;
-		row->takeover_ago_s = job->takeover_ago_s;
+	if (job->takeovers && (!row->takeovers || ago_s < row->takeover_ago_s)) {
+		row->takeover_ms = (double)job->takeover_ns / 1e6;
+		row->takeover_ago_s = ago_s;
 	}
 	row->takeovers += job->takeovers;
-	row->waited_s = job->waited_ms / 1e3 > row->waited_s ? job->waited_ms / 1e3 : row->waited_s;
+	row->waited_s = waited_s > row->waited_s ? waited_s : row->waited_s;
 }
 
-static void make_jobs(const struct ferry_report *before, const struct ferry_report *now, struct ferry_rows *rows)
+/* What its counters say of it and of its jobs; busy: less work than before: a job with its own has left. */
+static void add_router(const struct ferry_report *before, const struct ferry_router_report *router,
+                       struct ferry_rows *rows)
 {
-	for (size_t i = 0; i < now->njobs; i++) {
-		const struct ferry_job_report *job = &now->jobs[i];
-		double gbps = gbps_of(before, now, job, rows->interval_s);
-		add_job(row_of(rows, now, job), job, gbps);
-		rows->routers[job->router].gbps += gbps;
+	const struct ferry_counters *old = counters_before(before, router), *now = router->counters;
+	struct ferry_router_row *row = &rows->routers[rows->nrouters++];
+	bool unknown = was_in_trouble(before, router);
+	row->report = router;
+	if (!now)
+		return;
+	double seconds = seconds_of(rows, old, now), room = seconds * now->workers;
+	double worked = old && now->working_ns > old->working_ns ? (double)(now->working_ns - old->working_ns) / 1e9 : 0;
+	row->busy = worked <= 0 || room <= 0 ? 0 : worked > room ? 1 : worked / room;
+	for (uint32_t i = 0; i < now->njob_rows; i++) {
+		double gbps = unknown ? 0 : gbps_of(old, &now->job_rows[i], seconds);
+		add_job(row_of(rows, router, &now->job_rows[i]), &now->job_rows[i], gbps);
+		row->gbps += gbps;
 	}
-	for (size_t i = 0; i < rows->njobs; i++)
-		if (rows->jobs[i].awaited & ~rows->jobs[i].waiting) /* who waits himself is not to blame */
-			rows->jobs[i].awaited &= ~rows->jobs[i].waiting;
-}
-
-static void make_routers(const struct ferry_report *before, const struct ferry_report *now, struct ferry_rows *rows)
-{
-	rows->nrouters = now->nrouters;
-	for (size_t i = 0; i < now->nrouters; i++) {
-		const struct ferry_router_report *router = &now->routers[i], *old = router_before(before, router);
-		double worked = old && !*old->trouble ? router->working_ms - old->working_ms : 0;
-		double room = rows->interval_s * 1e3 * router->workers;
-		rows->routers[i].report = router;
-		/* less than none: a job with its work has left */
-		rows->routers[i].busy = worked <= 0 || room <= 0 ? 0 : worked > room ? 1 : worked / room;
+	for (uint32_t i = 0; i < now->ngpu_rows; i++) {
+		char uuid[FERRY_GPU_TEXT];
+		ferry_gpu_uuid_print(now->gpu_rows[i].uuid, uuid);
+		rows->gpus[rows->ngpus++] = (struct ferry_gpu_row){&now->gpu_rows[i], router,
+		                                                   ferry_context_memory(uuid, router->pid)};
 	}
-}
-
-static void make_gpus(const struct ferry_report *now, struct ferry_rows *rows)
-{
-	rows->ngpus = now->ngpus;
-	for (size_t i = 0; i < now->ngpus; i++) {
-		const struct ferry_router_report *router = &now->routers[now->gpus[i].router];
-		rows->gpus[i] = (struct ferry_gpu_row){.report = &now->gpus[i],
-		                                       .router = router,
-		                                       .context = ferry_context_memory(now->gpus[i].uuid, router->pid)};
-	}
+	for (uint32_t i = 0; i < now->ntenant_rows; i++)
+		rows->tenants[rows->ntenants++] = (struct ferry_tenant_row){&now->tenant_rows[i], router};
 }
 
 ferryResult_t ferry_rows_make(const struct ferry_report *before, const struct ferry_report *now,
                               struct ferry_rows *rows)
 {
-	*rows = (struct ferry_rows){.interval_s = (double)(now->taken_ns - before->taken_ns) / 1e9};
-	rows->routers = calloc(now->nrouters + 1, sizeof *rows->routers);
-	rows->jobs = calloc(now->njobs + 1, sizeof *rows->jobs);
-	rows->gpus = calloc(now->ngpus + 1, sizeof *rows->gpus);
-	rows->tenants = calloc(now->ntenants + 1, sizeof *rows->tenants);
+	size_t njobs = 1, ngpus = 1, ntenants = 1;
+	for (size_t i = 0; i < now->nrouters; i++) {
+		const struct ferry_counters *counters = now->routers[i].counters;
+		njobs += counters ? counters->njob_rows : 0;
+		ngpus += counters ? counters->ngpu_rows : 0;
+		ntenants += counters ? counters->ntenant_rows : 0;
+	}
+	*rows = (struct ferry_rows){.interval_s = (double)(now->taken_ns - before->taken_ns) / 1e9,
+	                            .routers = calloc(now->nrouters + 1, sizeof *rows->routers),
+	                            .jobs = calloc(njobs, sizeof *rows->jobs),
+	                            .gpus = calloc(ngpus, sizeof *rows->gpus),
+	                            .tenants = calloc(ntenants, sizeof *rows->tenants)};
 	if (!rows->routers || !rows->jobs || !rows->gpus || !rows->tenants)
 		return ferry_fail(ferrySystemError, "no memory for %zu routers, %zu jobs, %zu GPUs", now->nrouters,
-		                  now->njobs, now->ngpus);
-	make_routers(before, now, rows);
-	make_jobs(before, now, rows);
-	make_gpus(now, rows);
-	rows->ntenants = now->ntenants;
-	for (size_t i = 0; i < now->ntenants; i++)
-		rows->tenants[i] = (struct ferry_tenant_row){&now->tenants[i], &now->routers[now->tenants[i].router]};
+		                  njobs, ngpus);
+	for (size_t i = 0; i < now->nrouters; i++)
+		add_router(before, &now->routers[i], rows);
+	for (size_t i = 0; i < rows->njobs; i++)
+		if (rows->jobs[i].awaited & ~rows->jobs[i].waiting) /* who waits himself is not to blame */
+			rows->jobs[i].awaited &= ~rows->jobs[i].waiting;
 	return ferrySuccess;
 }
 

@@ -17,7 +17,8 @@ struct ferry_router_row {
 
 struct ferry_job_row {
 	uint32_t name, nranks;
-	const char *state, *place; /* of its first router */
+	uint32_t state;            /* enum ferry_counters_state */
+	const char *place, *path;  /* of its first router's socket */
 	const char *tenant;        /* "": none */
 	uint64_t attached, left;   /* attached: to all its routers */
 	uint64_t calls;            /* of the rank that has made the most */
@@ -30,13 +31,13 @@ struct ferry_job_row {
 };
 
 struct ferry_gpu_row {
-	const struct ferry_gpu_report *report;
+	const struct ferry_gpu_counters *counters;
 	const struct ferry_router_report *router;
 	uint64_t context; /* bytes of the GPU that the router's process has; 0: not known */
 };
 
 struct ferry_tenant_row {
-	const struct ferry_tenant_report *report;
+	const struct ferry_tenant_counters *counters;
 	const struct ferry_router_report *router;
 };
 

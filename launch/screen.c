@@ -48,18 +48,19 @@ static void print_routers(const struct ferry_rows *rows, size_t count, FILE *out
 	for (size_t i = 0; i < count; i++) {
 		const struct ferry_router_row *row = &rows->routers[i];
 		const struct ferry_router_report *router = row->report;
+		const struct ferry_counters *counters = router->counters;
 		if (router->silent) {
 			print_silent(router, out);
 			continue;
 		}
-		if (*router->trouble) {
+		if (!counters) {
 			fprintf(out, "%-14s %.65s\n", router->socket.place, router->trouble);
 			continue;
 		}
-		snprintf(busy, sizeof busy, router->draining ? "drain" : "%.0f%%", 100 * row->busy);
+		snprintf(busy, sizeof busy, counters->draining ? "drain" : "%.0f%%", 100 * row->busy);
 		fprintf(out, "%-14s %7d %6u %7u %5s %8s %5u %6u %8.2f\n", router->socket.place, (int)router->pid,
-		        router->domain, router->workers, busy, print_bytes(router->staging, staging), router->jobs,
-		        router->ranks, row->gbps);
+		        router->domain, counters->workers, busy, print_bytes(counters->staging, staging), counters->jobs,
+		        counters->ranks, row->gbps);
 	}
 }
 
@@ -68,7 +69,7 @@ static void print_waits(const struct ferry_job_row *row, char text[WAITS + 1])
 {
 	char ranks[FERRY_RANKSET_TEXT], all[FERRY_RANKSET_TEXT + 64];
 	uint64_t absent = ferry_rankset_all(row->nranks) & ~row->attached;
-	if (*row->state == 'f')
+	if (row->state == FERRY_JOB_FAILED)
 		snprintf(all, sizeof all, "nobody: it has failed");
 	else if (absent)
 		snprintf(all, sizeof all, "%s to attach", ferry_rankset_print(absent, ranks));
@@ -123,15 +124,11 @@ static void print_takeovers(const struct ferry_rows *rows, size_t count, FILE *o
 }
 
 /* NULL: it reaches none such, or the router did not know that one when it told. */
-static const struct ferry_link_report *link_to(const struct ferry_gpu_row *row, const struct ferry_gpu_row *other)
+static const struct ferry_gpu_link *link_to(const struct ferry_gpu_row *row, const struct ferry_gpu_row *other)
 {
-	if (row->router != other->router)
-		return NULL;
-	for (uint32_t i = 0; i < row->report->nlinks; i++) {
-		const struct ferry_link_report *link = &row->report->links[i];
-		if (!strncmp(other->report->uuid + strlen("GPU-"), link->to, strlen(link->to)))
-			return link;
-	}
+	for (uint64_t i = 0; row->router == other->router && i < row->counters->nlinks; i++)
+		if (!memcmp(row->counters->links[i].to, other->counters->uuid, FERRY_GPU_BYTES))
+			return &row->counters->links[i];
 	return NULL;
 }
 
@@ -141,7 +138,7 @@ static void print_links(const struct ferry_rows *rows, const struct ferry_gpu_ro
 	unsigned count = 0, reached = 0;
 	for (size_t i = 0; i < rows->ngpus; i++) {
 		const struct ferry_gpu_row *other = &rows->gpus[i];
-		const struct ferry_link_report *link = link_to(row, other);
+		const struct ferry_gpu_link *link = link_to(row, other);
 		if (row->router != other->router)
 			continue;
 		char rank = !link ? '.' : link->rank > 9 ? '+' : (char)('0' + link->rank);
@@ -158,14 +155,15 @@ static void print_links(const struct ferry_rows *rows, const struct ferry_gpu_ro
 
 static void print_gpus(const struct ferry_rows *rows, size_t count, FILE *out)
 {
-	char context[BYTES_TEXT], links[LINKS_TEXT];
+	char context[BYTES_TEXT], links[LINKS_TEXT], uuid[FERRY_GPU_TEXT];
 	if (!count)
 		return;
 	fprintf(out, "\n%-40s %-10s %7s %8s %s\n", "GPU", "ROUTER", "PID", "CONTEXT", "LINKS");
 	for (size_t i = 0; i < count; i++) {
 		const struct ferry_gpu_row *row = &rows->gpus[i];
 		print_links(rows, row, links);
-		fprintf(out, "%-40s %-10s %7d %8s %s\n", row->report->uuid, row->router->socket.place,
+		fprintf(out, "%-40s %-10s %7d %8s %s\n", ferry_gpu_uuid_print(row->counters->uuid, uuid),
+		        row->router->socket.place,
 		        (int)row->router->pid, row->context ? print_bytes(row->context, context) : "?", links);
 	}
 }
@@ -196,14 +194,14 @@ static void print_tenants(const struct ferry_rows *rows, size_t count, FILE *out
 	        "RANKS", "PLANS", "STAGING");
 	for (size_t i = 0; i < count; i++) {
 		const struct ferry_tenant_row *row = &rows->tenants[i];
-		const struct ferry_tenant_report *tenant = row->report;
+		const struct ferry_tenant_counters *tenant = row->counters;
 		fprintf(out, "%-14.14s %-10s %6u %6llu %9s %9s %9s %11s%s\n", tenant->name, row->router->socket.place,
 		        row->router->domain, (unsigned long long)tenant->weight,
 		        print_part(tenant->jobs, tenant->jobs_limit, false, jobs),
 		        print_part(tenant->ranks, tenant->ranks_limit, false, ranks),
 		        print_part(tenant->plans, tenant->plans_limit, false, plans),
 		        print_part(tenant->staging, tenant->staging_limit, true, staging),
-		        row->router->config_bad ? " !" : "");
+		        row->router->counters->config_bad ? " !" : "");
 	}
 }
 
@@ -280,6 +278,12 @@ void ferry_screen_print(const struct ferry_rows *rows, const struct ferry_socket
 	print_gpus(rows, shown[GPUS], out);
 	print_tenants(rows, shown[TENANTS], out);
 	say_left_out(all, shown, out);
+	for (size_t i = 0; i < rows->nrouters && !lines; i++) {
+		const struct ferry_counters *counters = rows->routers[i].report->counters;
+		if (counters && counters->left_out)
+			fprintf(out, "%s, domain %u: %u rows more than its router has room to tell of\n",
+			        rows->routers[i].report->socket.place, counters->domain, counters->left_out);
+	}
 }
 
 /* ---- JSON ---- */
@@ -304,22 +308,25 @@ static void add_routers(cJSON *list, const struct ferry_rows *rows)
 		if (router->pid)
 			cJSON_AddNumberToObject(object, "pid", router->pid);
 		cJSON_AddNumberToObject(object, "domain", router->domain);
-		if (*router->trouble) {
+		if (!router->counters) {
 			cJSON_AddStringToObject(object, "state", router->silent ? "silent" : "failed");
 			cJSON_AddStringToObject(object, "trouble", router->trouble);
 			continue;
 		}
-		cJSON_AddStringToObject(object, "state", router->draining ? "draining" : "serving");
-		cJSON_AddNumberToObject(object, "workers", router->workers);
+		const struct ferry_counters *counters = router->counters;
+		cJSON_AddStringToObject(object, "state", counters->draining ? "draining" : "serving");
+		cJSON_AddNumberToObject(object, "workers", counters->workers);
 		cJSON_AddNumberToObject(object, "busy", rows->routers[i].busy);
-		cJSON_AddNumberToObject(object, "staging", (double)router->staging);
-		cJSON_AddNumberToObject(object, "staging_limit", (double)router->staging_limit);
-		if (router->config_bad)
+		cJSON_AddNumberToObject(object, "staging", (double)counters->staging);
+		cJSON_AddNumberToObject(object, "staging_limit", (double)counters->staging_limit);
+		if (counters->config_bad)
 			cJSON_AddTrueToObject(object, "config_bad");
-		cJSON_AddNumberToObject(object, "jobs", router->jobs);
-		cJSON_AddNumberToObject(object, "failed", router->failed);
-		cJSON_AddNumberToObject(object, "ranks", router->ranks);
+		cJSON_AddNumberToObject(object, "jobs", counters->jobs);
+		cJSON_AddNumberToObject(object, "failed", counters->failed);
+		cJSON_AddNumberToObject(object, "ranks", counters->ranks);
 		cJSON_AddNumberToObject(object, "gbps", rows->routers[i].gbps);
+		if (counters->left_out)
+			cJSON_AddNumberToObject(object, "left_out", counters->left_out);
 	}
 }
 
@@ -333,7 +340,7 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 		cJSON_AddItemToArray(list, object);
 		cJSON_AddStringToObject(object, "job", name);
 		cJSON_AddStringToObject(object, "place", row->place);
-		cJSON_AddStringToObject(object, "state", row->state);
+		cJSON_AddStringToObject(object, "state", ferry_job_state_name(row->state));
 		if (*row->tenant)
 			cJSON_AddStringToObject(object, "tenant", row->tenant);
 		cJSON_AddNumberToObject(object, "ranks", row->nranks);
@@ -357,13 +364,14 @@ static void add_jobs(cJSON *list, const struct ferry_rows *rows)
 
 static void add_links(cJSON *list, const struct ferry_rows *rows, const struct ferry_gpu_row *row)
 {
+	char uuid[FERRY_GPU_TEXT];
 	for (size_t i = 0; i < rows->ngpus; i++) {
-		const struct ferry_link_report *link = link_to(row, &rows->gpus[i]);
+		const struct ferry_gpu_link *link = link_to(row, &rows->gpus[i]);
 		if (!link)
 			continue;
 		cJSON *object = cJSON_CreateObject();
 		cJSON_AddItemToArray(list, object);
-		cJSON_AddStringToObject(object, "gpu", rows->gpus[i].report->uuid);
+		cJSON_AddStringToObject(object, "gpu", ferry_gpu_uuid_print(rows->gpus[i].counters->uuid, uuid));
 		cJSON_AddNumberToObject(object, "rank", link->rank);
 		cJSON_AddBoolToObject(object, "atomics", link->atomics);
 	}
@@ -371,11 +379,12 @@ static void add_links(cJSON *list, const struct ferry_rows *rows, const struct f
 
 static void add_gpus(cJSON *list, const struct ferry_rows *rows)
 {
+	char uuid[FERRY_GPU_TEXT];
 	for (size_t i = 0; i < rows->ngpus; i++) {
 		const struct ferry_gpu_row *row = &rows->gpus[i];
 		cJSON *object = cJSON_CreateObject();
 		cJSON_AddItemToArray(list, object);
-		cJSON_AddStringToObject(object, "gpu", row->report->uuid);
+		cJSON_AddStringToObject(object, "gpu", ferry_gpu_uuid_print(row->counters->uuid, uuid));
 		cJSON_AddNumberToObject(object, "pid", row->router->pid);
 		if (row->context)
 			cJSON_AddNumberToObject(object, "context", (double)row->context);
@@ -392,7 +401,7 @@ static void add_limit(cJSON *object, const char *name, uint64_t limit)
 static void add_tenants(cJSON *list, const struct ferry_rows *rows)
 {
 	for (size_t i = 0; i < rows->ntenants; i++) {
-		const struct ferry_tenant_report *tenant = rows->tenants[i].report;
+		const struct ferry_tenant_counters *tenant = rows->tenants[i].counters;
 		cJSON *object = cJSON_CreateObject();
 		cJSON_AddItemToArray(list, object);
 		cJSON_AddStringToObject(object, "tenant", tenant->name);

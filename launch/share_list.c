@@ -1,38 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "launch/share_list.h"
 
-#include "ipc/attach.h"
-#include "ipc/deadline.h"
-#include "ipc/endpoint.h"
+#include "ipc/collective.h"
 #include "ipc/shares.h"
-#include "launch/sockets.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
-
-#define PATIENCE_S 1
-
-/* The word behind NAME= in a line of such words; "" where there is none. */
-static const char *value_of(const char *line, const char *name, char *value, size_t bytes)
-{
-	size_t length = strlen(name);
-	value[0] = '\0';
-	for (const char *at = line; (at = strstr(at, name)); at += length)
-		if ((at == line || at[-1] == ' ') && at[length] == '=') {
-			snprintf(value, bytes, "%.*s", (int)strcspn(at + length + 1, " "), at + length + 1);
-			return value;
-		}
-	return value;
-}
-
-static double number_of(const char *line, const char *name)
-{
-	char value[32];
-	return strtod(value_of(line, name, value, sizeof value), NULL);
-}
 
 static void print_size(double bytes, FILE *out)
 {
@@ -51,54 +25,72 @@ static void print_head(FILE *out)
 	fprintf(out, " %9s %8s  %s\n", "CALL us", "SAMPLES", "WHY");
 }
 
-static void print_carrier(const char *line, const char *carrier, FILE *out)
+static double part_of(const struct ferry_share_line *line, int carrier)
 {
-	char name[24];
-	double share = number_of(line, carrier);
-	snprintf(name, sizeof name, "%s_gbps", carrier);
-	if (!(share > 0) && !(number_of(line, name) > 0)) { /* who may have a whole call is shown, too */
-		fprintf(out, "  %19s", "-");
-		return;
-	}
-	fprintf(out, "  %5.1f%%", 100 * share);
-	snprintf(name, sizeof name, "%s_us", carrier);
-	fprintf(out, " %5.0f", number_of(line, name));
-	snprintf(name, sizeof name, "%s_gbps", carrier);
-	fprintf(out, " %6.1f", number_of(line, name));
+	return (double)ferry_shares_unpack(line->word).part[carrier] / FERRY_SHARES_WHOLE;
 }
 
-static void print_row(const char *line, FILE *out)
+/* Of a carrier with a part, or that may have a whole call. */
+static bool has_pace(const struct ferry_share_line *line, int carrier)
 {
-	char job[16], collective[24], type[16], why[16];
-	fprintf(out, "%-6s %-13s %-7s", value_of(line, "job", job, sizeof job),
-	        value_of(line, "collective", collective, sizeof collective), value_of(line, "type", type, sizeof type));
-	print_size(number_of(line, "bytes"), out);
+	return part_of(line, carrier) > 0 || (line->whole && line->paces[carrier].rate > 0);
+}
+
+static void print_row(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
+{
+	fprintf(out, "%06x %-13s %-7s", (unsigned)row->job, ferry_collective_name((enum ferry_collective)line->collective),
+	        ferry_type_name((ferryDataType_t)line->type));
+	print_size((double)line->bytes, out);
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)
-		print_carrier(line, ferry_carrier_name((enum ferry_carrier)c), out);
-	fprintf(out, " %9.1f %8.0f  %s%s%s\n", number_of(line, "us"), number_of(line, "samples"),
-	        value_of(line, "why", why, sizeof why), number_of(line, "whole") > 0 ? ", whole" : "",
-	        number_of(line, "in_place") > 0 ? ", in place" : "");
+		if (has_pace(line, c))
+			fprintf(out, "  %5.1f%% %5.0f %6.1f", 100 * part_of(line, c), line->paces[c].start_us,
+			        line->paces[c].rate / 1e3);
+		else
+			fprintf(out, "  %19s", "-");
+	fprintf(out, " %9.1f %8u  %s%s%s\n", line->us, line->samples, ferry_balance_name((enum ferry_balance)line->why),
+	        line->whole ? ", whole" : "", line->in_place ? ", in place" : "");
 }
 
-/* All that the line says, numbers as such, and the time. */
-static void print_json(const char *line, FILE *out)
+/* With so many digits behind the point. */
+static void add_rounded(cJSON *object, const char *name, const char *suffix, double value, int digits)
+{
+	char text[48], whole[32];
+	snprintf(text, sizeof text, "%.*f", digits, value);
+	snprintf(whole, sizeof whole, "%s%s", name, suffix);
+	cJSON_AddNumberToObject(object, whole, strtod(text, NULL));
+}
+
+/* All of it, and the time. */
+static void print_json(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
 {
 	struct timespec now;
+	char job[16];
 	cJSON *object = cJSON_CreateObject();
 	clock_gettime(CLOCK_REALTIME, &now);
+	snprintf(job, sizeof job, "%06x", (unsigned)row->job);
 	cJSON_AddNumberToObject(object, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
-	for (const char *at = line; *at; at += strspn(at, " ")) {
-		char name[32], value[64], *end;
-		size_t word = strcspn(at, " "), length = strcspn(at, "= ");
-		snprintf(name, sizeof name, "%.*s", (int)length, at);
-		snprintf(value, sizeof value, "%.*s", length < word ? (int)(word - length - 1) : 0,
-		         length < word ? at + length + 1 : "");
-		double number = strtod(value, &end);
-		if (*value && !*end && strcmp(name, "job"))
-			cJSON_AddNumberToObject(object, name, number);
-		else
-			cJSON_AddStringToObject(object, name, value);
-		at += word;
+	cJSON_AddNumberToObject(object, "number", (double)row->number);
+	cJSON_AddStringToObject(object, "job", job);
+	cJSON_AddStringToObject(object, "collective",
+	                        ferry_collective_name((enum ferry_collective)line->collective));
+	cJSON_AddStringToObject(object, "type", ferry_type_name((ferryDataType_t)line->type));
+	cJSON_AddNumberToObject(object, "bytes", (double)line->bytes);
+	cJSON_AddStringToObject(object, "why", ferry_balance_name((enum ferry_balance)line->why));
+	cJSON_AddNumberToObject(object, "samples", line->samples);
+	add_rounded(object, "us", "", line->us, 1);
+	cJSON_AddNumberToObject(object, "measured_every", line->interval);
+	cJSON_AddNumberToObject(object, "probed_every", line->probe_every);
+	if (line->whole) {
+		cJSON_AddNumberToObject(object, "whole", 1);
+		cJSON_AddNumberToObject(object, "in_place", line->in_place);
+	}
+	for (int c = 0; c < FERRY_NUM_CARRIERS; c++) {
+		const char *name = ferry_carrier_name((enum ferry_carrier)c);
+		add_rounded(object, name, "", part_of(line, c), 4);
+		if (!has_pace(line, c))
+			continue;
+		add_rounded(object, name, "_us", line->paces[c].start_us, 1);
+		add_rounded(object, name, "_gbps", line->paces[c].rate / 1e3, 2);
 	}
 	char *text = cJSON_PrintUnformatted(object);
 	if (text)
@@ -107,41 +99,20 @@ static void print_json(const char *line, FILE *out)
 	cJSON_Delete(object);
 }
 
-/* All lines of one router; how many there are. */
-static size_t print_router(const struct ferry_socket *socket, bool json, bool head, FILE *out)
+void ferry_share_list_print(const struct ferry_report *report, bool json, FILE *out)
 {
-	struct ferry_deadline deadline = ferry_deadline_for(PATIENCE_S, NULL);
-	char line[512];
-	int connection;
 	size_t count = 0;
-	if (ferry_endpoint_connect_within(socket->path, &connection, &deadline))
-		return 0;
-	for (uint64_t from = 0; !ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, from, line, sizeof line);
-	     count++) {
-		uint64_t number = strtoull(line + strcspn(line, "0123456789"), NULL, 10);
-		if (!*line || number < from)
-			break;
-		if (!json && head && !count)
-			print_head(out);
-		if (json)
-			print_json(line, out);
-		else
-			print_row(line, out);
-		from = number + 1;
+	for (size_t i = 0; i < report->nrouters; i++) {
+		const struct ferry_counters *counters = report->routers[i].counters;
+		for (uint32_t j = 0; counters && j < counters->nshare_rows; j++) {
+			struct ferry_share_line line;
+			if (!ferry_share_line_read(&counters->share_rows[j].line, &line))
+				continue;
+			if (!json && !count++)
+				print_head(out);
+			(json ? print_json : print_row)(&counters->share_rows[j], &line, out);
+		}
 	}
-	close(connection);
-	return count;
-}
-
-ferryResult_t ferry_share_list_print(bool json, FILE *out)
-{
-	struct ferry_sockets sockets;
-	size_t count = 0;
-	ferryResult_t result = ferry_sockets_find(&sockets);
-	for (size_t i = 0; i < sockets.count && !result; i++)
-		count += print_router(&sockets.all[i], json, !count, out);
-	if (!result && !count && !json)
+	if (!count && !json)
 		fprintf(out, "No job of this user's divides calls between fabrics.\n");
-	ferry_sockets_free(&sockets);
-	return result;
 }

@@ -8,6 +8,7 @@
 #include "ipc/publish.h"
 #include "ipc/wait.h"
 #include "router/adoption.h"
+#include "router/counter_pages.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 #include "router/prepared.h"
@@ -65,6 +66,7 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_client *client = clients->all[index];
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
+	ferry_counter_pages_close(clients->jobs, client->counters);
 	ferry_request_forget_spare(clients->jobs, client);
 	ferry_prepared_drop(clients->jobs, &client->prepared);
 	if (job) {
@@ -306,6 +308,8 @@ static void take_tenants(struct ferry_clients *clients)
 		uint32_t owner = client->standing.owner;
 		if (ferry_tenants_judge(changed, client->descriptor, &client->standing))
 			client->standing = (struct ferry_standing){.owner = owner};
+		if (client->counters)
+			client->counters->standing.tenant = client->standing.tenant;
 		if (client->job)
 			ferry_jobs_assign(client->job, client->standing.tenant);
 	}
@@ -377,6 +381,7 @@ int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost
 {
 	int patience = sooner(patience_left_ms(clients, ferry_now_ns()), ferry_adoptions_watch(clients->jobs));
 	patience = sooner(patience, ferry_prepared_watch(clients->jobs));
+	patience = sooner(patience, ferry_counter_pages_renew(clients->jobs));
 	*lost = !poll_set(clients);
 	if (*lost)
 		return -1;

@@ -229,28 +229,28 @@ void ferry_gpu_drop(struct ferry_gpu *gpu)
 }
 
 /* Under the lock. */
-static void tell(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, struct ferry_gpu_told *told)
+static void tell(const struct ferry_gpus *gpus, const struct ferry_gpu *gpu, struct ferry_gpu_counters *row)
 {
-	memcpy(told->uuid, gpu->uuid, sizeof told->uuid);
-	told->nlinks = 0;
+	memcpy(row->uuid, gpu->uuid, sizeof row->uuid);
+	row->nlinks = 0;
 	for (const struct ferry_gpu *other = gpus->all; other; other = other->next) {
 		if (other->device >= (int)MOST_DEVICES || !gpu->links[other->device].reaches)
 			continue;
-		struct ferry_gpu_link *link = &told->links[told->nlinks++];
+		struct ferry_gpu_link *link = &row->links[row->nlinks++];
 		memcpy(link->to, other->uuid, sizeof link->to);
 		link->rank = gpu->links[other->device].rank;
 		link->atomics = gpu->links[other->device].atomics;
 	}
 }
 
-bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_told *told)
+bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row)
 {
 	pthread_mutex_lock(&gpus->lock);
 	const struct ferry_gpu *gpu = gpus->all;
 	for (; gpu && place; place--)
 		gpu = gpu->next;
 	if (gpu)
-		tell(gpus, gpu, told);
+		tell(gpus, gpu, row);
 	pthread_mutex_unlock(&gpus->lock);
 	return gpu;
 }

@@ -11,6 +11,7 @@
 #define FERRY_ROUTER_GPUS_H
 
 #include "ipc/attach.h"
+#include "ipc/counters.h"
 #include "ipc/export.h"
 #include "router/copy/copy.h"
 
@@ -48,20 +49,6 @@ struct ferry_mapping {
 	uint64_t *lengths;
 };
 
-/* A way from one GPU straight into another's memory, as the driver tells. */
-struct ferry_gpu_link {
-	uint8_t to[FERRY_GPU_BYTES]; /* UUID */
-	int rank;                    /* of its performance: 0 is the fastest */
-	bool atomics;                /* the link itself has them, as NVLink; PCIe has none */
-};
-
-/* A GPU with a context, and its links to the others. */
-struct ferry_gpu_told {
-	uint8_t uuid[FERRY_GPU_BYTES];
-	uint32_t nlinks;
-	struct ferry_gpu_link links[FERRY_MAX_RANKS];
-};
-
 /**
  * The GPU of that UUID, held for the caller. Errors: ferryInvalidUsage without a driver, or where none of its GPUs has
  * that UUID; the driver's, where it gives no context (exclusive mode, no memory).
@@ -94,7 +81,7 @@ void ferry_gpu_hold(struct ferry_gpu *gpu);
 void ferry_gpu_drop(struct ferry_gpu *gpu);
 
 /** One of those with a context, by its place among them; false: there are no more. Any thread; asks no driver. */
-bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_told *told);
+bool ferry_gpus_tell(struct ferry_gpus *gpus, uint64_t place, struct ferry_gpu_counters *row);
 
 /** For lanes: it stays where it is as long as the GPU is held. */
 struct ferry_copier *ferry_gpu_copier(struct ferry_gpu *gpu);

@@ -31,6 +31,8 @@ struct ferry_reserved {
 	struct ferry_reserved *next;
 };
 
+struct ferry_counter_pages;
+
 struct ferry_jobs {
 	struct ferry_workers workers;
 	struct ferry_mapper mapper;
@@ -50,6 +52,7 @@ struct ferry_jobs {
 	_Atomic(struct ferry_tenants *) changed_tenants;
 	_Atomic uint32_t config_bad; /* 1: what it says since then cannot be; whoever has read it */
 	struct ferry_kept_shares kept_shares;
+	struct ferry_counter_pages *pages; /* NULL: nobody has asked for counters yet */
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
 	uint32_t spares, spare_contexts; /* routers that stand by, and what they have made ahead */

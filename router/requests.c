@@ -4,11 +4,11 @@
 #include "ipc/error.h"
 #include "router/adoption.h"
 #include "router/attendant.h"
+#include "router/counter_pages.h"
 #include "router/guests.h"
 #include "router/intakes.h"
 #include "router/prepared.h"
 #include "router/resumed.h"
-#include "router/status.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -236,9 +236,19 @@ static ferryResult_t note_spare(struct ferry_jobs *jobs, struct ferry_client *cl
 	return ferrySuccess;
 }
 
+/* Asked again, it has the page as things are now. */
+static ferryResult_t open_counters(struct ferry_jobs *jobs, struct ferry_client *client, int *descriptor)
+{
+	ferry_counter_pages_close(jobs, client->counters);
+	client->counters = NULL;
+	ferryResult_t result = ferry_counter_pages_open(jobs, &client->standing, &client->counters);
+	if (!result)
+		*descriptor = client->counters->descriptor;
+	return result;
+}
+
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 {
-	char text[480] = "";
 	int descriptor = -1;
 	bool handed = false;
 	ferryResult_t result = ferrySuccess;
@@ -288,9 +298,9 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		result = note_spare(jobs, client);
 		break;
 	default:
-		result = ferry_status_print(jobs, &client->standing, &client->message, text, sizeof text);
+		result = open_counters(jobs, client, &descriptor);
 	}
 	client->refused += result && !client->job;
-	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : text, descriptor))
+	if (ferry_attach_reply(client->descriptor, result, result ? ferry_last_message() : "", descriptor))
 		ferry_log(FERRY_LOG_INFO, "%s", ferry_last_message()); /* it has gone, which is told elsewhere */
 }

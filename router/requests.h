@@ -9,6 +9,8 @@
 
 #include "router/jobs.h"
 
+struct ferry_user_page;
+
 struct ferry_client {
 	int descriptor;
 	struct ferry_standing standing;
@@ -18,6 +20,7 @@ struct ferry_client {
 	bool spare;        /* a router that stands by, */
 	uint32_t contexts; /* with so many */
 	struct ferry_prepared *prepared; /* that it has asked for, and nobody has taken; or NULL */
+	struct ferry_user_page *counters; /* that it has asked for, and reads; or NULL */
 	uint32_t refused; /* requests, while it was no rank */
 	size_t received; /* of the message and then of the payload */
 	uint64_t begun_ns; /* when the first of that came (ferry_now_ns) */

@@ -6,6 +6,7 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "router/clients.h"
+#include "router/counter_pages.h"
 #include "router/prepared.h"
 #include "router/reduce/reduce.h"
 
@@ -49,12 +50,12 @@ static void say_done(struct ferry_router *router)
 }
 
 /*
- * Until an idle router leaves, whoever asks it meanwhile what it does (ferry-stat, again and again); -1: it stays, as
- * long as those clients are there.
+ * Until an idle router leaves, although somebody reads its counters; -1: it stays, as long as other clients are there.
  */
 static int left_ms(const struct ferry_router *router, uint64_t idle_since)
 {
-	if (!router->idle_exit_ms || !idle_since || router->clients.count)
+	if (!router->idle_exit_ms || !idle_since ||
+	    router->clients.count > ferry_counter_pages_readers(&router->jobs))
 		return -1;
 	uint64_t passed = (ferry_now_ns() - idle_since) / 1000000;
 	return passed < router->idle_exit_ms ? (int)(router->idle_exit_ms - passed) : 0;
@@ -208,6 +209,7 @@ static void router_free(struct ferry_router *router)
 	ferry_mapper_stop(&router->jobs.mapper);
 	if (router->jobs.process >= 0)
 		close(router->jobs.process);
+	ferry_counter_pages_end(&router->jobs);
 	ferry_tenants_free(router->jobs.tenants);
 	ferry_tenants_free(atomic_load(&router->jobs.changed_tenants));
 	pthread_cond_destroy(&router->over);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bench/perf/cpu.h"
 
-#include "ipc/attach.h"
+#include "ipc/counters.h"
 #include "ipc/endpoint.h"
 #include "ipc/environment.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void perf_routers_find(struct perf_routers *routers)
@@ -43,19 +44,21 @@ bool perf_routers_embedded(void)
 
 void perf_work_done_read(struct perf_work_done *done)
 {
-	char directory[64], path[128], text[512];
+	char directory[64], path[128];
+	struct ferry_counters *counters = malloc(sizeof *counters);
 	memset(done, 0, sizeof *done);
 	/* Whoever answers beside ranks that host their routers works for others. */
-	if (perf_routers_embedded() || ferry_endpoint_directory(directory, sizeof directory, false))
-		return;
-	for (unsigned domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
+	bool asked = counters && !perf_routers_embedded() &&
+	             !ferry_endpoint_directory(directory, sizeof directory, false);
+	for (unsigned domain = 0; asked && domain < FERRY_MAX_DOMAINS; domain++) {
 		snprintf(path, sizeof path, "%s/router-%u.sock", directory, domain);
-		const char *pid = ferry_attach_status(path, text, sizeof text) ? NULL : strstr(text, " pid=");
-		const char *words = pid ? strstr(text, " calls_ms=") : NULL;
-		if (words && sscanf(words, " calls_ms=%lf working_ms=%lf", &done->calls_ms[domain],
-		                    &done->working_ms[domain]) == 2)
-			sscanf(pid, " pid=%d", &done->pids[domain]);
+		if (ferry_counters_take(path, counters))
+			continue;
+		done->pids[domain] = (int)counters->pid;
+		done->calls_ms[domain] = (double)counters->calls_ns / 1e6;
+		done->working_ms[domain] = (double)counters->working_ns / 1e6;
 	}
+	free(counters);
 }
 
 double perf_workers_at_work(const struct perf_work_done *before, const struct perf_work_done *after)

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "ipc/attach.h"
+#include "ipc/counters.h"
 #include "ipc/endpoint.h"
 #include "tests/bench/perf_run.h"
 
@@ -481,13 +482,18 @@ static void cpu_shows_how_many_workers_had_work(void **state)
 static void be_a_busy_router(int listener)
 {
 	struct ferry_attach_message message;
-	char text[128];
-	for (int seconds = 1;; seconds++) {
+	static struct ferry_counters counters = {.pid = 1};
+	struct ferry_counters_page *page;
+	int descriptor;
+	if (ferry_counters_create(&page, &descriptor))
+		_exit(1);
+	for (uint64_t seconds = 1;; seconds++) {
 		int client = accept(listener, NULL, NULL);
-		snprintf(text, sizeof text, "domain=0 pid=1 calls_ms=%d.000 working_ms=%d.000", 1000 * seconds,
-		         500 * seconds);
+		counters.calls_ns = 1000000000 * seconds;
+		counters.working_ns = 500000000 * seconds;
+		ferry_counters_write(page, &counters);
 		if (recv(client, &message, sizeof message, MSG_WAITALL) == sizeof message)
-			ferry_attach_reply(client, ferrySuccess, text, -1);
+			ferry_attach_reply(client, ferrySuccess, "", descriptor);
 		close(client);
 	}
 }

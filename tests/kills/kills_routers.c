@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/kills/kills_routers.h"
 
-#include "ipc/attach.h"
 #include "ipc/ferry_types.h"
 #include "tests/kills/kills_shared.h"
+#include "tests/status_line.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ unsigned kills_spares(const char *folder, int domain)
 {
 	char path[100], line[KILLS_TEXT];
 	snprintf(path, sizeof path, "%.80s/router-%d.sock", folder, domain);
-	const char *at = ferry_attach_status(path, line, sizeof line) ? NULL : strstr(line, " spares=");
+	const char *at = status_line(path, line, sizeof line) ? NULL : strstr(line, " spares=");
 	return at ? (unsigned)atoi(at + strlen(" spares=")) : 0;
 }
 

@@ -18,61 +18,69 @@
 #define SECOND 1000000000ull
 
 static struct ferry_router_report routers[2];
-static struct ferry_job_report jobs[2];
-static struct ferry_gpu_report gpus[1];
+static struct ferry_counters told[2], old_told[2];
 static struct ferry_sockets sockets = {.directory = "/run/ferry"};
 
 /* Two routers of a ferryrun, and its job of four ranks in both. */
-static struct ferry_report report_of(uint64_t taken_ns, struct ferry_router_report *of_routers,
-                                     struct ferry_job_report *of_jobs)
+static struct ferry_report report_of(uint64_t taken_ns, struct ferry_router_report *of_routers)
 {
-	return (struct ferry_report){.taken_ns = taken_ns,
-	                             .sockets = sockets,
-	                             .routers = of_routers,
-	                             .jobs = of_jobs,
-	                             .gpus = gpus,
-	                             .nrouters = 2,
-	                             .njobs = 2};
+	for (int i = 0; i < 2; i++)
+		if (of_routers[i].counters)
+			of_routers[i].counters->written_ns = taken_ns;
+	return (struct ferry_report){
+	        .taken_ns = taken_ns, .sockets = sockets, .routers = of_routers, .nrouters = 2};
 }
 
 static int make(void **state)
 {
 	(void)state;
 	for (unsigned domain = 0; domain < 2; domain++) {
-		routers[domain] = (struct ferry_router_report){.domain = domain,
-		                                               .workers = 4,
-		                                               .jobs = 1,
-		                                               .ranks = 4,
-		                                               .pid = 100 + (int)domain};
+		struct ferry_counters *counters = &told[domain];
+		memset(counters, 0, sizeof *counters);
+		counters->workers = counters->ranks = 4;
+		counters->jobs = counters->njob_rows = 1;
+		counters->ngpu_rows = domain;
+		counters->job_rows[0] = (struct ferry_job_counters){
+		        .number = 1, .name = 0xabc, .nranks = 4, .state = FERRY_JOB_READY, .attached = 0xf};
+		ferry_gpu_uuid_parse("GPU-01234567-89ab-cdef-0123-456789abcdef", counters->gpu_rows[0].uuid);
+		routers[domain] = (struct ferry_router_report){
+		        .domain = domain, .pid = 100 + (int)domain, .counters = counters};
 		snprintf(routers[domain].socket.path, sizeof routers[domain].socket.path,
 		         "/run/ferry/run-abcdef/router-%u.sock", domain);
 		strcpy(routers[domain].socket.place, "run-abcdef");
-		jobs[domain] = (struct ferry_job_report){.router = domain,
-		                                         .number = 1,
-		                                         .name = 0xabc,
-		                                         .nranks = 4,
-		                                         .state = "ready",
-		                                         .attached = 0xf};
 	}
-	gpus[0] = (struct ferry_gpu_report){.router = 1};
-	strcpy(gpus[0].uuid, "GPU-01234567-89ab-cdef-0123-456789abcdef");
 	return 0;
+}
+
+/* The routers of an earlier report, with counters of their own. */
+static void make_old(struct ferry_router_report old_routers[2])
+{
+	memcpy(old_routers, routers, sizeof routers);
+	memcpy(old_told, told, sizeof told);
+	for (int i = 0; i < 2; i++)
+		old_routers[i].counters = &old_told[i];
+}
+
+static void has_not_answered(struct ferry_router_report *router, const char *trouble)
+{
+	router->silent = 1;
+	router->counters = NULL;
+	snprintf(router->trouble, sizeof router->trouble, "%s", trouble);
 }
 
 static void rates_are_of_the_time_between_two_reports(void **state)
 {
 	(void)state;
-	struct ferry_router_report old_routers[2] = {routers[0], routers[1]};
-	struct ferry_job_report old_jobs[2] = {jobs[0], jobs[1]};
-	struct ferry_report before = report_of(SECOND, old_routers, old_jobs),
-	                    now = report_of(3 * SECOND, routers, jobs);
+	struct ferry_router_report old_routers[2];
+	make_old(old_routers);
+	struct ferry_report before = report_of(SECOND, old_routers), now = report_of(3 * SECOND, routers);
 	struct ferry_rows rows;
-	old_jobs[0].up = old_jobs[0].down = 7000000000;
-	jobs[0].up = 9000000000, jobs[0].down = 11000000000; /* 6 GB in 2 s */
-	jobs[1].up = 1000000000, jobs[1].down = 1000000000;  /* 2 GB */
-	jobs[0].calls = 41, jobs[1].calls = 42;
-	old_routers[0].working_ms = 1000, routers[0].working_ms = 5000; /* of 2 s of 4 workers */
-	old_routers[1].working_ms = 9000, routers[1].working_ms = 1000; /* a job has left */
+	old_told[0].job_rows[0].up = old_told[0].job_rows[0].down = 7000000000;
+	told[0].job_rows[0].up = 9000000000, told[0].job_rows[0].down = 11000000000; /* 6 GB in 2 s */
+	told[1].job_rows[0].up = 1000000000, told[1].job_rows[0].down = 1000000000;  /* 2 GB */
+	told[0].job_rows[0].calls = 41, told[1].job_rows[0].calls = 42;
+	old_told[0].working_ns = SECOND, told[0].working_ns = 5 * SECOND; /* of 2 s of 4 workers */
+	old_told[1].working_ns = 9 * SECOND, told[1].working_ns = SECOND; /* a job has left */
 	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.nrouters, 2);
 	assert_int_equal(rows.njobs, 1); /* of both routers together */
@@ -83,8 +91,8 @@ static void rates_are_of_the_time_between_two_reports(void **state)
 	ferry_rows_free(&rows);
 	/* Another router process on the same socket, and one with another job: they began at 0. */
 	old_routers[0].pid = 99;
-	old_jobs[1].number = 2;
-	old_jobs[1].up = 500000000;
+	old_told[1].job_rows[0].number = 2;
+	old_told[1].job_rows[0].up = 500000000;
 	assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
 	assert_true(rows.routers[0].gbps == 10 && rows.routers[1].gbps == 1);
 	ferry_rows_free(&rows);
@@ -93,7 +101,7 @@ static void rates_are_of_the_time_between_two_reports(void **state)
 static void jobs_of_one_name_in_two_ferryruns_are_two(void **state)
 {
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
+	struct ferry_report now = report_of(SECOND, routers);
 	struct ferry_rows rows;
 	strcpy(routers[1].socket.path, "/run/ferry/run-ghijkl/router-1.sock");
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
@@ -104,15 +112,15 @@ static void jobs_of_one_name_in_two_ferryruns_are_two(void **state)
 static void who_waits_for_others_is_not_blamed(void **state)
 {
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
+	struct ferry_report now = report_of(SECOND, routers);
 	struct ferry_rows rows;
-	jobs[0].waiting = 0x3, jobs[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
-	jobs[1].waiting = 0x4, jobs[1].awaited = 0x8;
+	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0x4; /* 0 and 1 for 2, which waits for 3 */
+	told[1].job_rows[0].waiting = 0x4, told[1].job_rows[0].awaited = 0x8;
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.jobs[0].waiting, 0x7);
 	assert_int_equal(rows.jobs[0].awaited, 0x8);
 	ferry_rows_free(&rows);
-	jobs[1].awaited = 0x1; /* a circle: all of it */
+	told[1].job_rows[0].awaited = 0x1; /* a circle: all of it */
 	assert_int_equal(ferry_rows_make(&now, &now, &rows), ferrySuccess);
 	assert_int_equal(rows.jobs[0].awaited, 0x5);
 	ferry_rows_free(&rows);
@@ -139,14 +147,13 @@ static char *screen_of(const struct ferry_report *report)
 static void what_a_router_did_while_it_was_silent_is_no_rate(void **state)
 {
 	(void)state;
-	struct ferry_router_report old_routers[2] = {routers[0], routers[1]};
-	struct ferry_report before = report_of(SECOND, old_routers, jobs), now = report_of(2 * SECOND, routers, jobs);
+	struct ferry_router_report old_routers[2];
+	make_old(old_routers);
+	struct ferry_report before = report_of(SECOND, old_routers), now = report_of(2 * SECOND, routers);
 	struct ferry_rows rows;
-	before.njobs = 0; /* it told of none */
-	old_routers[0].silent = true;
-	strcpy(old_routers[0].trouble, "it has not answered");
-	jobs[0].up = 9000000000, routers[0].working_ms = 1e9;
-	jobs[1].up = 1000000000;
+	has_not_answered(&old_routers[0], "it has not answered");
+	told[0].job_rows[0].up = 9000000000, told[0].working_ns = 1000000 * SECOND;
+	told[1].job_rows[0].up = 1000000000;
 	for (int known = 0; known < 2; known++) { /* nor where nobody has taken the connection */
 		old_routers[0].pid = known ? routers[0].pid : 0;
 		assert_int_equal(ferry_rows_make(&before, &now, &rows), ferrySuccess);
@@ -159,10 +166,8 @@ static void what_a_router_did_while_it_was_silent_is_no_rate(void **state)
 static void of_a_silent_router_there_is_what_is_known(void **state)
 {
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
-	now.njobs = 0;
-	routers[1] = (struct ferry_router_report){.socket = routers[1].socket, .domain = 1, .pid = 101, .silent = true};
-	strcpy(routers[1].trouble, "it has not answered for 1.0 s");
+	struct ferry_report now = report_of(SECOND, routers);
+	has_not_answered(&routers[1], "it has not answered for 1.0 s");
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "run-abcdef         101      1       ?     ?        ?     ?      ?   silent\n"));
 	free(text);
@@ -198,14 +203,17 @@ static void what_a_screen_has_no_lines_for_is_counted(void **state)
 	(void)state;
 	enum { ROUTERS = 20, JOBS = 30, LINES = 1 + 3 + ROUTERS + 2 + JOBS + 2 + 1 };
 	static struct ferry_router_report many_routers[ROUTERS];
-	static struct ferry_job_report many_jobs[JOBS];
-	struct ferry_report now = report_of(SECOND, many_routers, many_jobs);
-	now.nrouters = ROUTERS, now.njobs = JOBS, now.ngpus = 1;
-	for (size_t i = 0; i < ROUTERS; i++)
+	struct ferry_report now = {.taken_ns = SECOND, .sockets = sockets, .routers = many_routers, .nrouters = ROUTERS};
+	for (size_t i = 0; i < ROUTERS; i++) { /* all jobs are the first one's */
 		many_routers[i] = routers[0];
+		many_routers[i].counters = i ? &old_told[0] : &told[1];
+	}
+	old_told[0] = told[0];
+	old_told[0].njob_rows = 0;
+	told[1].njob_rows = JOBS;
 	for (uint32_t i = 0; i < JOBS; i++) {
-		many_jobs[i] = jobs[0];
-		many_jobs[i].name = i;
+		told[1].job_rows[i] = told[0].job_rows[0];
+		told[1].job_rows[i].name = i;
 	}
 	for (size_t lines = 0; lines <= LINES + 1; lines++) {
 		if (lines > 0 && lines < 6)
@@ -230,27 +238,27 @@ static void what_a_screen_has_no_lines_for_is_counted(void **state)
 static void the_table_fits_80_columns_with_the_largest_values(void **state)
 {
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
-	now.ngpus = 1;
+	struct ferry_report now = report_of(SECOND, routers);
 	for (int i = 0; i < 2; i++) {
 		strcpy(routers[i].socket.place, "run-abcdef");
 		routers[i].pid = 4194304;
-		routers[i].workers = routers[i].ranks = 64;
-		routers[i].jobs = 9999;
-		routers[i].staging = 999ull << 50;
-		jobs[i] = (struct ferry_job_report){.router = (size_t)i,
-		                                    .name = 0xffffff,
-		                                    .nranks = 64,
-		                                    .state = "ready",
-		                                    .attached = ~0ull,
-		                                    .calls = 999999999,
-		                                    .up = 1ull << 62,
-		                                    .waiting = 0x5555555555555555,
-		                                    .awaited = 0xaaaaaaaaaaaaaaaa,
-		                                    .waited_ms = 86400e3};
+		told[i].workers = told[i].ranks = 64;
+		told[i].jobs = 9999;
+		told[i].staging = 999ull << 50;
+		told[i].ngpu_rows = 1;
+		told[i].job_rows[0] = (struct ferry_job_counters){.name = 0xffffff,
+		                                                  .nranks = 64,
+		                                                  .state = FERRY_JOB_READY,
+		                                                  .attached = ~0ull,
+		                                                  .calls = 999999999,
+		                                                  .up = 1ull << 62,
+		                                                  .waiting = 0x5555555555555555,
+		                                                  .awaited = 0xaaaaaaaaaaaaaaaa,
+		                                                  .waited_ns = 86400 * SECOND};
 	}
-	strcpy(routers[1].trouble, "a trouble that cannot be told of in a few words, nor in so many that they fit the "
-	                           "rest of a line that has eighty columns");
+	has_not_answered(&routers[1], "a trouble that cannot be told of in a few words, nor in so many that they fit "
+	                              "the rest of a line that has eighty columns");
+	routers[1].silent = 0;
 	char *text = screen_of(&now);
 	for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n')
 		if (strcspn(line, "\n") > 80)
@@ -259,54 +267,57 @@ static void the_table_fits_80_columns_with_the_largest_values(void **state)
 	free(text);
 }
 
+static void link_gpus(struct ferry_gpu_counters *from, const struct ferry_gpu_counters *to, int rank)
+{
+	struct ferry_gpu_link *link = &from->links[from->nlinks++];
+	memcpy(link->to, to->uuid, sizeof link->to);
+	link->rank = rank;
+}
+
 /* A column for each GPU of the router, and none of another router's. */
 static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **state)
 {
 	enum { GPUS = 14 };
-	static struct ferry_gpu_report many[GPUS];
+	struct ferry_gpu_counters *many = told[0].gpu_rows, *other = told[1].gpu_rows;
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
-	now.gpus = many;
-	now.ngpus = 5;
+	struct ferry_report now = report_of(SECOND, routers);
 	for (uint32_t i = 0; i < GPUS; i++) {
-		many[i] = (struct ferry_gpu_report){.router = i == 1};
-		snprintf(many[i].uuid, sizeof many[i].uuid, "GPU-%08x-89ab-cdef-0123-456789abcdef", 0xab0000 + i);
+		char uuid[FERRY_GPU_TEXT];
+		snprintf(uuid, sizeof uuid, "GPU-%08x-89ab-cdef-0123-456789abcdef", 0xab0000 + i);
+		assert_true(ferry_gpu_uuid_parse(uuid, many[i].uuid));
 	}
-	many[0].nlinks = 3;
-	many[0].links[0] = (struct ferry_link_report){.to = "00ab0003", .rank = 0};
-	many[0].links[1] = (struct ferry_link_report){.to = "00ab0004", .rank = 12};
-	many[0].links[2] = (struct ferry_link_report){.to = "00ab0001", .rank = 0}; /* another router's */
-	many[4].nlinks = 1;
-	many[4].links[0] = (struct ferry_link_report){.to = "00ab0000", .rank = 2};
+	told[0].ngpu_rows = 4;
+	link_gpus(&many[0], &many[2], 0);
+	link_gpus(&many[0], &many[3], 12);
+	link_gpus(&many[0], &other[0], 0); /* another router's */
+	link_gpus(&many[3], &many[0], 2);
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "LINKS\n"));
 	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? -.0+\n"));
-	assert_non_null(strstr(text, "GPU-00ab0001-89ab-cdef-0123-456789abcdef run-abcdef     101        ? -\n"));
-	assert_non_null(strstr(text, "GPU-00ab0002-89ab-cdef-0123-456789abcdef run-abcdef     100        ? .-..\n"));
-	assert_non_null(strstr(text, "GPU-00ab0004-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2..-\n"));
+	assert_non_null(strstr(text, "GPU-00ab0001-89ab-cdef-0123-456789abcdef run-abcdef     100        ? .-..\n"));
+	assert_non_null(strstr(text, "GPU-00ab0003-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2..-\n"));
+	assert_non_null(strstr(text, "GPU-01234567-89ab-cdef-0123-456789abcdef run-abcdef     101        ? -\n"));
 	free(text);
-	now.ngpus = GPUS; /* more than there are columns */
+	told[0].ngpu_rows = GPUS; /* more than there are columns */
 	text = screen_of(&now);
-	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2 of 12\n"));
+	assert_non_null(strstr(text, "GPU-00ab0000-89ab-cdef-0123-456789abcdef run-abcdef     100        ? 2 of 13\n"));
 	free(text);
 }
 
-static struct ferry_tenant_report tenants[2];
-
 static struct ferry_report report_of_tenants(void)
 {
-	struct ferry_report report = report_of(SECOND, routers, jobs);
-	strcpy(jobs[0].tenant, "physics");
-	for (size_t i = 0; i < 2; i++)
-		tenants[i] = (struct ferry_tenant_report){.router = i, .name = "physics", .weight = 3, .jobs = 1,
-		                                          .ranks = 4, .plans = 7, .staging = 16 << 20,
-		                                          .jobs_limit = i ? UINT64_MAX : 2,
-		                                          .ranks_limit = UINT64_MAX, .plans_limit = UINT64_MAX,
-		                                          .staging_limit = i ? UINT64_MAX : 1 << 30,
-		                                          .job_staging_limit = UINT64_MAX};
-	report.tenants = tenants;
-	report.ntenants = 2;
-	return report;
+	strcpy(told[0].job_rows[0].tenant, "physics");
+	for (size_t i = 0; i < 2; i++) {
+		told[i].ntenant_rows = 1;
+		told[i].tenant_rows[0] =
+		        (struct ferry_tenant_counters){.name = "physics", .weight = 3, .jobs = 1,
+		                                       .ranks = 4, .plans = 7, .staging = 16 << 20,
+		                                       .jobs_limit = i ? UINT64_MAX : 2,
+		                                       .ranks_limit = UINT64_MAX, .plans_limit = UINT64_MAX,
+		                                       .staging_limit = i ? UINT64_MAX : 1 << 30,
+		                                       .job_staging_limit = UINT64_MAX};
+	}
+	return report_of(SECOND, routers);
 }
 
 static char *text_of(const struct ferry_report *report, bool prometheus)
@@ -345,7 +356,7 @@ static void what_tenants_have_and_may_have_is_shown(void **state)
 	                "\"staging_limit\":1073741824},");
 	must_have(text, "\"state\":\"ready\",\"tenant\":\"physics\"");
 	free(text);
-	report.ntenants = 0; /* as ever where there is none */
+	told[0].ntenant_rows = told[1].ntenant_rows = 0; /* as ever where there is none */
 	text = text_of(&report, false);
 	assert_null(strstr(text, "TENANT"));
 	assert_null(strstr(text, "tenants"));
@@ -357,12 +368,10 @@ static void totals_are_in_the_format_of_prometheus(void **state)
 {
 	(void)state;
 	struct ferry_report report = report_of_tenants();
-	routers[0].workers = 4;
 	strcpy(routers[0].socket.place, "a\"b\\");
-	strcpy(routers[1].trouble, "it has not answered");
-	routers[1].silent = true;
-	jobs[0].up = 5000000000;
-	jobs[0].working_ms = 1500;
+	has_not_answered(&routers[1], "it has not answered");
+	told[0].job_rows[0].up = 5000000000;
+	told[0].job_rows[0].working_ns = 3 * SECOND / 2;
 	char *text = text_of(&report, true);
 	must_have(text, "# HELP ferry_router_workers Threads that reduce and copy between domains.\n"
 	                "# TYPE ferry_router_workers gauge\n"
@@ -384,21 +393,21 @@ static void totals_are_in_the_format_of_prometheus(void **state)
 static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
-	struct ferry_report now = report_of(SECOND, routers, jobs);
-	jobs[0].waiting = 0x3, jobs[0].awaited = 0xc, jobs[0].waited_ms = 2345;
+	struct ferry_report now = report_of(SECOND, routers);
+	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0xc, told[0].job_rows[0].waited_ns = 2345000000;
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "ranks 2-3, 2.3 s\n"));
 	free(text);
-	jobs[0].attached = jobs[1].attached = 0x7;
+	told[0].job_rows[0].attached = told[1].job_rows[0].attached = 0x7;
 	text = screen_of(&now);
 	assert_non_null(strstr(text, "  3/4 "));
 	assert_non_null(strstr(text, "rank 3 to attach\n"));
 	free(text);
-	strcpy(jobs[1].state, "failed");
+	told[1].job_rows[0].state = FERRY_JOB_FAILED;
 	text = screen_of(&now);
 	assert_non_null(strstr(text, "nobody: it has failed\n"));
 	free(text);
-	now.nrouters = now.njobs = 0;
+	now.nrouters = 0;
 	text = screen_of(&now);
 	assert_string_equal(text, "no router answers in /run/ferry, nor in the directory of a ferryrun\n");
 	free(text);

@@ -3,8 +3,7 @@
 #include "tests/fake_cuda/routers.h"
 #include "tests/rounds.h"
 
-#include "ipc/attach.h"
-#include "ipc/endpoint.h"
+#include "ipc/counters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +14,12 @@ static const int spread[] = {0, 1};
 
 static unsigned long long moved_down_by(int domain)
 {
-	char path[128], line[512];
-	int connection;
+	static struct ferry_counters counters;
+	char path[128];
 	snprintf(path, sizeof path, "%s/router-%d.sock", getenv("FERRY_SOCKET_DIR"), domain);
-	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
-	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_JOB, 1, line, sizeof line), ferrySuccess);
-	close(connection);
-	const char *down = strstr(line, " down=");
-	assert_non_null(down);
-	return strtoull(down + 6, NULL, 10);
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_true(counters.njob_rows > 0);
+	return counters.job_rows[0].down;
 }
 
 static unsigned long long moved_down(void)

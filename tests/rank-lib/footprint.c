@@ -4,8 +4,8 @@
  * little memory. The routers are processes.
  */
 #include "tests/api_ranks.h"
+#include "tests/status_line.h"
 
-#include "ipc/attach.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ static int make_directory(void **state)
 static long long router_says(const char *name)
 {
 	char text[512] = "";
-	const char *found = ferry_attach_status(socket_path, text, sizeof text) ? NULL : strstr(text, name);
+	const char *found = status_line(socket_path, text, sizeof text) ? NULL : strstr(text, name);
 	return found ? strtoll(found + strlen(name), NULL, 10) : 0;
 }
 

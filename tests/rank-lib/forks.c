@@ -4,6 +4,7 @@
  * programs without standard output.
  */
 #include "tests/api_ranks.h"
+#include "tests/status_line.h"
 
 #include "ipc/attach.h"
 
@@ -39,7 +40,7 @@ static int make_directory(void **state)
 static long router_says(int domain, const char *name)
 {
 	char text[512] = "";
-	const char *found = ferry_attach_status(socket_paths[domain], text, sizeof text) ? NULL : strstr(text, name);
+	const char *found = status_line(socket_paths[domain], text, sizeof text) ? NULL : strstr(text, name);
 	return found ? strtol(found + strlen(name), NULL, 10) : 0;
 }
 

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "tests/status_line.h"
+
 #include "ferry.h"
 #include "ipc/attach.h"
 
@@ -109,7 +111,7 @@ static pid_t start(const ferryUniqueId *id, int rank, bool abort)
 static void wait_for_state(const char *path, const char *words)
 {
 	char text[512] = "";
-	for (int waited = 0; ferry_attach_status(path, text, sizeof text) || !strstr(text, words); waited++) {
+	for (int waited = 0; status_line(path, text, sizeof text) || !strstr(text, words); waited++) {
 		if (waited > PATIENCE_MS)
 			fail_msg("not in %d ms: %s", PATIENCE_MS, words);
 		doze();

@@ -6,8 +6,7 @@
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
 
-#include "ipc/attach.h"
-#include "ipc/endpoint.h"
+#include "ipc/counters.h"
 #include "ipc/words.h"
 
 #include <dirent.h>
@@ -508,33 +507,13 @@ static void buffers_of_graphs_that_are_gone_are_not_pinned(void **state)
 
 /* ---- what the router tells ---- */
 
-static void ask(int connection, enum ferry_status_of of, uint64_t from, char *line, size_t bytes)
-{
-	assert_int_equal(ferry_attach_ask_status(connection, of, from, line, bytes), ferrySuccess);
-}
-
-static unsigned long long value_in(const char *line, const char *name)
-{
-	const char *found = strstr(line, name);
-	assert_non_null(found);
-	return strtoull(found + strlen(name), NULL, 10);
-}
-
-static bool knows_gpu(int connection, int device)
+static bool has_links(const struct ferry_counters *counters, int device)
 {
 	CUuuid uuid;
-	char line[512], digits[40] = "";
 	CU(cuDeviceGetUuid(&uuid, device));
-	for (int i = 0; i < 16; i++)
-		snprintf(digits + 2 * i, 3, "%02x", (unsigned char)uuid.bytes[i]);
-	for (uint64_t place = 0; ask(connection, FERRY_STATUS_GPU, place, line, sizeof line), *line; place++) {
-		char found[64] = "";
-		for (const char *digit = strstr(line, "GPU-") + 4; *digit && *digit != ' '; digit++)
-			if (*digit != '-')
-				strncat(found, digit, 1);
-		if (!strcmp(found, digits))
-			return strstr(line, " links=");
-	}
+	for (uint32_t i = 0; i < counters->ngpu_rows; i++)
+		if (!memcmp(counters->gpu_rows[i].uuid, uuid.bytes, sizeof uuid.bytes))
+			return counters->gpu_rows[i].nlinks > 0;
 	return false;
 }
 
@@ -579,25 +558,20 @@ static void a_router_tells_of_its_gpus_and_of_what_it_moves_for_a_job(void **sta
 	(void)state;
 	struct gang gang;
 	struct place places[MOST_PLACES];
-	char path[128], line[512];
-	int connection;
+	static struct ferry_counters counters;
+	char path[128];
 	snprintf(path, sizeof path, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
 	gang_open(&gang, 2, devices, 1);
 	places_open(places, &gang, COUNT);
 	places_round(places, &gang);
 	places_settle(places, &gang, 1);
-	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
-	assert_true(knows_gpu(connection, 0) && knows_gpu(connection, 1));
-	ask(connection, FERRY_STATUS_JOB, 1, line, sizeof line);
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_true(has_links(&counters, 0) && has_links(&counters, 1));
+	assert_int_equal(counters.njob_rows, 1);
 	/* Both ranks' data, up and down, in as many calls as a round has. */
-	unsigned long long number = value_in(line, "number="), up = value_in(line, " up=");
-	assert_true(value_in(line, " calls=") > 0 && up >= 2ull * COUNT * sizeof(uint32_t));
-	assert_int_equal(value_in(line, " down="), places_gather() ? 0 : up); /* what is pushed goes up */
-	ask(connection, FERRY_STATUS_JOB, number + 1, line, sizeof line);
-	assert_string_equal(line, ""); /* there is no other */
-	enum ferry_status_of none = (enum ferry_status_of)(FERRY_STATUS_TENANT + 1);
-	assert_int_equal(ferry_attach_ask_status(connection, none, 0, line, sizeof line), ferryInvalidArgument);
-	close(connection);
+	const struct ferry_job_counters *job = &counters.job_rows[0];
+	assert_true(job->calls > 0 && job->up >= 2ull * COUNT * sizeof(uint32_t));
+	assert_int_equal(job->down, places_gather() ? 0 : job->up); /* what is pushed goes up */
 	places_close(places, &gang);
 	gang_close(&gang);
 }

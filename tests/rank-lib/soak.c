@@ -5,6 +5,7 @@
  */
 #include "bench/command/option.h"
 #include "tests/hostility/random.h"
+#include "tests/status_line.h"
 
 #include "ferry.h"
 #include "ipc/attach.h"
@@ -301,7 +302,7 @@ static struct held look_once(int domain)
 {
 	char path[300], text[512];
 	snprintf(path, sizeof path, "%s/router-%d.sock", directory, domain);
-	if (ferry_attach_status(path, text, sizeof text))
+	if (status_line(path, text, sizeof text))
 		fail("no answer of the router of domain", (unsigned)domain);
 	struct held held = {.jobs = says(text, " jobs="), .staging = says(text, " staging=")};
 	snprintf(path, sizeof path, "/proc/%d/status", (int)routers[domain]);

@@ -5,8 +5,8 @@
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
+#include "tests/status_line.h"
 
-#include "ipc/attach.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static long router_says(const char *name)
 {
 	char path[128], text[512] = "";
 	snprintf(path, sizeof path, "%s/router-0.sock", getenv("FERRY_SOCKET_DIR"));
-	const char *found = ferry_attach_status(path, text, sizeof text) ? NULL : strstr(text, name);
+	const char *found = status_line(path, text, sizeof text) ? NULL : strstr(text, name);
 	return found ? strtol(found + strlen(name), NULL, 10) : 0;
 }
 

@@ -4,6 +4,7 @@
  * of what ranks bring. The ranks, and the router that has ended, are played by hand.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
@@ -341,13 +342,13 @@ static void its_staging_counts_as_that_of_any_job(void **state)
 	char text[512], expected[64];
 	make_left(&left, 8);
 	hand_over(&left);
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	snprintf(expected, sizeof expected, " staging=%llu ",
 	         (unsigned long long)(FERRY_BANKS * left.arena.staging_bytes));
 	assert_non_null(strstr(text, expected));
 	free_left(&left);
 	do
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	while (!strstr(text, " staging=0 "));
 }
 

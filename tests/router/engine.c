@@ -4,6 +4,7 @@
  * and tells why it refuses. The ranks here are played by hand, so that they can lie.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
@@ -312,7 +313,7 @@ static void a_rank_that_cuts_its_arena_short_harms_its_own_job_alone(void **stat
 	shutdown(cut.sockets[1], SHUT_RDWR); /* makes the router write to the arena: the job has failed */
 	char text[512];
 	do
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	while (!strstr(text, "failed=1"));
 	run_calls(&good, 700, 5);
 	close_job(&good);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of a router about shares: it tells of a job's table line by line, ferry-stat shows that, and what one job
+ * Promises of a router about shares: its counters have a job's table line by line, ferry-stat shows that, and what one job
  * has learned the next one finds in its arena.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/arena.h"
 #include "ipc/collective.h"
@@ -34,7 +35,7 @@ static void leave(int connection, struct ferry_arena *arena)
 	ferry_arena_unmap(arena);
 	close(connection);
 	do
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	while (!strstr(text, "jobs=0"));
 }
 
@@ -49,29 +50,24 @@ static const struct ferry_share_line line = {.collective = FERRY_ALLGATHER,
                                              .us = 4567.5,
                                              .paces = {{75, 24000}, {0, 0}, {25, 310000}}};
 
-static void lines_are_told_one_by_one(void **state)
+static void lines_are_rows_of_the_routers_counters(void **state)
 {
 	(void)state;
+	static struct ferry_counters counters;
 	struct ferry_arena arena;
-	char text[512], expected[512];
+	struct ferry_share_line found;
 	int connection = attach(&arena, 1);
-	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, 0, text, sizeof text), ferrySuccess);
-	assert_string_equal(text, "");
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters.nshare_rows, 0);
 	ferry_share_line_write(&arena.shares->lines[7], &line); /* there may be holes */
 	ferry_share_line_write(&arena.shares->lines[FERRY_SHARE_LINES - 1], &line);
-	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, 0, text, sizeof text), ferrySuccess);
-	snprintf(expected, sizeof expected, "number=%d ", 1 << 8 | 7);
-	assert_memory_equal(text, expected, strlen(expected));
-	assert_non_null(strstr(text, " collective=allgather type=bf16 bytes=123456789 why=settled samples=321 "
-	                             "us=4567.5 measured_every=3 probed_every=128 host=0.2500 host_us=75.0 "
-	                             "host_gbps=24.00 peer=0.0000 nccl=0.7500 nccl_us=25.0 nccl_gbps=310.00"));
-	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, (1 << 8 | 7) + 1, text, sizeof text),
-	                 ferrySuccess);
-	snprintf(expected, sizeof expected, "number=%d ", 1 << 8 | (FERRY_SHARE_LINES - 1));
-	assert_memory_equal(text, expected, strlen(expected));
-	assert_int_equal(ferry_attach_ask_status(connection, FERRY_STATUS_SHARES, (1 << 8 | 95) + 1, text, sizeof text),
-	                 ferrySuccess);
-	assert_string_equal(text, "");
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_int_equal(counters.nshare_rows, 2);
+	assert_int_equal(counters.share_rows[0].number, 1 << 8 | 7);
+	assert_int_equal(counters.share_rows[1].number, 1 << 8 | (FERRY_SHARE_LINES - 1));
+	assert_int_equal(counters.share_rows[0].job, counters.job_rows[0].name);
+	assert_true(ferry_share_line_read(&counters.share_rows[0].line, &found));
+	assert_true(found.collective == line.collective && found.bytes == BYTES && found.us == line.us);
 	leave(connection, &arena);
 }
 
@@ -185,7 +181,7 @@ static void the_next_job_finds_what_one_has_learned(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        TEST(lines_are_told_one_by_one),
+	        TEST(lines_are_rows_of_the_routers_counters),
 	        TEST(ferry_stat_shows_them),
 	        TEST(the_next_job_finds_what_one_has_learned),
 	        TEST(the_next_job_finds_what_is_known_of_whole_calls),

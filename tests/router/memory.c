@@ -4,6 +4,7 @@
  * or hears the numbers, and nobody waits while a large arena is allocated.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
@@ -325,19 +326,19 @@ static void nobody_waits_while_a_large_arena_is_allocated(void **state)
 		char text[512];
 		int connection = begin_attach();
 		do
-			assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+			assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 		while (!strstr(text, "jobs=1"));
 		during = value_of(text, "memory=") < LARGE;
 		assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
 		assert_int_equal(reply.result, ferrySuccess);
 		/* The job is ready when all of it is there. */
 		assert_int_equal(ferry_attach_call(connection, &ready, NULL, NULL), ferrySuccess);
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 		assert_true(value_of(text, "memory=") >= LARGE);
 		assert_int_equal(ferry_attach_call(connection, &leave, NULL, NULL), ferrySuccess);
 		close(connection);
 		do
-			assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+			assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 		while (!strstr(text, "jobs=0"));
 	}
 	assert_true(during);
@@ -353,7 +354,7 @@ static void a_large_arena_is_given_up_with_its_job(void **state)
 	for (int attempt = 0; attempt < 3; attempt++)
 		close(begin_attach());
 	do
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	while (!strstr(text, "jobs=0"));
 	assert_int_equal(value_of(text, "memory="), 0);
 	assert_int_equal(value_of(text, "staging="), 0);
@@ -387,7 +388,7 @@ static int attach_without_memory(void)
 		close(connection);
 	}
 	for (uint64_t until = ferry_now_ns() + 10000000000u; ferry_now_ns() < until;)
-		if (!ferry_attach_status(path, text, sizeof text) && strstr(text, "jobs=0") &&
+		if (!status_line(path, text, sizeof text) && strstr(text, "jobs=0") &&
 		    !value_of(text, "staging="))
 			return 0;
 	return 5;

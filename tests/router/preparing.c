@@ -5,6 +5,7 @@
  * over leaves nothing behind. Over the double of CUDA, which tells of contexts and of memory that is registered.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/endpoint.h"
 #include "ipc/publish.h"
@@ -103,7 +104,7 @@ static void status_says(const char *words)
 {
 	char text[512];
 	do
-		assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+		assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	while (!strstr(text, words));
 }
 

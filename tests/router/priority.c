@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Promises of a router about how its threads are scheduled: those that move data, and no others. */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/endpoint.h"
 #include "router/copy/host.h"
@@ -166,7 +167,7 @@ static void a_routers_workers_have_its_nice_value_and_its_other_threads_do_not(v
 	await_threads(ODD, 2); /* the first worker is whoever attends a job */
 	int connection = attach_alone(nice_path);
 	await_threads(ODD, 3);
-	assert_int_equal(ferry_attach_status(nice_path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(nice_path, text, sizeof text), ferrySuccess);
 	assert_non_null(strstr(text, " nice=7 "));
 	close(connection);
 	ferry_router_stop(nice);
@@ -185,7 +186,7 @@ static void a_router_that_another_process_hosts_leaves_its_threads_as_they_are(v
 	assert_true(threads > 3);
 	assert_int_equal(threads_at(now), threads);
 	snprintf(own, sizeof own, " nice=%d ", now);
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	assert_non_null(strstr(text, own));
 	close(connection);
 }

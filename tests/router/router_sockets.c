@@ -4,6 +4,7 @@
  * long and no longer; and one router does not take what is another's.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
@@ -40,7 +41,7 @@ static void another_abi_and_garbage_are_answered_and_closed(void **state)
 		close(connection);
 	}
 	char text[512];
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	assert_non_null(strstr(text, "jobs=0"));
 }
 
@@ -110,7 +111,7 @@ static void who_is_refused_again_and_again_is_sent_away(void **state)
 	assert_in_range(refused, 4, 16);
 	close(connection);
 	char text[512];
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	assert_non_null(strstr(text, "jobs=0"));
 }
 
@@ -172,7 +173,7 @@ static void a_router_that_does_not_answer_is_waited_for_so_long_and_no_longer(vo
 	                 ferrySystemError);
 	close(connection);
 	unsetenv("FERRY_ATTACH_TIMEOUT");
-	assert_int_equal(ferry_attach_status(silent_path, text, sizeof text), ferryRemoteError);
+	assert_int_equal(status_line(silent_path, text, sizeof text), ferrySystemError);
 	close(listener);
 }
 
@@ -210,7 +211,7 @@ static void a_router_that_takes_no_connections_is_waited_for_so_long_and_no_long
 	assert_non_null(strstr(ferry_last_message(), full_path));
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 1 s"));
 	unsetenv("FERRY_ATTACH_TIMEOUT");
-	assert_int_equal(ferry_attach_status(full_path, text, sizeof text), ferryRemoteError);
+	assert_int_equal(status_line(full_path, text, sizeof text), ferryRemoteError);
 	assert_non_null(strstr(ferry_last_message(), "takes no connections for 5 s"));
 	for (int i = 0; i < 3; i++)
 		close(clients[i]);
@@ -268,7 +269,7 @@ static void a_client_too_many_is_told_so_and_the_next_finds_a_place(void **state
 	for (int i = 0; i < 64; i++)
 		close(connections[i]);
 	char text[512];
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 }
 
 static void who_is_refused_hears_how_many_clients_there_are(void **state)
@@ -323,7 +324,7 @@ static void a_router_that_had_no_descriptors_listens_again_when_there_are_some(v
 		usleep(1000);
 	setrlimit(RLIMIT_NOFILE, &before);
 	assert_int_equal(refused, 0);
-	assert_int_equal(ferry_attach_status(path, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(path, text, sizeof text), ferrySuccess);
 	close(client);
 }
 
@@ -384,7 +385,7 @@ static void a_router_leaves_the_socket_of_its_successor_alone(void **state)
 	options.idle_exit_ms = 0;
 	assert_int_equal(ferry_router_start(&options, &second), ferrySuccess);
 	ferry_router_stop(first);
-	assert_int_equal(ferry_attach_status(own, text, sizeof text), ferrySuccess);
+	assert_int_equal(status_line(own, text, sizeof text), ferrySuccess);
 	ferry_router_stop(second);
 	assert_int_equal(access(own, F_OK), -1);
 	FILE *file = fopen(own, "w"); /* somebody's, by accident */

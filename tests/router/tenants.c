@@ -4,13 +4,16 @@
  * tenant has what the file says and hears how much is left, and a user's jobs are that user's.
  */
 #include "tests/router/router_fixture.h"
+#include "tests/status_line.h"
 
 #include "ipc/arena.h"
 #include "ipc/endpoint.h"
 #include "router/jobs.h"
 #include "router/tenants.h"
 
+#include <fcntl.h>
 #include <pwd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -224,13 +227,34 @@ static int stop_shared(void **state)
 
 #define SHARED_TEST(name) cmocka_unit_test_setup_teardown(name, start_shared, stop_shared)
 
-/* Of the first line from number `from` on; "" where there is none. */
-static void ask(enum ferry_status_of of, uint64_t from, char text[512])
+static struct ferry_counters counters; /* as they were asked for last */
+
+/* The router's head, or the row of its first tenant, in words; "" where there is none. */
+static void ask_router(char text[512])
 {
-	int connection;
-	assert_int_equal(ferry_endpoint_connect(path, &connection), ferrySuccess);
-	assert_int_equal(ferry_attach_ask_status(connection, of, from, text, 512), ferrySuccess);
-	close(connection);
+	assert_int_equal(status_line(path, text, 512), ferrySuccess);
+}
+
+static void print_tenant(const struct ferry_tenant_counters *row, char text[512])
+{
+	int length = snprintf(text, 512, "tenant=%s weight=%llu jobs=%llu ranks=%llu plans=%llu staging=%llu ",
+	                      row->name, (unsigned long long)row->weight, (unsigned long long)row->jobs,
+	                      (unsigned long long)row->ranks, (unsigned long long)row->plans,
+	                      (unsigned long long)row->staging);
+	const uint64_t limits[] = {row->jobs_limit, row->staging_limit, row->job_staging_limit};
+	static const char *const names[] = {"jobs_limit", "staging_limit", "job_staging_limit"};
+	for (int i = 0; i < 3; i++)
+		if (limits[i] != UINT64_MAX)
+			length += snprintf(text + length, 512 - (size_t)length, "%s=%llu ", names[i],
+			                   (unsigned long long)limits[i]);
+}
+
+static void ask_tenant(char text[512])
+{
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	text[0] = '\0';
+	if (counters.ntenant_rows)
+		print_tenant(&counters.tenant_rows[0], text);
 }
 
 /* The connection thread takes what was read when it is woken: until it has. */
@@ -240,7 +264,7 @@ static void reload(const char *text, const char *tenant_says)
 	write_file(text);
 	assert_int_equal(ferry_router_reload(router), ferrySuccess);
 	while (!strstr(line, tenant_says))
-		ask(FERRY_STATUS_TENANT, 0, line);
+		ask_tenant(line);
 }
 
 /* Of the file's one tenant, this user. */
@@ -280,7 +304,7 @@ static void await(const char *tenant_says)
 {
 	char line[512] = "";
 	while (!strstr(line, tenant_says))
-		ask(FERRY_STATUS_TENANT, 0, line);
+		ask_tenant(line);
 }
 
 static void a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left(void **state)
@@ -541,13 +565,13 @@ static void a_file_that_cannot_be_leaves_a_running_router_as_it_is(void **state)
 	write_file("[tenant own]\nusers = *\njobs = many\n");
 	assert_int_equal(ferry_router_reload(router), ferryInvalidArgument);
 	must_say(":3: jobs = many");
-	ask(FERRY_STATUS_ROUTER, 0, line);
+	ask_router(line);
 	assert_non_null(strstr(line, " tenants=1 config=bad"));
-	ask(FERRY_STATUS_TENANT, 0, line);
+	ask_tenant(line);
 	assert_non_null(strstr(line, "tenant=own weight=2 jobs=1 ranks=2 "));
 	assert_int_equal(attach(2, 2, MIB, false, &two), ferryRefused);
 	reload_own("jobs = 2\nweight = 5", "weight=5 jobs=1 ranks=2 "); /* the job that there is stays its own */
-	ask(FERRY_STATUS_ROUTER, 0, line);
+	ask_router(line);
 	assert_non_null(strstr(line, " tenants=1 config=read"));
 	assert_int_equal(attach(2, 2, MIB, false, &two), ferrySuccess);
 	close(one);
@@ -556,15 +580,13 @@ static void a_file_that_cannot_be_leaves_a_running_router_as_it_is(void **state)
 
 static void a_job_whose_tenant_has_gone_goes_on_and_counts_nowhere(void **state)
 {
-	char line[512];
 	int one, two;
 	(void)state;
 	reload_own("jobs = 1", "jobs_limit=1");
 	assert_int_equal(attach(1, 2, MIB, false, &one), ferrySuccess);
 	reload("[tenant others]\nusers = 4294967294\n", "tenant=others weight=1 jobs=0 ");
-	ask(FERRY_STATUS_JOB, 0, line);
-	assert_non_null(strstr(line, "nranks=2"));
-	assert_null(strstr(line, "tenant="));
+	assert_int_equal(counters.job_rows[0].nranks, 2);
+	assert_string_equal(counters.job_rows[0].tenant, "");
 	assert_int_equal(attach(2, 2, MIB, false, &two), ferrySuccess); /* this user is the router's own */
 	close(one);
 	close(two);
@@ -590,10 +612,11 @@ static void a_job_whose_tenant_has_gone_may_have_as_many_plans_as_before(void **
 
 /* ---- other users ---- */
 
-/* As that user, past the client's own look at who the router is: the router's answer. */
-static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message message, int *kept)
+/* As that user, past the client's own look at who the router is: the router's answer, and what comes with it. */
+static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message message, int *kept, int *descriptor)
 {
 	struct ferry_attach_reply reply = {.result = ferryInternalError};
+	struct ferry_attach_received received = {.bytes = -1};
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	memcpy(address.sun_path + 1, path + 1, strlen(path) - 1);
 	message.magic = FERRY_ATTACH_MAGIC;
@@ -606,7 +629,13 @@ static struct ferry_attach_reply ask_as(uid_t user, struct ferry_attach_message 
 	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
 	assert_int_equal(failed, 0);
 	send(connection, &message, sizeof message, MSG_NOSIGNAL); /* who is refused has his answer already */
-	assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
+	while (received.bytes < 0) /* a reply comes in one piece */
+		ferry_attach_receive(connection, &reply, sizeof reply, &received);
+	assert_int_equal(received.bytes, sizeof reply);
+	if (descriptor)
+		*descriptor = received.ndescriptors ? received.descriptors[0] : -1;
+	else if (received.ndescriptors)
+		close(received.descriptors[0]);
 	if (kept)
 		*kept = connection;
 	else
@@ -628,38 +657,84 @@ static void tenants_are_served_and_others_refused(void **state)
 	(void)state;
 	be_root();
 	reload("[tenant a]\nusers = 65533\n", "tenant=a");
-	assert_int_equal(ask_as(65533, status, NULL).result, ferrySuccess);
-	struct ferry_attach_reply refusal = ask_as(65532, status, NULL);
+	assert_int_equal(ask_as(65533, status, NULL, NULL).result, ferrySuccess);
+	struct ferry_attach_reply refusal = ask_as(65532, status, NULL, NULL);
 	assert_int_equal(refusal.result, ferryRefused);
 	assert_non_null(strstr(refusal.message, "65532"));
 	assert_non_null(strstr(refusal.message, file));
 }
 
-/* Its key may be guessed: then it is another job. */
+/* What the page of that user says, in `counters`; the descriptor is the caller's. */
+static int page_of(uid_t user)
+{
+	struct ferry_attach_message status = {.kind = FERRY_ATTACH_STATUS};
+	const struct ferry_counters_page *page;
+	int descriptor;
+	assert_int_equal(ask_as(user, status, NULL, &descriptor).result, ferrySuccess);
+	assert_int_equal(ferry_counters_map(descriptor, &page), ferrySuccess);
+	assert_int_equal(ferry_counters_read(page, &counters), ferrySuccess);
+	ferry_counters_unmap(page);
+	return descriptor;
+}
+
+/* Its key may be guessed: then it is another job. Of that, and of its tenant, nobody else hears. */
 static void a_key_of_another_users_opens_nothing(void **state)
 {
 	struct ferry_attach_message rank = {.kind = FERRY_ATTACH_RANK, .nranks = 2, .ndomains = 1, .staging = MIB};
-	struct ferry_attach_message jobs = {.kind = FERRY_ATTACH_STATUS, .index = FERRY_STATUS_JOB};
-	struct ferry_attach_message tenant = {.kind = FERRY_ATTACH_STATUS, .index = FERRY_STATUS_TENANT};
 	char line[512];
 	int own, first, second;
 	(void)state;
 	be_root();
 	reload("[tenant a]\nusers = 65533\n[tenant b]\nusers = 65532\n", "tenant=a");
 	assert_int_equal(attach(0, 2, MIB, false, &own), ferrySuccess);
-	assert_int_equal(ask_as(65533, rank, &first).result, ferrySuccess);
-	assert_int_equal(ask_as(65532, rank, &second).result, ferrySuccess); /* rank 0, all three of them */
-	ask(FERRY_STATUS_ROUTER, 0, line);
-	assert_non_null(strstr(line, " jobs=3 "));
-	assert_non_null(strstr(ask_as(65532, jobs, NULL).message, "tenant=b"));
-	jobs.hash = 4;
-	assert_string_equal(ask_as(65532, jobs, NULL).message, "");
-	jobs.hash = 2;
-	assert_non_null(strstr(ask_as(65533, jobs, NULL).message, "tenant=a"));
-	assert_non_null(strstr(ask_as(65532, tenant, NULL).message, "number=1 tenant=b weight=1 jobs=1 "));
+	assert_int_equal(ask_as(65533, rank, &first, NULL).result, ferrySuccess);
+	assert_int_equal(ask_as(65532, rank, &second, NULL).result, ferrySuccess); /* rank 0, all three of them */
+	assert_int_equal(ferry_counters_take(path, &counters), ferrySuccess);
+	assert_true(counters.jobs == 3 && counters.njob_rows == 3 && counters.ntenant_rows == 2);
+	for (uid_t user = 65532; user <= 65533; user++) {
+		const char *tenant = user == 65532 ? "b" : "a";
+		close(page_of(user));
+		assert_true(counters.jobs == 3 && counters.njob_rows == 1 && counters.ntenant_rows == 1);
+		assert_string_equal(counters.job_rows[0].tenant, tenant);
+		print_tenant(&counters.tenant_rows[0], line);
+		assert_non_null(strstr(line, " weight=1 jobs=1 "));
+		assert_string_equal(counters.tenant_rows[0].name, tenant);
+	}
 	close(own);
 	close(first);
 	close(second);
+}
+
+/* Nor change its size; and the router writes it all the same. */
+static void a_page_of_counters_is_written_by_the_router_alone(void **state)
+{
+	char file_of[40];
+	(void)state;
+	be_root();
+	reload("[tenant a]\nusers = 65533\n", "tenant=a");
+	int descriptor = page_of(65533);
+	const size_t bytes = sizeof(struct ferry_counters_page);
+	snprintf(file_of, sizeof file_of, "/proc/self/fd/%d", descriptor);
+	assert_ptr_equal(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0), MAP_FAILED);
+	assert_int_equal(write(descriptor, "x", 1), -1);
+	assert_int_equal(ftruncate(descriptor, 0), -1);
+	void *mapped = mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+	assert_ptr_not_equal(mapped, MAP_FAILED);
+	assert_int_equal(mprotect(mapped, bytes, PROT_READ | PROT_WRITE), -1);
+	munmap(mapped, bytes);
+	assert_int_equal(syscall(SYS_setresuid, -1, 65533, -1), 0);
+	int again = open(file_of, O_RDWR);
+	assert_int_equal(syscall(SYS_setresuid, -1, 0, -1), 0);
+	assert_int_equal(again, -1);
+	again = open(file_of, O_RDWR); /* as root: the seals are left */
+	if (again >= 0) {
+		assert_ptr_equal(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
+		assert_int_equal(write(again, "x", 1), -1);
+		assert_int_equal(ftruncate(again, 0), -1);
+		close(again);
+	}
+	close(descriptor);
+	close(page_of(65533));
 }
 
 static void who_is_no_tenant_any_more_makes_no_job(void **state)
@@ -672,7 +747,7 @@ static void who_is_no_tenant_any_more_makes_no_job(void **state)
 	(void)state;
 	be_root();
 	reload("[tenant a]\nusers = 65533\n", "tenant=a");
-	assert_int_equal(ask_as(65533, status, &connection).result, ferrySuccess);
+	assert_int_equal(ask_as(65533, status, &connection, NULL).result, ferrySuccess);
 	reload("[tenant b]\nusers = 65532\n", "tenant=b");
 	assert_int_equal(send(connection, &rank, sizeof rank, MSG_NOSIGNAL), sizeof rank);
 	assert_int_equal(recv(connection, &reply, sizeof reply, MSG_WAITALL), sizeof reply);
@@ -703,6 +778,7 @@ int main(void)
 	        cmocka_unit_test(a_job_whose_tenant_has_gone_may_have_as_many_plans_as_before),
 	        SHARED_TEST(tenants_are_served_and_others_refused),
 	        SHARED_TEST(a_key_of_another_users_opens_nothing),
+	        SHARED_TEST(a_page_of_counters_is_written_by_the_router_alone),
 	        SHARED_TEST(who_is_no_tenant_any_more_makes_no_job),
 	};
 	ferry_log_set_level(FERRY_LOG_ERROR);

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The counters of a router: a page of shared memory for each user that may ask for them, with a head and a row per job,
+ * GPU, tenant and line of shares that this user may see. The router hands its descriptor out with the reply to STATUS
+ * (ipc/attach.h), sealed so that nobody else can write or resize the page; a reader maps it, and polls it without
+ * asking again. Every field has one writer, the router's connection thread, which renews the page every
+ * FERRY_COUNTERS_MS as long as a reader is connected: lanes and workers count in places of their own (the arena's
+ * ferry_traffic, struct ferry_job), which ranks share and readers must not see.
+ *
+ * `generation` is odd while the page is being written. Words are stored with release and loaded with acquire, so a
+ * reader that finds the same even generation before and after has a copy that is whole.
+ */
+#ifndef FERRY_IPC_COUNTERS_H
+#define FERRY_IPC_COUNTERS_H
+
+#include "ipc/gpu_uuid.h"
+#include "ipc/shares.h"
+
+#define FERRY_COUNTERS_MAGIC   0x46455243u /* "FERC" */
+#define FERRY_COUNTERS_VERSION 1u          /* of the layout below: a reader refuses any other */
+#define FERRY_COUNTERS_MS      50          /* between two writings */
+#define FERRY_COUNTERS_JOBS    512         /* rows; what has none is counted in `left_out` */
+#define FERRY_COUNTERS_GPUS    64
+#define FERRY_COUNTERS_TENANTS 256
+#define FERRY_COUNTERS_SHARES  1024
+
+enum ferry_counters_state { FERRY_JOB_ATTACHING, FERRY_JOB_ADOPTING, FERRY_JOB_READY, FERRY_JOB_FAILED };
+
+/* A job in this router. Sets of ranks are bit masks; calls, bytes and waits are those of this domain's ranks. */
+struct ferry_job_counters {
+	uint64_t number;             /* of the router's jobs, from 1 */
+	uint32_t name;               /* from its key, without telling it: the same in all routers of the job */
+	uint32_t nranks;
+	uint32_t state;              /* enum ferry_counters_state */
+	uint32_t reserved;
+	uint64_t attached, left;     /* ranks */
+	uint64_t staging;            /* bytes */
+	uint64_t calls;              /* that have ended, on the rank that has made the most */
+	uint64_t up, down;           /* bytes from ranks' buffers, and to them */
+	uint64_t working_ns;         /* of workers, on its slices */
+	uint64_t waiting, awaited;   /* ranks that wait, and that they wait for */
+	uint64_t waited_ns;          /* the longest of these waits so far */
+	/* how often a router of this domain has taken another's place; how long the last took, and how long ago it was */
+	uint64_t takeovers, takeover_ns, takeover_ago_ns;
+	char tenant[32];             /* "": none */
+};
+
+/* A way from a GPU straight into another one's memory, as the driver tells. */
+struct ferry_gpu_link {
+	uint8_t to[FERRY_GPU_BYTES]; /* UUID */
+	int32_t rank;                /* of its performance: 0 is the fastest */
+	uint32_t atomics;            /* 1: the link itself has them, as NVLink; PCIe has none */
+};
+
+/* A GPU on which the router has a context. */
+struct ferry_gpu_counters {
+	uint8_t uuid[FERRY_GPU_BYTES];
+	uint64_t nlinks;
+	struct ferry_gpu_link links[FERRY_MAX_RANKS]; /* to others of this router's */
+};
+
+/* What a tenant has of this router, and may have: UINT64_MAX: no limit. */
+struct ferry_tenant_counters {
+	char name[32];
+	uint64_t weight, jobs, ranks, plans;
+	uint64_t staging, bytes;     /* bytes: moved by slices */
+	uint64_t working_ns;
+	uint64_t jobs_limit, ranks_limit, plans_limit, staging_limit, job_staging_limit;
+};
+
+/* A line of a job's table of shares, as it lies there: to be read with ferry_share_line_read. */
+struct ferry_share_counters {
+	uint64_t number;             /* the job's << 8 | the line's */
+	uint64_t job;                /* its name */
+	struct ferry_share_line_words line;
+};
+
+struct ferry_counters {
+	uint32_t magic, version;
+	uint64_t generation;
+	uint64_t written_ns;         /* ferry_now_ns of the router's machine */
+	uint32_t domain, pid, workers, draining;
+	char nice[8];                /* of its workers; "rt": real time */
+	uint32_t jobs, failed, ranks, gpus; /* of all users: there are, have failed, are attached, have a context */
+	uint32_t spares, spare_gpus; /* routers that stand by, and contexts that they have */
+	uint32_t tenants;            /* that its file names */
+	uint32_t config, config_bad; /* 1: it has such a file; 1: what that says now cannot be */
+	uint64_t staging, staging_limit, memory; /* bytes: of jobs; for all of them; that arenas cost */
+	uint64_t slices, bytes;      /* done for the jobs that there are */
+	uint64_t calls_ns, working_ns; /* that their calls have taken here, and workers have spent on slices */
+	uint32_t njob_rows, ngpu_rows, ntenant_rows, nshare_rows;
+	uint32_t left_out, reserved; /* left_out: rows that there was no room for */
+	struct ferry_job_counters job_rows[FERRY_COUNTERS_JOBS];
+	struct ferry_gpu_counters gpu_rows[FERRY_COUNTERS_GPUS];
+	struct ferry_tenant_counters tenant_rows[FERRY_COUNTERS_TENANTS];
+	struct ferry_share_counters share_rows[FERRY_COUNTERS_SHARES];
+};
+
+/* The same as it lies in shared memory: words, each of which is loaded and stored whole. */
+struct ferry_counters_page {
+	_Atomic uint64_t words[sizeof(struct ferry_counters) / sizeof(uint64_t)];
+};
+
+/**
+ * The router's side: a page without rows, mapped for writing, and a descriptor that others can only map for reading.
+ * Both are the caller's, who closes and unmaps. Error: ferrySystemError, also where the kernel (before Linux 5.1) has
+ * no F_SEAL_FUTURE_WRITE.
+ */
+ferryResult_t ferry_counters_create(struct ferry_counters_page **page, int *descriptor);
+
+/** Writes head and rows; magic, version and generation are the page's. One thread at a time. */
+void ferry_counters_write(struct ferry_counters_page *page, const struct ferry_counters *counters);
+
+void ferry_counters_unmap(const struct ferry_counters_page *page);
+
+/**
+ * The reader's side, which trusts nobody: ferryRefused where the descriptor is of no sealed page of this size. The
+ * descriptor stays the caller's, and is of no use afterwards.
+ */
+ferryResult_t ferry_counters_map(int descriptor, const struct ferry_counters_page **page);
+
+/** How often it has been written, times two; odd: it is being written. */
+uint64_t ferry_counters_generation(const struct ferry_counters_page *page);
+
+/**
+ * A copy of the page that is whole: rows behind those that there are stay as they were. ferryInProgress where the page
+ * is being written at this moment, or nothing has been; ferryRefused with the values where it is of another version,
+ * or has more rows than there can be.
+ */
+ferryResult_t ferry_counters_read(const struct ferry_counters_page *page, struct ferry_counters *counters);
+
+/**
+ * Connects to the router on that socket, asks, and reads once: for whoever does not poll. Errors: those of
+ * ferry_endpoint_connect, ferry_attach_exchange, ferry_counters_map and ferry_counters_read.
+ */
+ferryResult_t ferry_counters_take(const char *path, struct ferry_counters *counters);
+
+/** The head as words, name=value, for people; with its end it has less than 512 bytes. */
+void ferry_counters_print(const struct ferry_counters *counters, char *text, size_t bytes);
+
+/** "attaching", "adopting", "ready", "failed"; "?" for any other number. */
+const char *ferry_job_state_name(uint32_t state);
+
+#endif
