@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define BEFORE       20 /* bytes of an allocation before a buffer: off every line, on the element */
 #define PATIENCE_MS  60000
@@ -44,6 +45,9 @@ void hold(void *until_zero)
 
 void fake_is_the_driver(void)
 {
+	char machine[32];
+	snprintf(machine, sizeof machine, "suite %d", (int)getpid());
+	setenv("FAKE_CUDA_MACHINE", machine, 0); /* a suite's processes share GPUs with no other suite */
 	setenv("FERRY_CUDA_LIBRARY", FAKE_CUDA_LIBRARY, 1);
 	setenv("FERRY_DEVICE", "cuda", 1);
 	setenv("FERRY_ROUTER", "embedded", 1);

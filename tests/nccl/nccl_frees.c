@@ -442,10 +442,8 @@ int main(void)
 	        cmocka_unit_test_teardown(without_its_router_it_comes_back_all_the_same, no_misuse),
 	        cmocka_unit_test_teardown(its_kin_do_the_same, no_misuse),
 	};
-	char machine[40], bytes[24];
-	snprintf(machine, sizeof machine, "frees-%d", (int)getpid());
+	char bytes[24];
 	snprintf(bytes, sizeof bytes, "%zu", ALL);
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	setenv("FAKE_CUDA_MEMORY", bytes, 1);
 	setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
 	setenv("FERRY_TEST_MAPPED", "1", 1);

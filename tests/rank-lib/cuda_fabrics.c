@@ -203,9 +203,6 @@ int main(void)
 	        TEST(all_that_links_lead_to_is_pushed),
 	        TEST(gpus_without_links_go_by_the_host),
 	};
-	char machine[32];
-	snprintf(machine, sizeof machine, "fabrics-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

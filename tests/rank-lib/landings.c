@@ -273,12 +273,9 @@ int main(int argc, char **argv)
 	        TEST(a_buffer_stays_mapped_for_a_call_that_waits_long),
 	        TEST(freed_memory_that_others_have_put_into_comes_back),
 	};
-	char machine[32];
 	setenv("FERRY_TEST_PUSHES", "1", 1);
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));
-	snprintf(machine, sizeof machine, "pushes-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

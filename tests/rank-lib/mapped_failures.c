@@ -132,13 +132,16 @@ static void a_router_that_can_map_nothing_leaves_the_data_to_the_ranks(void **st
 static void a_device_that_one_process_may_use_is_left_to_its_rank(void **state)
 {
 	(void)state;
-	static const char exclusive[] = "FAKE_CUDA_EXCLUSIVE=1 FAKE_CUDA_MACHINE=mapped-exclusive";
-	static const char *const variables[] = {exclusive, exclusive};
+	char machine[32], exclusive[80], *suite = strdup(getenv("FAKE_CUDA_MACHINE"));
+	snprintf(machine, sizeof machine, "exclusive-%d", (int)getpid());
+	snprintf(exclusive, sizeof exclusive, "FAKE_CUDA_EXCLUSIVE=1 FAKE_CUDA_MACHINE=%s", machine);
+	const char *const variables[] = {exclusive, exclusive};
 	setenv("FAKE_CUDA_EXCLUSIVE", "1", 1);
-	setenv("FAKE_CUDA_MACHINE", "mapped-exclusive", 1);
+	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	domains_open(1);
 	unsetenv("FAKE_CUDA_EXCLUSIVE");
-	unsetenv("FAKE_CUDA_MACHINE");
+	setenv("FAKE_CUDA_MACHINE", suite, 1);
+	free(suite);
 	rounds_by(variables, devices);
 	domains_close();
 }

@@ -425,11 +425,8 @@ int main(int argc, char **argv)
 	        TEST(a_buffer_freed_during_a_call_is_freed_when_the_call_is_over),
 	        TEST(memory_unmapped_during_a_call_takes_the_pushes_and_nothing_else_does),
 	};
-	char machine[32];
 	if (argc == 2)
 		return rank_process_main(atoi(argv[1]));
-	snprintf(machine, sizeof machine, "puts-failures-%d", (int)getpid());
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
 	setenv("FERRY_TEST_PUSHES", "1", 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
