@@ -2,8 +2,8 @@
 # Thin wrappers around scripts/setup, CMake and ctest; `make help` lists them. Everything lands in build/ (or build-NAME/).
 
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-# Tests start processes of their own: as many at once as there are cores is plenty.
-TEST_JOBS ?= 2
+# Suites wait more than they compute.
+TEST_JOBS ?= $(shell echo $$((3 * $(JOBS))))
 # Where an ordinary user may write, too.
 PREFIX ?= $(if $(filter 0,$(shell id -u)),/usr/local,$(HOME)/.local)
 DESTDIR ?=
@@ -12,7 +12,7 @@ RUN = build/bin/ferryrun -n 4 --domains 2 --
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo check gpu gpu-report bundle install deb asan tsan debug fuzz models docs clean
+.PHONY: help setup build demo check soak gpu gpu-report bundle install deb asan tsan debug fuzz models docs clean
 
 help: ## this list
 	@echo "Ferry: collective communication for the GPUs and CPUs of a server. make TARGET:"
@@ -41,11 +41,14 @@ gpu-report: build ## measures what docs/performance.md tells of GPUs, into build
 bundle: build ## build/bundle: what a bare GPU machine needs to run the GPU tests and the benchmarks
 	@scripts/bundle
 
+soak: build ## kills of routers and ranks by the thousand, scribbling ranks, jobs that come and go: an hour
+	ctest --preset soak -j $(JOBS)
+
 debug: setup ## build without optimization into build-debug/
 	@cmake --preset debug --log-level=NOTICE
 	@cmake --build --preset debug -j $(JOBS)
 
-asan: setup ## every test under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
+asan: setup ## every suite once under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/
 	@cmake --preset asan --log-level=NOTICE
 	@cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(TEST_JOBS)

@@ -33,7 +33,7 @@ if(FERRY_MPI_WORKS)
   set_tests_properties(mpi_collectives PROPERTIES TIMEOUT 240 LABELS mpi RUN_SERIAL TRUE)
 endif()
 
-# Routers and ranks that are killed; `router_kills --help` says how to have more of it.
+# Routers and ranks that are killed: a few for each change, and a hundred in each way in `make soak` (soak.cmake).
 add_executable(router_kills kills/kills.c kills/kills_graph.c kills/kills_held.c kills/kills_job.c kills/kills_place.c
   kills/kills_rank.c kills/kills_routers.c kills/kills_victims.c ${PROJECT_SOURCE_DIR}/bench/rank/gpu.c)
 target_link_libraries(router_kills PRIVATE ferry_flags trial_run ferry_engine m ${CMAKE_DL_LIBS})
@@ -41,6 +41,8 @@ add_dependencies(router_kills ferryrun ferry-router)
 function(router_kills_test name)
   add_test(NAME ${name} COMMAND router_kills ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS api TIMEOUT 120)
+  set_property(GLOBAL APPEND PROPERTY FERRY_KILLS ${name})
+  set_property(GLOBAL PROPERTY FERRY_KILLS_${name} ${ARGN})
 endfunction()
 router_kills_test(routers_are_killed_under_calls --kills 25)
 router_kills_test(routers_of_two_domains_are_killed --kills 25 --domains 2 --both 30 --ferryrun)
@@ -54,10 +56,10 @@ function(gpu_router_kills_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 240
     ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
 endfunction()
-gpu_router_kills_test(routers_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30)
-gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 20 --bytes 262144 --every 5 --twice 30
+gpu_router_kills_test(routers_that_move_data_are_killed --kills 8 --bytes 262144 --every 5 --twice 30)
+gpu_router_kills_test(routers_of_two_domains_that_move_data_are_killed --kills 8 --bytes 262144 --every 5 --twice 30
   --domains 2 --both 40 --seed 131)
-gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 20 --bytes 50000 --every 3 --fresh 1
+gpu_router_kills_test(routers_are_killed_while_mapped_ranks_attach --kills 8 --bytes 50000 --every 3 --fresh 1
   --calls 8 --seed 61)
 # A push takes milliseconds: most kills come in the middle of one.
 function(pushing_router_kills_test name fabrics)
@@ -66,20 +68,20 @@ function(pushing_router_kills_test name fabrics)
   list(FILTER environment EXCLUDE REGEX "^FERRY_FABRICS=")
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment};FAKE_CUDA_PUSH_MS=1;${fabrics}")
 endfunction()
-pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20 --twice 30)
+pushing_router_kills_test(routers_that_push_are_killed "FERRY_FABRICS=peer" --kills 8 --every 20 --twice 30)
 pushing_router_kills_test(routers_that_push_and_stage_are_killed
-  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --seed 5)
-pushing_router_kills_test(routers_that_push_across_domains_are_killed "FERRY_FABRICS=peer" --kills 20 --every 20
+  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 8 --every 20 --twice 30 --seed 5)
+pushing_router_kills_test(routers_that_push_across_domains_are_killed "FERRY_FABRICS=peer" --kills 8 --every 20
   --twice 30 --domains 2 --both 40 --captured 50 --messages --seed 3)
 pushing_router_kills_test(routers_that_push_and_stage_across_domains_are_killed
-  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 20 --every 20 --twice 30 --domains 2 --both 40
+  "FERRY_FABRICS=peer,host;FERRY_SHARES=host=0.4,peer=0.6" --kills 8 --every 20 --twice 30 --domains 2 --both 40
   --seed 4)
-pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 5
+pushing_router_kills_test(ranks_that_push_across_domains_and_routers_are_killed "FERRY_FABRICS=peer" --kills 2
   --ranks --meanwhile 100 --domains 2 --both 40 --seed 55)
-gpu_router_kills_test(routers_are_killed_under_replays --kills 20 --captured 60 --messages --bytes 262144 --every 5
+gpu_router_kills_test(routers_are_killed_under_replays --kills 8 --captured 60 --messages --bytes 262144 --every 5
   --twice 30 --seed 71)
-gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 5 --bytes 100000 --ranks --meanwhile 100 --seed 55)
-gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 5 --bytes 100000 --ranks
+gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 2 --bytes 100000 --ranks --meanwhile 100 --seed 55)
+gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 2 --bytes 100000 --ranks
   --meanwhile 100 --domains 2 --both 40 --seed 55)
 # Whose processes take 40 ms to end, behind their connections, while the spare makes itself ready.
 add_test(NAME spares_make_themselves_ready COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kills/made_ready
