@@ -407,8 +407,8 @@ void ranks_round(const struct rank_process *ranks, int nranks, int count, uint32
 void rank_released(const struct rank_process *rank, const char *words)
 {
 	struct rank_answer answer =
-	        rank_tell(rank, (struct rank_ordered){.order = RANK_SETTLE, .number = 10000, .wanted = true});
-	if (!answer.settled || answer.milliseconds > 1000 || answer.error != ferryRemoteError ||
+	        rank_tell(rank, (struct rank_ordered){.order = RANK_SETTLE, .number = 60000, .wanted = true});
+	if (!answer.settled || answer.error != ferryRemoteError ||
 	    !strstr(answer.message, words))
 		fail_msg("settled %d after %d ms, %s: \"%s\", expected \"%s\"", answer.settled, answer.milliseconds,
 		         ferryGetErrorString(answer.error), answer.message, words);

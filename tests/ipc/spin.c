@@ -133,7 +133,7 @@ static void who_looks_on_a_cpu_that_another_needs_learns_it(void **state)
 	run_on_one_cpu();
 	assert_int_equal(pthread_create(&thread, NULL, keep_busy, &over), 0);
 	uint64_t begun = ferry_now_ns(), now = begun;
-	for (; ferry_spin_ns(&spin, now) && now - begun < 20000 * MS; now = ferry_now_ns())
+	for (; ferry_spin_ns(&spin, now) && now - begun < 60000 * MS; now = ferry_now_ns())
 		ferry_idle_looked(&idle, now);
 	atomic_store(&over, true);
 	pthread_join(thread, NULL);
@@ -141,7 +141,14 @@ static void who_looks_on_a_cpu_that_another_needs_learns_it(void **state)
 	assert_int_equal(ferry_spin_ns(&spin, now), 0);
 }
 
-/* Nanoseconds of the best of some loops of calls. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Nanoseconds of the CPU that the best of some loops of calls takes; what other programs take does not count. */
 static uint64_t time_calls(const char *spin_us)
 {
 	struct ranks ranks;
@@ -150,7 +157,7 @@ static uint64_t time_calls(const char *spin_us)
 	setenv("FERRY_SPIN_US", spin_us, 1);
 	open_ranks(&ranks, 2, 1);
 	for (int loop = 0; loop < 20; loop++) {
-		uint64_t begun = ferry_now_ns();
+		uint64_t begun = cpu_ns();
 		for (int i = 0; i < 20; i++) {
 			OK(ferryGroupStart());
 			for (int rank = 0; rank < 2; rank++)
@@ -159,14 +166,14 @@ static uint64_t time_calls(const char *spin_us)
 			OK(ferryGroupEnd());
 			OK(ferryStreamSynchronize(NULL));
 		}
-		uint64_t took = ferry_now_ns() - begun;
+		uint64_t took = cpu_ns() - begun;
 		best = took < best ? took : best;
 	}
 	close_ranks(&ranks);
 	return best;
 }
 
-/* Each hand-over from one thread to the next would wait for a time slice, of some milliseconds, to end. */
+/* Each hand-over from one thread to the next would take the rest of a time slice of some milliseconds. */
 static void lanes_and_workers_that_share_a_cpu_wait_for_no_time_slices(void **state)
 {
 	(void)state;

@@ -22,7 +22,7 @@
 #define RANKS     2
 #define COUNT     ((size_t)2 << 20) /* floats of a call */
 #define STEP      ((size_t)2 << 20)
-#define PATIENCE  5.0 /* seconds, for what comes back by idleness */
+#define PATIENCE  60.0 /* seconds, for what comes back by idleness */
 #define NOT_HERE  77
 
 typedef ncclResult_t (*init_all)(ncclComm_t *comms, int ndevices, const int *devices);

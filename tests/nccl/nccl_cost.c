@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What Ferry adds to calls that stay NCCL's, in CPU time of the thread that makes them: the same calls are made with
- * and without, by ranks that are threads of this process on the doubles of the CUDA driver and of NCCL.
+ * and without, by ranks that are threads of this process on the doubles of the CUDA driver and of NCCL. The least of
+ * each is compared: other programs on the machine make that no longer.
  */
 #include "tests/nccl/players.h"
 
+#include <math.h>
 #include <time.h>
 
 #define CALLS 4000
 #define SIZES 4 /* one class each */
-#define MOST_US 2.0 /* on a slow machine; what it is on others is printed */
+#define GROWTH 2 /* of what the double of NCCL takes alone; both are printed */
 
 static double cost_us[RANKS];
 
@@ -31,17 +33,17 @@ static void exchange_often(struct rank *rank)
 {
 	struct player *player = (struct player *)rank;
 	player_open(player);
-	double us = 0;
+	double least = INFINITY;
 	for (int i = 0; i < CALLS; i++) {
 		double before = cpu_us();
 		exchange(player, LARGE / RANKS * 2 * (size_t)(SIZES - i % SIZES) / SIZES);
 		if (i >= CALLS / 4) /* settled by then */
-			us += cpu_us() - before;
+			least = fmin(least, cpu_us() - before);
 		if (i % 8 == 7)
 			settle(player);
 	}
 	EQUAL(parts_of(player), 0);
-	cost_us[rank->rank] = us / (CALLS - CALLS / 4);
+	cost_us[rank->rank] = least;
 	player_close(player);
 }
 
@@ -65,7 +67,7 @@ static void a_call_that_stays_nccls_costs_little_more(void **state)
 	unsetenv("FERRY_SPLIT_FLOOR");
 	unsetenv("FERRY_SPLIT_WAIT");
 	print_message("a call takes its thread %.2f us, %.2f without Ferry\n", with, without);
-	assert_true(with - without < MOST_US);
+	assert_true(with < GROWTH * without);
 }
 
 int main(void)

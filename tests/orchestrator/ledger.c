@@ -24,11 +24,7 @@
 #define GB_S 1000.0
 #define BYTES (64u << 20)
 #define SIGNATURE 77
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COST_NS 5000
-#else
-#define COST_NS 500
-#endif
+#define GROWTH 3 /* of two costs that are alike, measured on a machine however busy */
 
 static const struct ferry_balancer_call call = {FERRY_ALLREDUCE, ferryFloat32, BYTES, false};
 static const struct ferry_arena_shape shape = {.ndomains = 1, .nranks = RANKS, .staging = 1 << 20, .node = -1};
@@ -397,7 +393,7 @@ static double cost_of(struct ferry_ledger *ledger, const struct ferry_balancer_c
 	return least;
 }
 
-/* With a table full of other sizes, too, the processor's part of a call is far below a microsecond. */
+/* A call costs no more for the sizes that others have, and which it is of those: nothing is looked through. */
 static void a_settled_call_costs_next_to_nothing(void **state)
 {
 	(void)state;
@@ -419,14 +415,17 @@ static void a_settled_call_costs_next_to_nothing(void **state)
 				carriers_call(&ranks[rank].machine, (double)other.bytes, &shares, us);
 				ferry_ledger_tell(&ranks[rank].ledger, &other, n, word, us);
 			}
-	for (int rank = 0; rank < 2; rank++)
+	for (int rank = 0; rank < 2; rank++) {
+		double first = INFINITY;
 		for (int which = 0; which < SIZES; which += SIZES - 1) {
 			struct ferry_balancer_call settled = call_of(which);
 			double measured, ns = cost_of(&ranks[rank].ledger, &settled, &measured);
 			print_message("rank %d, size %2d of %d: %.0f ns a call, %.3f of them measured\n", rank, which,
 			              SIZES, ns, measured);
-			assert_true(ns < COST_NS);
+			assert_true(ns < GROWTH * first);
+			first = ns;
 		}
+	}
 	free_all(ranks);
 	free(ranks);
 	ferry_arena_unmap(&arena);

@@ -17,7 +17,7 @@
 
 #define COUNT    (256 << 10)
 #define COUNTERS 16
-#define SOON_MS  5000
+#define SOON_MS  30000
 
 static struct ranks ranks;
 static struct ferry_arena arena; /* as one who writes there has it */

@@ -168,25 +168,25 @@ static void an_abort_returns_when_nobody_puts_into_the_ranks_memory_any_more(voi
 {
 	(void)state;
 	for (int message = 0; message < 2; message++)
-		assert_in_range(fail_while_somebody_pushes(ABORTS, message), HELD_MS - 50, 5000);
+		assert_true(fail_while_somebody_pushes(ABORTS, message) >= HELD_MS - 50);
 }
 
 static void a_stream_goes_on_when_nobody_puts_into_the_ranks_memory_any_more(void **state)
 {
 	(void)state;
-	assert_in_range(fail_while_somebody_pushes(THIRD_DIES, false), HELD_MS - 50, 5000);
+	assert_true(fail_while_somebody_pushes(THIRD_DIES, false) >= HELD_MS - 50);
 }
 
 static void who_is_killed_in_the_middle_of_a_push_holds_nobody_up(void **state)
 {
 	(void)state;
-	assert_in_range(fail_while_somebody_pushes(KILLED, false), 0, 3000);
+	assert_in_range(fail_while_somebody_pushes(KILLED, false), 0, 9000); /* else ten seconds */
 }
 
 static void who_is_stopped_in_the_middle_of_a_push_is_waited_for_for_ten_seconds(void **state)
 {
 	(void)state;
-	assert_in_range(fail_while_somebody_pushes(STOPPED, false), 9000, 15000);
+	assert_true(fail_while_somebody_pushes(STOPPED, false) >= 9000);
 }
 
 int main(void)

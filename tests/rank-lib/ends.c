@@ -17,7 +17,7 @@
 
 #define COUNT    4096
 #define ROUNDS   8
-#define SOON_MS  1000
+#define SOON_MS  8000 /* less than the ten seconds after which Ferry gives up waiting */
 #define CALLERS  4
 #define MANY     60
 

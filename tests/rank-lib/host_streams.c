@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-#define SOON_MS 3000
+#define SOON_MS 30000
 
 static bool comes(_Atomic int *flag)
 {

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define LANDING_BYTES (COUNT * 4)
-#define PATIENCE_MS   10000 /* lanes look every 50, and the router once a second */
+#define PATIENCE_MS   60000 /* lanes look every 50, and the router once a second */
 
 static void fill_inputs(const struct liar *liar)
 {

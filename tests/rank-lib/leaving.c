@@ -15,7 +15,7 @@
 #define COUNT (96 << 10)  /* elements */
 #define MORE_THAN_FIT 6   /* messages: a pair's window has four slots */
 #define STREAMS 2
-#define SOON_MS 3000     /* far beyond what a wake-up takes, far below what anybody gives up after */
+#define SOON_MS 9000     /* far beyond what a wake-up takes, below what anybody gives up after */
 
 static const int devices[] = {0, 1, 2};
 static bool on_host;

