@@ -30,9 +30,11 @@ set_tests_properties(nccl_search PROPERTIES
   ENVIRONMENT "FERRY_TEST_NCCL=$<TARGET_FILE:fake_nccl_now>;LD_LIBRARY_PATH=$<TARGET_FILE_DIR:fake_nccl_now>")
 
 # What lies behind the names, in a program that has them itself, as one has that preloads them.
+add_library(nccl_exported OBJECT ../orchestrator/names.c)
+target_link_libraries(nccl_exported PRIVATE ferry_flags ferry_names)
 foreach(suite groups communicators random)
-  ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c LIBRARIES ferry_names fake_nccl_now
-    Threads::Threads LABELS lanes)
+  ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
+    LIBRARIES ferry_names fake_nccl_now Threads::Threads LABELS lanes)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
 
@@ -100,7 +102,7 @@ endif()
 
 # Shared between the two doubles.
 foreach(suite split showing blocks failures)
-  ferry_test(nccl_${suite} FOLDER nccl SOURCES ../orchestrator/names.c
+  ferry_test(nccl_${suite} FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS lanes TIMEOUT 200)
   set_target_properties(nccl_${suite} PROPERTIES ENABLE_EXPORTS ON)
 endforeach()
@@ -114,13 +116,13 @@ endforeach()
 
 # What is measured in CPU time, sanitizers make longer.
 if(NOT FERRY_SANITIZE)
-  ferry_test(nccl_cost FOLDER nccl SOURCES ../orchestrator/names.c
+  ferry_test(nccl_cost FOLDER nccl SOURCES $<TARGET_OBJECTS:nccl_exported>
     LIBRARIES cuda_places_inside ferry_names fake_nccl_now Threads::Threads LABELS api TIMEOUT 200)
   set_target_properties(nccl_cost PROPERTIES ENABLE_EXPORTS ON)
 endif()
 
 # And memory that programs free by a double of CUDA's runtime.
-ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c ../orchestrator/names.c
+ferry_test(nccl_frees FOLDER nccl SOURCES ../orchestrator/frees.c $<TARGET_OBJECTS:nccl_exported>
   LIBRARIES cuda_places_inside ferry_names fake_nccl_now cudart-fake Threads::Threads LABELS lanes TIMEOUT 200)
 set_target_properties(nccl_frees PROPERTIES ENABLE_EXPORTS ON)
 

@@ -38,7 +38,7 @@ static const struct kills_options defaults = {.seed = 1,
                                               .bytes = (size_t)1 << 20,
                                               .every = 0.02,
                                               .spread = 0.02,
-                                              .limit = 30,
+                                              .limit = 60,
                                               .seconds = 1e9,
                                               .longest = 1e9};
 
@@ -279,7 +279,7 @@ static void print_help(void)
 	       "  --fresh N         a new communicator every N rounds (0: never)\n"
 	       "  --seed S          of calls and instants (1)\n"
 	       "  --seconds T       nothing is killed later\n"
-	       "  --limit T         seconds in which nothing moves, then it hangs (30)\n"
+	       "  --limit T         seconds in which nothing moves, then it hangs (60)\n"
 	       "  --longest MS      pause of the application; a longer one is wrong\n"
 	       "  --verbose         each kill, and what ranks hold\n\n"
 	       "Environment, where it is unset: FERRY_SLICE=8192, FERRY_WINDOW=2: kills come in the middle of calls.\n"
