@@ -22,8 +22,7 @@ static ferryResult_t check_burden(const struct ferry_attach_message *message)
 	bool mapped = (rank || adopts) && message->flags & FERRY_ATTACH_MAPPED;
 	bool resubmits = message->kind == FERRY_ATTACH_RESUBMIT;
 	bool export = message->kind == FERRY_ATTACH_EXPORT;
-	bool prepares = message->kind == FERRY_ATTACH_PREPARE;
-	bool arenas = adopts || prepares || (message->kind == FERRY_ATTACH_READY && message->descriptors);
+	bool arenas = adopts || (message->kind == FERRY_ATTACH_READY && message->descriptors);
 	uint32_t descriptors = (arenas ? message->ndomains : 0) + mapped;
 	uint32_t flags = rank ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_WISHED | FERRY_ATTACH_LANDS
 	                 : adopts                               ? FERRY_ATTACH_MAPPED | FERRY_ATTACH_LANDS
@@ -74,9 +73,7 @@ ferryResult_t ferry_attach_decode(const void *bytes, size_t length, struct ferry
 	ferryResult_t result = check_burden(message);
 	if (result)
 		return result;
-	bool rank = message->kind == FERRY_ATTACH_RANK || message->kind == FERRY_ATTACH_ADOPT ||
-	            message->kind == FERRY_ATTACH_PREPARE;
-	if (!rank)
+	if (message->kind != FERRY_ATTACH_RANK && message->kind != FERRY_ATTACH_ADOPT)
 		return ferrySuccess;
 	if (message->nranks < 1 || message->nranks > FERRY_MAX_RANKS || message->ndomains < 1 ||
 	    message->ndomains > FERRY_MAX_DOMAINS || message->domain >= message->ndomains ||

@@ -20,7 +20,7 @@
 #include <sys/types.h>
 
 #define FERRY_ATTACH_MAGIC 0x46455254u /* "FERT" */
-#define FERRY_ATTACH_ABI 11u
+#define FERRY_ATTACH_ABI 12u
 #define FERRY_KEY_BYTES 16
 #define FERRY_ATTACH_MOST_DESCRIPTORS 240u /* in a message; Linux takes 253 at a time */
 
@@ -35,11 +35,6 @@ enum ferry_attach_kind {
 	FERRY_ATTACH_EXPORT,   /* payload: a struct ferry_exported: map this buffer of mine (ipc/export.h) */
 	FERRY_ATTACH_FORGET,   /* unmap what index `index` names, once no call uses it any more */
 	/*
-	 * This rank's router is about to end: make ready what another router of job `key` needs, whose arenas come
-	 * along, and touch none of it. ADOPT follows on the same connection, or it closes.
-	 */
-	FERRY_ATTACH_PREPARE,
-	/*
 	 * This rank's router has ended: take its place for job `key`, whose arenas come along. What else the rank has
 	 * handed to that one follows: its plans.
 	 */
@@ -47,8 +42,6 @@ enum ferry_attach_kind {
 	/* payload: submissions that were taken, and are not over (ipc/submission.h), in order: take them again */
 	FERRY_ATTACH_RESUBMIT,
 	FERRY_ATTACH_ADOPTED,  /* that was all: serve the job once all its ranks have come so far, or have left */
-	/* a router of this one's user stands by to take its place, with contexts on `index` GPUs; until it closes */
-	FERRY_ATTACH_SPARE,
 	FERRY_ATTACH_KINDS
 };
 
@@ -67,12 +60,12 @@ struct ferry_attach_message {
 	uint32_t ndomains;
 	uint32_t flags;    /* FERRY_ATTACH_..., as above */
 	/*
-	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT,
-	 * PREPARE, and READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED:
-	 * then the block of words
+	 * RANK with MAPPED: 1, the rank's block of words; EXPORT: of its pieces, in the order of addresses; ADOPT, and
+	 * READY, which may be without where there is one: the arenas of all domains; ADOPT with MAPPED: then the block
+	 * of words
 	 */
 	uint32_t descriptors;
-	uint32_t index;    /* FORGET, SPARE: as above */
+	uint32_t index;    /* FORGET: as above */
 	/*
 	 * DROP; ADOPT: since when the rank has had no router (ferry_now_ns), to be told of; ADOPTED of a mapped
 	 * rank: number of its last submission that is not in the ring any more
@@ -82,7 +75,7 @@ struct ferry_attach_message {
 	/* RANK: as follows; ADOPTED of a mapped rank: calls made up to that submission, captured ones apart */
 	uint64_t staging;  /* RANK: bytes of staging wanted; 0: the router's default, or less where there is less */
 	uint8_t key[FERRY_KEY_BYTES];
-	uint8_t gpu[FERRY_GPU_BYTES]; /* PREPARE, RANK and ADOPT with MAPPED or LANDS: the UUID */
+	uint8_t gpu[FERRY_GPU_BYTES]; /* RANK and ADOPT with MAPPED or LANDS: the UUID */
 };
 
 struct ferry_attach_reply {

@@ -230,20 +230,18 @@ ferryResult_t ferry_counters_take(const char *path, struct ferry_counters *count
 
 void ferry_counters_print(const struct ferry_counters *counters, char *text, size_t bytes)
 {
-	char tenants[40] = "", spares[40] = "";
-	if (counters->spares)
-		snprintf(spares, sizeof spares, " spares=%u spare_gpus=%u", counters->spares, counters->spare_gpus);
+	char tenants[40] = "";
 	if (counters->config)
 		snprintf(tenants, sizeof tenants, " tenants=%u config=%s", counters->tenants,
 		         counters->config_bad ? "bad" : "read");
 	snprintf(text, bytes,
 	         "domain=%u pid=%u state=%s workers=%u nice=%s jobs=%u failed=%u ranks=%u gpus=%u staging=%" PRIu64
 	         " staging_limit=%" PRIu64 " memory=%" PRIu64 " slices=%" PRIu64 " bytes=%" PRIu64
-	         " calls_ms=%.3f working_ms=%.3f%s%s",
+	         " calls_ms=%.3f working_ms=%.3f%s",
 	         counters->domain, counters->pid, counters->draining ? "draining" : "serving", counters->workers,
 	         counters->nice, counters->jobs, counters->failed, counters->ranks, counters->gpus, counters->staging,
 	         counters->staging_limit, counters->memory, counters->slices, counters->bytes,
-	         (double)counters->calls_ns / 1e6, (double)counters->working_ns / 1e6, spares, tenants);
+	         (double)counters->calls_ns / 1e6, (double)counters->working_ns / 1e6, tenants);
 }
 
 const char *ferry_job_state_name(uint32_t state)

@@ -82,14 +82,13 @@ struct ferry_counters {
 	uint32_t domain, pid, workers, draining;
 	char nice[8];                /* of its workers; "rt": real time */
 	uint32_t jobs, failed, ranks, gpus; /* of all users: there are, have failed, are attached, have a context */
-	uint32_t spares, spare_gpus; /* routers that stand by, and contexts that they have */
 	uint32_t tenants;            /* that its file names */
 	uint32_t config, config_bad; /* 1: it has such a file; 1: what that says now cannot be */
+	uint32_t left_out;           /* rows that there was no room for */
 	uint64_t staging, staging_limit, memory; /* bytes: of jobs; for all of them; that arenas cost */
 	uint64_t slices, bytes;      /* done for the jobs that there are */
 	uint64_t calls_ns, working_ns; /* that their calls have taken here, and workers have spent on slices */
 	uint32_t njob_rows, ngpu_rows, ntenant_rows, nshare_rows;
-	uint32_t left_out, reserved; /* left_out: rows that there was no room for */
 	struct ferry_job_counters job_rows[FERRY_COUNTERS_JOBS];
 	struct ferry_gpu_counters gpu_rows[FERRY_COUNTERS_GPUS];
 	struct ferry_tenant_counters tenant_rows[FERRY_COUNTERS_TENANTS];

@@ -41,11 +41,6 @@ const struct ferry_variable ferry_variables[] = {
 	 "on: where a router dies, another takes its place, and jobs go on: ferryrun, a system service or a rank "
 	 "(FERRY_ROUTER=auto) starts it, within FERRY_ATTACH_TIMEOUT. off: the communicator ends with an error. Of "
 	 "ranks and of ferryrun."},
-	{"FERRY_SPARE_GPUS", "",
-	 "On which GPUs a router that stands by (ferryrun --spare, ferry-router --spare) makes its contexts ahead, so "
-	 "that no job waits for them when it takes another's place: all, those of its domain; or UUIDs and numbers, "
-	 "separated by commas. Each takes about 525 MiB of its GPU. Once it serves, what nobody uses is given up after "
-	 "10 s. Unset: none."},
 	{"FERRY_LAYOUT", "",
 	 "Domains and what belongs to each: a file, or text such as \"0: cpus=0-15 devices=0,1; 1: cpus=16-31 "
 	 "devices=2,3\". A domain may also have node=N, where its memory is bound."},

@@ -3,7 +3,6 @@
 #ifndef FERRY_IPC_GPU_UUID_H
 #define FERRY_IPC_GPU_UUID_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #define FERRY_GPU_BYTES 16 /* of a GPU's UUID */
@@ -11,8 +10,5 @@
 
 /** Returns `text`. */
 const char *ferry_gpu_uuid_print(const uint8_t uuid[FERRY_GPU_BYTES], char text[FERRY_GPU_TEXT]);
-
-/** False: the text is none. */
-bool ferry_gpu_uuid_parse(const char *text, uint8_t uuid[FERRY_GPU_BYTES]);
 
 #endif

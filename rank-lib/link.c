@@ -15,7 +15,7 @@
 void ferry_link_init(struct ferry_link *link)
 {
 	pthread_condattr_t attributes;
-	*link = (struct ferry_link){.socket = -1, .ahead = -1, .process = -1};
+	*link = (struct ferry_link){.socket = -1, .process = -1};
 	pthread_mutex_init(&link->lock, NULL);
 	pthread_condattr_init(&attributes);
 	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -35,7 +35,6 @@ static void close_one(int *descriptor)
 void ferry_link_close(struct ferry_link *link)
 {
 	close_one(&link->socket);
-	close_one(&link->ahead);
 	close_one(&link->process);
 }
 

@@ -23,8 +23,6 @@ struct ferry_link {
 	pthread_mutex_t lock;        /* held while something is asked, and of `count` */
 	pthread_cond_t changed;
 	int socket;                  /* -1: none. Written under the lock, or by attach/ before others have the rank */
-	/* keeper: to a router that makes itself ready while this one's process ends (rank-lib/takeover.h); -1: none */
-	int ahead;
 	int process;                 /* the router's pidfd; -1: none. The same */
 	_Atomic uint32_t state;      /* enum ferry_link_state; written under the lock */
 	uint64_t count;              /* routers that this has led to before this one */

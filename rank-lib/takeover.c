@@ -31,63 +31,10 @@ static void say(const struct ferry_takeover *takeover, const char *what)
 	                     what);
 }
 
-/* ---- the next one, before this one has ended ---- */
-
-static void close_ahead(struct ferry_link *link)
-{
-	int ahead = link->ahead;
-	link->ahead = -1; /* first, as who forks may be about to close it in the child */
-	if (ahead >= 0)
-		close(ahead);
-}
-
-static struct ferry_handover handover_to(const struct ferry_takeover *takeover, int connection)
-{
-	return (struct ferry_handover){.rank = takeover->all->rank,
-	                               .plans = takeover->all->plans,
-	                               .ops = takeover->all->ops,
-	                               .context = takeover->all->context,
-	                               .domain = takeover->domain,
-	                               .connection = connection,
-	                               .lost_ns = takeover->lost_ns,
-	                               .given_up = &takeover->all->given_up};
-}
-
-/*
- * Whatever comes of it: all that counts is done once the old one has ended. Who listens meanwhile may be the old one
- * itself, where it has closed the connection and lives; it refuses.
- */
-static void look_ahead(struct ferry_takeover *takeover)
-{
-	int connection;
-	bool starts = !takeover->ahead_started;
-	if (link_of(takeover)->ahead >= 0 || takeover->ahead_over || !takeover->all->ops ||
-	    takeover->domain != takeover->all->rank->domain)
-		return;
-	takeover->ahead_started = true;
-	if (ferry_routers_look(takeover->all->routers, takeover->domain, starts, &connection)) {
-		ferry_forget_message();
-		return;
-	}
-	struct ferry_handover handover = handover_to(takeover, connection);
-	ferryResult_t result = ferry_hand_over_ahead(&handover);
-	if (result) {
-		say(takeover, ferry_last_message());
-		ferry_forget_message();
-		close(connection);
-		/* one that has closed may have been the old one, which was still asleep on its socket as it died */
-		takeover->ahead_over = result != ferryRemoteError;
-		return;
-	}
-	say(takeover, "another router makes itself ready");
-	link_of(takeover)->ahead = connection;
-}
-
 /* ---- giving up ---- */
 
 static bool end_failed(struct ferry_takeover *takeover)
 {
-	close_ahead(link_of(takeover));
 	ferry_link_set(link_of(takeover), FERRY_LINK_ENDED);
 	if (takeover->all->ops)
 		takeover->all->ops->lost(takeover->all->context, takeover->domain);
@@ -184,7 +131,14 @@ static void say_given(const struct ferry_takeover *takeover, const struct ferry_
 /* A router listens. True: to be called again. */
 static bool go_over(struct ferry_takeover *takeover, int connection)
 {
-	struct ferry_handover handover = handover_to(takeover, connection);
+	struct ferry_handover handover = {.rank = takeover->all->rank,
+	                                  .plans = takeover->all->plans,
+	                                  .ops = takeover->all->ops,
+	                                  .context = takeover->all->context,
+	                                  .domain = takeover->domain,
+	                                  .connection = connection,
+	                                  .lost_ns = takeover->lost_ns,
+	                                  .given_up = &takeover->all->given_up};
 	char text[FERRY_MESSAGE_BYTES];
 	takeover->epoch = epoch_of(takeover);
 	say(takeover, "a router listens");
@@ -217,10 +171,7 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 
 static bool look_for_one(struct ferry_takeover *takeover)
 {
-	int connection = link_of(takeover)->ahead;
-	link_of(takeover)->ahead = -1;
-	if (connection >= 0)
-		return go_over(takeover, connection);
+	int connection;
 	ferryResult_t result = ferry_routers_look(takeover->all->routers, takeover->domain, !takeover->told,
 	                                          &connection);
 	if (!result)
@@ -252,7 +203,7 @@ static bool step(struct ferry_kept *kept)
 		return end_failed(takeover);
 	if (takeover->state == FERRY_ROUTER_ADOPTS)
 		return still_adopts(takeover);
-	/* before it is looked how long that has lasted: to ask another ahead may take its time */
+	/* before it is looked how long that has lasted: this process may have stood still itself */
 	see_end(takeover);
 	if (is_over(takeover, ferry_now_ns(), text, sizeof text))
 		return end(takeover, text);
@@ -261,7 +212,6 @@ static bool step(struct ferry_kept *kept)
 	case FERRY_ROUTER_ADOPTS:
 		return false;
 	case FERRY_ROUTER_ENDS:
-		look_ahead(takeover);
 		return true;
 	case FERRY_ROUTER_SOUGHT:
 		return look_for_one(takeover);
@@ -276,7 +226,7 @@ static void on_router_lost(struct ferry_kept *kept)
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
 	takeover->vain = 0;
-	takeover->told = takeover->ahead_started = takeover->ahead_over = false;
+	takeover->told = false;
 	say(takeover, "the connection to the router has closed");
 	if (now - takeover->window_ns > DEATHS_SECONDS * SECOND_NS) {
 		takeover->window_ns = now;
@@ -322,7 +272,6 @@ void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
-		close_ahead(&takeovers->rank->links[domain]);
 	}
 }
 

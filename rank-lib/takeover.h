@@ -5,10 +5,9 @@
  * from it (router/adoption.h). The job goes on when all ranks have done so. A router that dies in the middle of that is
  * the same case again. By the keeper, a step at a time; callers and streams notice nothing but time.
  *
- * Nothing is handed over before the old router has ended: its threads might still write to the arenas. What takes the
- * next one long, contexts and the registering of arenas, it is asked for before that, where it is there (PREPARE). Of a
- * router that has ended before it answered a rank's first message the rank has no pidfd, and needs none: it has begun
- * nothing, as it waits for all ranks.
+ * Nothing is handed over before the old router has ended: its threads might still write to the arenas. Of a router that
+ * has ended before it answered a rank's first message the rank has no pidfd, and needs none: it has begun nothing, as
+ * it waits for all ranks.
  *
  * The job ends, as when there is no takeover, where that is so wished (FERRY_TAKEOVER=off), where a rank hosts the
  * routers, where the kernel has no pidfds, where nobody takes the router's place for FERRY_ATTACH_TIMEOUT, and where
@@ -45,8 +44,6 @@ struct ferry_takeover {
 	uint64_t window_ns; /* when counting began: deaths since then */
 	uint32_t deaths;
 	bool told;          /* that no router can be started by this rank */
-	/* FERRY_ROUTER_ENDS: this rank has had one started ahead; none is asked any more */
-	bool ahead_started, ahead_over;
 };
 
 struct ferry_takeovers {

@@ -11,7 +11,6 @@
 #include "router/brought.h"
 #include "router/guests.h"
 #include "router/intakes.h"
-#include "router/prepared.h"
 #include "router/resumed.h"
 
 #include <stdlib.h>
@@ -30,28 +29,22 @@ struct ferry_adoption {
 
 /* ---- the job ---- */
 
-static ferryResult_t open_job(struct ferry_jobs *jobs, const struct ferry_attach_message *message,
-                              const struct ferry_standing *standing, int *descriptors, struct ferry_job **made)
+static ferryResult_t open_job(const struct ferry_jobs *jobs, const struct ferry_attach_message *message,
+                              int *descriptors, struct ferry_job **made)
 {
 	struct ferry_job_arenas shared;
 	long seconds;
-	struct ferry_registration registration = {0};
 	ferryResult_t result = ferry_deadline_seconds(&seconds);
+	if (!result)
+		result = ferry_brought_map(message, jobs->domain, descriptors, &shared);
 	if (result)
 		return result;
-	struct ferry_preparation *prepared =
-	        ferry_prepared_take(jobs, message, standing->owner, descriptors, &shared);
-	if (!prepared && (result = ferry_brought_map(message, jobs->domain, descriptors, &shared)))
-		return result;
 	if ((result = ferry_job_new_of(message->key, &shared, jobs->domain, jobs->workers.limit, made))) {
-		ferry_preparation_settle(&prepared, &registration); /* there is no memory: it may wait */
-		ferry_registration_end(&registration, &shared);
 		ferry_brought_unmap(&shared);
 		return result;
 	}
 	uint64_t now = ferry_now_ns();
 	struct ferry_job *job = *made;
-	job->preparation = prepared;
 	job->adoption = calloc(1, sizeof *job->adoption);
 	if (!job->adoption) {
 		ferry_job_free(job);
@@ -74,10 +67,9 @@ static ferryResult_t make_job(struct ferry_jobs *jobs, const struct ferry_attach
 {
 	struct ferry_allowance allowance;
 	struct ferry_job *job;
-	const struct ferry_reserved *prepared = ferry_prepared_counts(jobs, message, standing->owner, descriptors);
-	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, prepared, &allowance);
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
 	if (!result)
-		result = open_job(jobs, message, standing, descriptors, &job);
+		result = open_job(jobs, message, descriptors, &job);
 	if (result)
 		return result;
 	const struct ferry_staging brings = ferry_brought_staging(&job->shared);

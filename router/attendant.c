@@ -8,7 +8,6 @@
 #include "router/intakes.h"
 #include "router/mapper.h"
 #include "router/parts.h"
-#include "router/preparation.h"
 #include "router/run_audit.h"
 
 #include <errno.h>
@@ -44,7 +43,6 @@ static void open_brought(struct ferry_job *job)
 {
 	ferry_intakes_find_reach(job);
 	ferry_mapper_land(job->mapper, job); /* before a lane asks for one */
-	ferry_preparation_settle(&job->preparation, &job->registration);
 	ferryResult_t result = ferry_intakes_open(job);
 	if (!result)
 		result = ferry_guests_open(job);

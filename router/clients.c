@@ -11,7 +11,6 @@
 #include "router/counter_pages.h"
 #include "router/guests.h"
 #include "router/intakes.h"
-#include "router/prepared.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,8 +66,6 @@ static void client_close(struct ferry_clients *clients, size_t index)
 	struct ferry_job *job = client->job;
 	clients->all[index] = clients->all[--clients->count];
 	ferry_counter_pages_close(clients->jobs, client->counters);
-	ferry_request_forget_spare(clients->jobs, client);
-	ferry_prepared_drop(clients->jobs, &client->prepared);
 	if (job) {
 		bool lost = !client->detached && !has_left(job, client->rank);
 		if (lost)
@@ -380,7 +377,6 @@ static int sooner(int a, int b)
 int ferry_clients_turn(struct ferry_clients *clients, int timeout_ms, bool *lost)
 {
 	int patience = sooner(patience_left_ms(clients, ferry_now_ns()), ferry_adoptions_watch(clients->jobs));
-	patience = sooner(patience, ferry_prepared_watch(clients->jobs));
 	patience = sooner(patience, ferry_counter_pages_renew(clients->jobs));
 	*lost = !poll_set(clients);
 	if (*lost)
@@ -428,10 +424,8 @@ void ferry_clients_wake(struct ferry_clients *clients)
 
 void ferry_clients_close(struct ferry_clients *clients)
 {
-	for (size_t i = 0; i < clients->count; i++) {
-		ferry_prepared_drop(clients->jobs, &clients->all[i]->prepared);
+	for (size_t i = 0; i < clients->count; i++)
 		client_free(clients->all[i]);
-	}
 	free(clients->all);
 	free(clients->set);
 	close(clients->listener);

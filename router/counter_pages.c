@@ -32,8 +32,6 @@ static void fill_head(struct ferry_jobs *jobs, struct ferry_counters *head)
 	head->workers = jobs->workers.limit;
 	head->draining = atomic_load(&jobs->draining) != FERRY_SERVING;
 	head->gpus = atomic_load_explicit(&jobs->mapper.gpus.count, memory_order_relaxed);
-	head->spares = jobs->spares;
-	head->spare_gpus = jobs->spare_contexts;
 	head->tenants = ferry_tenants_count(jobs->tenants);
 	head->config = jobs->config != NULL;
 	head->config_bad = atomic_load_explicit(&jobs->config_bad, memory_order_relaxed);

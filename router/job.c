@@ -5,7 +5,6 @@
 #include "ipc/rankset.h"
 #include "router/guard.h"
 #include "router/imports.h"
-#include "router/preparation.h"
 #include "router/resumed.h"
 
 #include <inttypes.h>
@@ -74,8 +73,6 @@ ferryResult_t ferry_job_new_of(const uint8_t *key, const struct ferry_job_arenas
 
 void ferry_job_free(struct ferry_job *job)
 {
-	ferry_preparation_settle(&job->preparation, &job->registration);
-	ferry_registration_end(&job->registration, &job->shared);
 	ferry_job_plans_close(&job->plans);
 	for (uint32_t domain = 0; domain < FERRY_MAX_DOMAINS; domain++) {
 		ferry_guard_remove(&job->shared.arenas[domain]);

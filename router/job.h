@@ -16,7 +16,6 @@
 #include "router/quota.h"
 #include "router/reaper.h"
 #include "router/reduce/store.h"
-#include "router/registration.h"
 
 /* The last time that a router took the place of another for a job; 0: it has not. */
 struct ferry_takeover_told {
@@ -72,8 +71,8 @@ struct ferry_job {
 	struct ferry_guest *guests[FERRY_MAX_RANKS]; /* of those of other domains that are on GPUs; the same */
 	struct ferry_gpu_lanes *gpu_lanes;      /* the router's */
 	struct ferry_mapper *mapper;            /* the same */
-	struct ferry_registration registration; /* of the arenas; attendant thread */
-	struct ferry_preparation *preparation;  /* taken, and not settled; or NULL; the same */
+	struct ferry_gpu *registrar;            /* has the arenas' staging registered; NULL: none has; the same */
+	bool registered[FERRY_MAX_DOMAINS];
 	/*
 	 * Of ranks that have asked to be mapped, and of guests (router/imports.h); connection thread, before the rank
 	 * is welcomed, and once nobody works for the job any more.

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other)
+static bool keys_are_same(const uint8_t *key, const uint8_t *other)
 {
 	unsigned differences = 0;
 	for (int i = 0; i < FERRY_KEY_BYTES; i++)
@@ -23,7 +23,7 @@ struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const
 {
 	struct ferry_job *found = NULL;
 	for (struct ferry_job *job = jobs->workers.jobs; job; job = job->next)
-		if (ferry_keys_are_same(job->key, key) & (job->owner == owner))
+		if (keys_are_same(job->key, key) & (job->owner == owner))
 			found = job;
 	return found;
 }
@@ -39,8 +39,7 @@ static void add(struct ferry_staging *sum, const struct ferry_staging *staging)
 		sum->of[domain] += staging->of[domain];
 }
 
-static struct ferry_tenant_use used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant,
-                                       const struct ferry_reserved *but)
+struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant)
 {
 	struct ferry_tenant_use use = {0};
 	for (const struct ferry_job *job = jobs->workers.jobs; job; job = job->next) {
@@ -52,19 +51,7 @@ static struct ferry_tenant_use used_by(const struct ferry_jobs *jobs, const stru
 		use.staging.of[jobs->domain] += made_here(job);
 		add(&use.staging, &job->brings);
 	}
-	for (const struct ferry_reserved *reserved = jobs->reserved; reserved; reserved = reserved->next) {
-		if (reserved->standing->tenant != tenant || reserved == but)
-			continue;
-		use.jobs++;
-		use.ranks += reserved->nranks;
-		add(&use.staging, &reserved->staging);
-	}
 	return use;
-}
-
-struct ferry_tenant_use ferry_jobs_used_by(const struct ferry_jobs *jobs, const struct ferry_tenant *tenant)
-{
-	return used_by(jobs, tenant, NULL);
 }
 
 void ferry_jobs_allow_plans(const struct ferry_jobs *jobs, struct ferry_job *job)
@@ -94,8 +81,7 @@ static struct ferry_allowance allow(const struct ferry_tenant *tenant, const str
 }
 
 ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
-                                      uint32_t nranks, const struct ferry_reserved *instead_of,
-                                      struct ferry_allowance *allowance)
+                                      uint32_t nranks, struct ferry_allowance *allowance)
 {
 	const struct ferry_tenant *tenant = standing->tenant;
 	*allowance = (struct ferry_allowance){.job = UINT64_MAX, .whole = UINT64_MAX};
@@ -104,7 +90,7 @@ ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struc
 		                  standing->owner, jobs->domain, jobs->config);
 	if (!tenant)
 		return ferrySuccess;
-	struct ferry_tenant_use use = used_by(jobs, tenant, instead_of);
+	struct ferry_tenant_use use = ferry_jobs_used_by(jobs, tenant);
 	if (use.jobs >= tenant->jobs)
 		return ferry_fail(ferryRefused, "another job in domain %u: tenant %s has %u of the %u that it may have",
 		                  jobs->domain, tenant->name, use.jobs, tenant->jobs);
@@ -174,7 +160,7 @@ static ferryResult_t job_create(struct ferry_jobs *jobs, const struct ferry_atta
 	                                  .node = jobs->layout.domains[jobs->domain].node};
 	uint64_t held, promised;
 	ferry_jobs_count_memory(jobs, &held, &promised);
-	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, NULL, &allowance);
+	ferryResult_t result = ferry_jobs_check_tenant(jobs, standing, message->nranks, &allowance);
 	if (!result)
 		result = ferry_quota_take(&jobs->quota, message->staging, message->flags & FERRY_ATTACH_WISHED,
 		                          promised, &allowance, &shape);

@@ -23,14 +23,6 @@ enum ferry_draining {
 	FERRY_DRAINING  /* no new jobs */
 };
 
-/* What counts for a tenant as a job does, and is none yet. */
-struct ferry_reserved {
-	const struct ferry_standing *standing; /* whose it is; stays as long as this */
-	uint32_t nranks;
-	struct ferry_staging staging;
-	struct ferry_reserved *next;
-};
-
 struct ferry_counter_pages;
 
 struct ferry_jobs {
@@ -38,9 +30,6 @@ struct ferry_jobs {
 	struct ferry_mapper mapper;
 	struct ferry_reaper reaper; /* runs from the first job on */
 	struct ferry_gpu_lanes gpu_lanes;
-	struct ferry_prepared *prepared; /* for jobs that are to come; connection thread */
-	struct ferry_reserved *reserved; /* what counts for them; the same */
-	struct ferry_prepared *undoing;  /* of these, that nobody has taken, and that go; the same */
 	struct ferry_layout layout;
 	uint32_t domain;
 	enum ferry_store store, cached_store; /* as in ferry_job */
@@ -55,13 +44,9 @@ struct ferry_jobs {
 	struct ferry_counter_pages *pages; /* NULL: nobody has asked for counters yet */
 	uint64_t numbered;         /* jobs that there have been */
 	int process;               /* of this process, for ranks to see it end (ipc/process.h); -1: there is none */
-	uint32_t spares, spare_contexts; /* routers that stand by, and what they have made ahead */
 	uint64_t takeovers;        /* jobs for which this router has taken another's place */
 	_Atomic uint32_t draining; /* enum ferry_draining */
 };
-
-/** Takes as long for any two. */
-bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other);
 
 /**
  * The job of that key and owner (struct ferry_standing), or NULL: each user has keys of its own, so that nobody meets,
@@ -69,7 +54,7 @@ bool ferry_keys_are_same(const uint8_t *key, const uint8_t *other);
  */
 struct ferry_job *ferry_jobs_find(struct ferry_jobs *jobs, uint32_t owner, const uint8_t *key);
 
-/* What a tenant has of this router, jobs that are to come among it. */
+/* What a tenant has of this router. */
 struct ferry_tenant_use {
 	uint32_t jobs, ranks, plans;
 	struct ferry_staging staging; /* of other domains': what its jobs have brought */
@@ -93,12 +78,10 @@ ferryResult_t ferry_jobs_join(struct ferry_jobs *jobs, const struct ferry_attach
                               const struct ferry_standing *standing, struct ferry_job **job);
 
 /**
- * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. instead_of: what
- * counts no more once there is that job; NULL: nothing. Error: ferryRefused.
+ * May a job of so many ranks be made for who stands so? *allowance: what it may have of staging. Error: ferryRefused.
  */
 ferryResult_t ferry_jobs_check_tenant(const struct ferry_jobs *jobs, const struct ferry_standing *standing,
-                                      uint32_t nranks, const struct ferry_reserved *instead_of,
-                                      struct ferry_allowance *allowance);
+                                      uint32_t nranks, struct ferry_allowance *allowance);
 
 /**
  * A rank of the job, which all have attached to, brings the arenas of the other domains: they count for its tenant. The

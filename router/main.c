@@ -7,7 +7,6 @@
 #include "ipc/environment.h"
 #include "ipc/error.h"
 #include "ipc/process.h"
-#include "router/ahead.h"
 #include "router/guard.h"
 #include "router/priority.h"
 #include "router/router.h"
@@ -49,7 +48,6 @@ struct arguments {
 	const char *layout;
 	int ready_fd;
 	bool daemon, private_directory, spare;
-	struct ferry_ahead ahead;
 };
 
 static struct ferry_router *running; /* for the signal handler; set before the handlers are */
@@ -348,7 +346,7 @@ static int read_environment(struct arguments *arguments)
 	if (log)
 		ferry_log_set_level(level);
 	arguments->router.nice = nice ? nice : FERRY_PRIORITY_DEFAULT;
-	if (ferry_debug_read() || ferry_ahead_read(&arguments->ahead)) {
+	if (ferry_debug_read()) {
 		fprintf(stderr, "ferry-router: %s\n", ferry_last_message());
 		return EXIT_FAILED;
 	}
@@ -442,17 +440,13 @@ static void say_ready(struct arguments *arguments)
 /* As start; where another router has the socket, and this is a spare, when that one has ended. */
 static int start_when_free(struct arguments *arguments)
 {
-	static struct ferry_gpus ahead = {.lock = PTHREAD_MUTEX_INITIALIZER};
 	int failed;
-	arguments->router.ahead = &ahead;
-	for (bool made = false; (failed = start(arguments)) == EXIT_TAKEN && arguments->spare; made = true) {
+	while ((failed = start(arguments)) == EXIT_TAKEN && arguments->spare) {
 		sigset_t signals; /* `start` leaves them blocked: nothing is to be saved yet */
 		sigemptyset(&signals);
 		sigaddset(&signals, SIGTERM);
 		sigaddset(&signals, SIGINT);
 		sigprocmask(SIG_UNBLOCK, &signals, NULL);
-		if (!made)
-			ferry_ahead_make(&arguments->ahead, arguments->router.layout, arguments->router.domain, &ahead);
 		say_ready(arguments);
 		if (ferry_router_stand_by(&arguments->router)) {
 			ferry_log(FERRY_LOG_WARN, "standing by: %s", ferry_last_message());

@@ -260,18 +260,13 @@ static bool serve_next(struct ferry_mapper *mapper)
 {
 	struct ferry_mapped_rank *forgets = longest_waiting(mapper, true), *asks = longest_waiting(mapper, false);
 	struct ferry_mapped_rank *lands = next_landing(mapper);
-	struct ferry_gpus_ask *ask = mapper->asks;
-	bool others = ask || asks || lands, ahead = forgets && (!others || mapper->ahead < MOST_AHEAD);
+	bool others = asks || lands, ahead = forgets && (!others || mapper->ahead < MOST_AHEAD);
 	if (!forgets && !others)
 		return false;
 	mapper->ahead = ahead && others ? mapper->ahead + 1 : 0;
-	if (!ahead && ask)
-		mapper->asks = ask->next;
 	pthread_mutex_unlock(&mapper->lock);
 	if (ahead)
 		serve(mapper, forgets);
-	else if (ask)
-		ask->serve(ask, &mapper->gpus);
 	else if (asks)
 		serve(mapper, asks);
 	else
@@ -294,7 +289,7 @@ static void *mapper_main(void *argument)
 	struct ferry_mapper *mapper = argument;
 	uint64_t due = 0;
 	pthread_mutex_lock(&mapper->lock);
-	while (!mapper->stopping || mapper->ranks || mapper->asks) {
+	while (!mapper->stopping || mapper->ranks) {
 		bool served = serve_next(mapper);
 		if (served && !is_one_forgotten(mapper)) {
 			due = 0;
@@ -379,12 +374,6 @@ static ferryResult_t start(struct ferry_mapper *mapper)
 	return ferrySuccess;
 }
 
-ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *ahead)
-{
-	ferry_gpus_move(ahead, &mapper->gpus);
-	return mapper->gpus.all ? start(mapper) : ferrySuccess; /* it gives up those that nobody comes to use */
-}
-
 static ferryResult_t copy_client(int client, int *copy)
 {
 	*copy = fcntl(client, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
@@ -434,19 +423,6 @@ static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
 	rank->number = ++mapper->requests;
 	rank->next = mapper->ranks;
 	mapper->ranks = rank;
-	pthread_cond_signal(&mapper->asked);
-	pthread_mutex_unlock(&mapper->lock);
-	return ferrySuccess;
-}
-
-ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_ask *ask)
-{
-	ferryResult_t result = start(mapper);
-	if (result)
-		return result;
-	pthread_mutex_lock(&mapper->lock);
-	ask->next = mapper->asks;
-	mapper->asks = ask;
 	pthread_cond_signal(&mapper->asked);
 	pthread_mutex_unlock(&mapper->lock);
 	return ferrySuccess;

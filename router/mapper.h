@@ -24,7 +24,6 @@ struct ferry_mapper {
 	bool running;                    /* connection thread */
 	pthread_cond_t landed;           /* a rank's landings are mapped */
 	bool stopping, changed;          /* under the lock; changed: a rank has left */
-	struct ferry_gpus_ask *asks;     /* under the lock: the connection thread adds, the mapper removes */
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	uint64_t requests;               /* ranks' so far; under the lock: the connection thread */
 	uint32_t ahead;                  /* FORGETs in a row that went before what waits; mapper */
@@ -35,16 +34,8 @@ struct ferry_mapper {
 
 void ferry_mapper_init(struct ferry_mapper *mapper, void (*lost)(const char *why));
 
-/**
- * Has these contexts, made ahead, from now on; nobody else does. Before the router serves. Error: ferrySystemError.
- */
-ferryResult_t ferry_mapper_take(struct ferry_mapper *mapper, struct ferry_gpus *ahead);
-
 /** All jobs are gone, and who held imports has released them: unmaps everything, joins. */
 void ferry_mapper_stop(struct ferry_mapper *mapper);
-
-/** Has it served. Connection thread. Error: ferrySystemError, and it is not. */
-ferryResult_t ferry_mapper_ask(struct ferry_mapper *mapper, struct ferry_gpus_ask *ask);
 
 /** A context may have lost its last holder: looks when it is to be given up. Any thread. */
 void ferry_mapper_look(struct ferry_mapper *mapper);

@@ -7,7 +7,6 @@
 #include "router/counter_pages.h"
 #include "router/guests.h"
 #include "router/intakes.h"
-#include "router/prepared.h"
 #include "router/resumed.h"
 
 #include <errno.h>
@@ -67,14 +66,6 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 		ferry_job_welcome(job, message->rank, client->descriptor, 0, "");
 	}
 	return ferrySuccess;
-}
-
-/* Of a rank whose router is about to end. */
-static ferryResult_t prepare(struct ferry_jobs *jobs, struct ferry_client *client)
-{
-	if (client->job || client->prepared)
-		return ferry_fail(ferryInvalidUsage, "PREPARE by who has prepared, or attached, already");
-	return ferry_prepare(jobs, &client->message, &client->standing, client->descriptors, &client->prepared);
 }
 
 /* Of a rank that comes from a router that has ended. */
@@ -212,30 +203,6 @@ ferryResult_t ferry_request_admit(const struct ferry_client *client, const struc
 	return ferrySuccess;
 }
 
-void ferry_request_forget_spare(struct ferry_jobs *jobs, struct ferry_client *client)
-{
-	jobs->spares -= client->spare;
-	jobs->spare_contexts -= client->contexts;
-	client->spare = false;
-	client->contexts = 0;
-}
-
-static ferryResult_t note_spare(struct ferry_jobs *jobs, struct ferry_client *client)
-{
-	if (client->standing.owner)
-		return ferry_fail(ferryRefused, "routers that stand by are of uid %u, not of uid %u", geteuid(),
-		                  client->standing.owner);
-	if (client->message.index > FERRY_MAX_DEVICES)
-		return ferry_fail(ferryInvalidArgument, "SPARE with contexts on %u GPUs, at most %d",
-		                  client->message.index, FERRY_MAX_DEVICES);
-	ferry_request_forget_spare(jobs, client);
-	client->spare = true;
-	client->contexts = client->message.index;
-	jobs->spares++;
-	jobs->spare_contexts += client->contexts;
-	return ferrySuccess;
-}
-
 /* Asked again, it has the page as things are now. */
 static ferryResult_t open_counters(struct ferry_jobs *jobs, struct ferry_client *client, int *descriptor)
 {
@@ -280,9 +247,6 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 		if (handed)
 			return; /* the reaper answers */
 		break;
-	case FERRY_ATTACH_PREPARE:
-		result = prepare(jobs, client);
-		break;
 	case FERRY_ATTACH_ADOPT:
 		if (!(result = adopt(jobs, client)))
 			return;
@@ -293,9 +257,6 @@ void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client)
 	case FERRY_ATTACH_ADOPTED:
 		result = client->job ? ferry_adoption_come(jobs, client->job, client->rank, &client->message)
 		                     : ferry_fail(ferryInvalidUsage, "ADOPTED before ADOPT");
-		break;
-	case FERRY_ATTACH_SPARE:
-		result = note_spare(jobs, client);
 		break;
 	default:
 		result = open_counters(jobs, client, &descriptor);

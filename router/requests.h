@@ -17,9 +17,6 @@ struct ferry_client {
 	struct ferry_job *job; /* joined as rank, or NULL */
 	uint32_t rank;
 	bool detached;
-	bool spare;        /* a router that stands by, */
-	uint32_t contexts; /* with so many */
-	struct ferry_prepared *prepared; /* that it has asked for, and nobody has taken; or NULL */
 	struct ferry_user_page *counters; /* that it has asked for, and reads; or NULL */
 	uint32_t refused; /* requests, while it was no rank */
 	size_t received; /* of the message and then of the payload */
@@ -32,9 +29,6 @@ struct ferry_client {
 
 /** May this client send what comes with and behind its message? Errors: ferryInvalidUsage, with what is missing. */
 ferryResult_t ferry_request_admit(const struct ferry_client *client, const struct ferry_attach_message *message);
-
-/** A client goes that stood by. */
-void ferry_request_forget_spare(struct ferry_jobs *jobs, struct ferry_client *client);
 
 /** Does what the client's message asks for and answers it, or leaves the answer to who does it. */
 void ferry_request_serve(struct ferry_jobs *jobs, struct ferry_client *client);

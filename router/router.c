@@ -7,7 +7,6 @@
 #include "ipc/process.h"
 #include "router/clients.h"
 #include "router/counter_pages.h"
-#include "router/prepared.h"
 #include "router/reduce/reduce.h"
 
 #include <errno.h>
@@ -167,7 +166,6 @@ static ferryResult_t open_socket(struct ferry_router *router, const struct ferry
 
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
 {
-	struct ferry_attach_reply reply;
 	int connection;
 	char path[sizeof ((struct ferry_router *)0)->path];
 	ferryResult_t result = name_socket(options, path, sizeof path);
@@ -175,11 +173,6 @@ ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options)
 		result = ferry_endpoint_connect(path, &connection);
 	if (result)
 		return ferry_endpoint_nobody(result) ? ferrySuccess : result;
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_SPARE};
-	if (options->ahead)
-		message.index = atomic_load_explicit(&options->ahead->count, memory_order_relaxed);
-	if (ferry_attach_exchange(connection, &message, NULL, NULL, &reply, NULL, 0, NULL))
-		ferry_log(FERRY_LOG_DEBUG, "standing by, of which the router does not know: %s", ferry_last_message());
 	ferry_endpoint_await_end(connection);
 	close(connection);
 	return ferrySuccess;
@@ -205,7 +198,6 @@ static struct ferry_router *router_new(const struct ferry_router_options *option
 static void router_free(struct ferry_router *router)
 {
 	ferry_reaper_stop(&router->jobs.reaper); /* first: it leaves its ranks to the mapper */
-	ferry_prepared_end(&router->jobs);
 	ferry_mapper_stop(&router->jobs.mapper);
 	if (router->jobs.process >= 0)
 		close(router->jobs.process);
@@ -249,8 +241,6 @@ ferryResult_t ferry_router_start(const struct ferry_router_options *options, str
 		goto no_socket;
 	if ((result = ferry_clients_open(&router->clients, &router->jobs, listener)))
 		goto no_clients;
-	if (options->ahead && (result = ferry_mapper_take(&router->jobs.mapper, options->ahead)))
-		goto no_threads;
 	result =
 	        start_threads(router, options, options->workers ? options->workers : (uint32_t)workers, (uint32_t)spin);
 	if (result)

@@ -11,7 +11,6 @@
 
 #include <stdbool.h>
 
-struct ferry_gpus;
 struct ferry_router;
 
 struct ferry_router_options {
@@ -25,7 +24,6 @@ struct ferry_router_options {
 	const char *nice;
 	bool pin; /* the daemon pins its threads; a host rank's worker threads are pinned too, not the rank's own */
 	const char *config;    /* file of tenants (router/tenants.h), stays as long as the router; NULL: none */
-	struct ferry_gpus *ahead; /* contexts made ahead, which become the router's once it starts; NULL: none */
 	/*
 	 * The router's context on a GPU is gone, for all its jobs, and `why` names GPU and error: ends the process, so
 	 * that another takes its place; never returns. Any thread. NULL: the process is not the router's alone, and the
@@ -39,9 +37,9 @@ struct ferry_router_options {
 ferryResult_t ferry_router_start(const struct ferry_router_options *options, struct ferry_router **router);
 
 /**
- * For one that is to take the place of the router that has the socket now: returns when that one has ended, or there is
- * none. Others may do the same; who starts first is the router. That one tells of this process, and how many contexts
- * it has made ahead. Errors: those of ferry_endpoint_connect.
+ * For one that is to take the place of the router that has the socket now: holds a connection to it, on which nothing
+ * is said, and returns when that has closed, or where nobody listens. Others may do the same; who starts first is the
+ * router. Errors: those of ferry_endpoint_connect.
  */
 ferryResult_t ferry_router_stand_by(const struct ferry_router_options *options);
 

@@ -103,7 +103,6 @@ foreach(suite mapped spares)
   target_compile_definitions(${suite} PRIVATE FERRY_STAT_EXE="$<TARGET_FILE:ferry-stat>")
   add_dependencies(${suite} ferry-stat)
 endforeach()
-target_compile_definitions(spares PRIVATE FERRY_ROUTER_EXE="$<TARGET_FILE:ferry-router>")
 
 # And with calls that they push from GPU to GPU.
 foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_failures mapped_domains leaving
@@ -138,9 +137,6 @@ set_tests_properties(cuda_programs_across PROPERTIES LABELS api)
 
 ferry_test(copies FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine)
 target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
-
-ferry_test(preparing FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine TIMEOUT 120)
-target_compile_definitions(preparing PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
 ferry_test(imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
 ferry_test(idle_imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)

@@ -34,8 +34,7 @@ set(kills successors_are_killed routers_that_push_and_stage_across_domains_are_k
   mapped_ranks_of_two_domains_and_routers_are_killed routers_lose_their_devices_under_calls)
 set(left_out mpi_collectives no_file_is_in_a_circle lines_fit_120_columns
   completion_offers_what_the_commands_take environment_manual_is_the_table_in_the_code
-  pictures_of_programs_are_what_is_drawn nccl_names_are_those_that_a_real_one_exports scripts plot_command
-  spares_make_themselves_ready)
+  pictures_of_programs_are_what_is_drawn nccl_names_are_those_that_a_real_one_exports scripts plot_command)
 
 list(JOIN variants "|" variants)
 get_property(killed GLOBAL PROPERTY FERRY_KILLS)

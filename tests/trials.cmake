@@ -83,18 +83,13 @@ gpu_router_kills_test(routers_are_killed_under_replays --kills 8 --captured 60 -
 gpu_router_kills_test(mapped_ranks_and_routers_are_killed --kills 2 --bytes 100000 --ranks --meanwhile 100 --seed 55)
 gpu_router_kills_test(mapped_ranks_of_two_domains_and_routers_are_killed --kills 2 --bytes 100000 --ranks
   --meanwhile 100 --domains 2 --both 40 --seed 55)
-# Whose processes take 40 ms to end, behind their connections, while the spare makes itself ready.
-add_test(NAME spares_make_themselves_ready COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kills/made_ready
-  $<TARGET_FILE:router_kills> --gpu --spare --kills 10 --bytes 262144 --every 100 --captured 30 --seed 91)
-set_tests_properties(spares_make_themselves_ready PROPERTIES TIMEOUT 240 LABELS lanes
-  ENVIRONMENT "FERRY_CUDA_LIBRARY=$<TARGET_FILE:cuda-fake>;FAKE_CUDA_DEVICES=2;FERRY_FABRICS=host")
-set_property(TEST spares_make_themselves_ready APPEND PROPERTY ENVIRONMENT
-  "FERRY_SPARE_GPUS=all;FAKE_CUDA_END_MB=200")
-# A router and its successor are killed within milliseconds; a context takes seconds, for which neither kill waits.
+# The processes of routers take 40 ms to end behind their connections. A spare has the socket by then, and waits.
+gpu_router_kills_test(spares_follow_routers_that_end_late --spare --kills 10 --bytes 262144 --every 100 --captured 30
+  --seed 91)
+set_property(TEST spares_follow_routers_that_end_late APPEND PROPERTY ENVIRONMENT "FAKE_CUDA_END_MB=200")
+# A router and its successor are killed within milliseconds.
 gpu_router_kills_test(two_spares_serve_two_kills_in_quick_succession --n 2 --kills 2 --twice 100 --bytes 262144
-  --spare=2 --longest 2000)
-set_property(TEST two_spares_serve_two_kills_in_quick_succession APPEND PROPERTY ENVIRONMENT
-  "FERRY_SPARE_GPUS=all;FAKE_CUDA_DEVICES=1;FAKE_CUDA_CONTEXT_MS=3000")
+  --spare=2)
 # Routers that lose their context on a GPU beside those that are killed; and one GPU that none keeps.
 set(lossy "FERRY_ROUTER_EXE=${CMAKE_CURRENT_SOURCE_DIR}/kills/lossy_router;LOSSY_ROUTER=$<TARGET_FILE:ferry-router>")
 gpu_router_kills_test(routers_lose_their_devices_under_calls --kills 10 --bytes 262144 --every 50)

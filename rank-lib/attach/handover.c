@@ -34,34 +34,21 @@ static void say_gpu(const struct ferry_handover *handover, struct ferry_attach_m
 }
 
 /* The rank itself, and its arenas. */
-static void fill_in(const struct ferry_rank *rank, struct ferry_attach_message *message, int *descriptors)
-{
-	message->rank = (uint32_t)rank->self;
-	message->nranks = (uint32_t)rank->nranks;
-	message->domain = rank->domain;
-	message->ndomains = rank->ndomains;
-	message->descriptors = rank->ndomains;
-	memcpy(message->key, rank->key, sizeof message->key);
-	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
-		descriptors[domain] = rank->shared.arenas[domain].descriptor;
-}
-
-ferryResult_t ferry_hand_over_ahead(struct ferry_handover *handover)
-{
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_PREPARE};
-	int words, descriptors[FERRY_MAX_DOMAINS];
-	fill_in(handover->rank, &message, descriptors);
-	memcpy(message.gpu, handover->ops->gpu(handover->context, &words), sizeof message.gpu);
-	return ferry_handover_ask(handover, &message, NULL, descriptors);
-}
-
 static ferryResult_t introduce(struct ferry_handover *handover)
 {
 	const struct ferry_rank *rank = handover->rank;
-	struct ferry_attach_message message = {.kind = FERRY_ATTACH_ADOPT, .hash = handover->lost_ns};
+	struct ferry_attach_message message = {.kind = FERRY_ATTACH_ADOPT,
+	                                       .rank = (uint32_t)rank->self,
+	                                       .nranks = (uint32_t)rank->nranks,
+	                                       .domain = rank->domain,
+	                                       .ndomains = rank->ndomains,
+	                                       .descriptors = rank->ndomains,
+	                                       .hash = handover->lost_ns};
 	struct ferry_attach_reply reply;
 	int descriptors[FERRY_MAX_DOMAINS + 1];
-	fill_in(rank, &message, descriptors);
+	memcpy(message.key, rank->key, sizeof message.key);
+	for (uint32_t domain = 0; domain < rank->ndomains; domain++)
+		descriptors[domain] = rank->shared.arenas[domain].descriptor;
 	if (handover->ops)
 		say_gpu(handover, &message, descriptors);
 	ferryResult_t result = ferry_attach_exchange(handover->connection, &message, NULL, descriptors, &reply,

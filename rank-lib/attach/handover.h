@@ -38,12 +38,6 @@ struct ferry_handover {
 	int process;                    /* out: the router's pidfd, the caller's; -1: it had not answered */
 };
 
-/**
- * Has another router make ready what it will need, while the one before it may not have ended: nothing of the job is
- * given, but its arenas' descriptors. Of a rank with ops, to its own domain's. Errors: those of ferry_attach_exchange.
- */
-ferryResult_t ferry_hand_over_ahead(struct ferry_handover *handover);
-
 /** Errors: those of ferry_attach_exchange. */
 ferryResult_t ferry_hand_over(struct ferry_handover *handover);
 

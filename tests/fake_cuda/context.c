@@ -62,7 +62,6 @@ static CUresult make(CUcontext context)
 		leave(context);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	usleep(1000 * (unsigned)fake_number("FAKE_CUDA_CONTEXT_MS", 0));
 	tell(context);
 	context->made = true;
 	atomic_store_explicit(&context->peers, 0, memory_order_relaxed);

@@ -47,10 +47,7 @@
  * - FAKE_CUDA_FAULT (0: never): the how many-th copy, or memory that is registered, of the process on GPU
  * FAKE_CUDA_FAULT_DEVICE (0) fails, and from then on all in its context, with FAKE_CUDA_FAULT_ERROR (700, illegal
  * address); with FAKE_CUDA_FAULT_ONCE (0; 1) that call alone is refused with that error;
- * - FAKE_CUDA_CONTEXT_MS (0): how long it takes to make a context;
  * - FAKE_CUDA_TOLD (empty): a file that gets a line "PID GPU" for each context that is made;
- * - FAKE_CUDA_REGISTERED (empty): a file that gets a line "PID BYTES" for host memory that is registered, and -1 for
- * such that is not any more;
  * - FAKE_CUDA_END_MB (0): a process named ferry-router has so much memory that it gives back as it ends, behind the
  * connections that it has made since: a driver takes its time then;
  * - FAKE_CUDA_HELD (empty): while there is a file of that name, copies are under way, and not over.

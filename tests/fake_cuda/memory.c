@@ -450,17 +450,6 @@ CUresult cuMemFreeHost(void *memory)
 	return fake_memory_free_now((uintptr_t)memory, 1u << FAKE_PINNED);
 }
 
-/* FAKE_CUDA_REGISTERED */
-static void tell_registered(long long bytes)
-{
-	const char *name = getenv("FAKE_CUDA_REGISTERED");
-	FILE *told = name && *name ? fopen(name, "a") : NULL;
-	if (!told)
-		return;
-	fprintf(told, "%d %lld\n", (int)getpid(), bytes);
-	fclose(told);
-}
-
 CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
@@ -477,17 +466,14 @@ CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned int flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (msync(memory, bytes, MS_ASYNC)) /* ENOMEM: not all of it is mapped */
 		return CUDA_ERROR_INVALID_VALUE;
-	refused = fake_region_add((struct fake_region){.start = start,
-	                                               .bytes = bytes,
-	                                               .mapped = bytes,
-	                                               .kind = FAKE_REGISTERED,
-	                                               .ordinal = context->ordinal,
-	                                               .context = context,
-	                                               .file = -1,
-	                                               .reach = memory});
-	if (!refused)
-		tell_registered((long long)bytes);
-	return refused;
+	return fake_region_add((struct fake_region){.start = start,
+	                                            .bytes = bytes,
+	                                            .mapped = bytes,
+	                                            .kind = FAKE_REGISTERED,
+	                                            .ordinal = context->ordinal,
+	                                            .context = context,
+	                                            .file = -1,
+	                                            .reach = memory});
 }
 
 CUresult cuMemHostUnregister(void *memory)
@@ -500,7 +486,6 @@ CUresult cuMemHostUnregister(void *memory)
 	usleep(1000 * (unsigned)fake_number("FAKE_CUDA_UNREGISTER_MS", 0));
 	if (fake_memory_free((uintptr_t)memory, 1u << FAKE_REGISTERED))
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-	tell_registered(-1);
 	return CUDA_SUCCESS;
 }
 

@@ -29,11 +29,6 @@ static bool within_bounds(const struct ferry_attach_message *message)
 		       (!message->flags || message->flags == FERRY_ATTACH_MAPPED ||
 		        message->flags == FERRY_ATTACH_LANDS) &&
 		       message->descriptors == message->ndomains + (message->flags == FERRY_ATTACH_MAPPED);
-	case FERRY_ATTACH_PREPARE:
-		return message->nranks >= 1 && message->nranks <= FERRY_MAX_RANKS && message->ndomains >= 1 &&
-		       message->ndomains <= FERRY_MAX_DOMAINS && message->domain < message->ndomains &&
-		       message->rank < message->nranks && !message->payload && !message->flags &&
-		       message->descriptors == message->ndomains;
 	case FERRY_ATTACH_RESUBMIT:
 		return message->payload <= FERRY_RESUBMIT_MOST && !message->descriptors && !message->flags;
 	case FERRY_ATTACH_READY:

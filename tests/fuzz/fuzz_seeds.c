@@ -115,7 +115,7 @@ static int write_message(const char *directory, uint32_t kind)
 		message.hash = 0x0123456789abcdef;
 	if (kind == FERRY_ATTACH_EXPORT)
 		message.payload = FERRY_EXPORTED_LEAST;
-	if (kind == FERRY_ATTACH_ADOPT || kind == FERRY_ATTACH_PREPARE)
+	if (kind == FERRY_ATTACH_ADOPT)
 		message.descriptors = message.ndomains;
 	if (ferry_attach_decode(&message, sizeof message, &decoded)) {
 		fprintf(stderr, "message of kind %u: %s\n", kind, ferry_last_message());

@@ -3,7 +3,6 @@
 
 #include "ipc/ferry_types.h"
 #include "tests/kills/kills_shared.h"
-#include "tests/status_line.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -26,14 +25,6 @@ pid_t kills_router(const char *folder, int domain)
 	             !getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
 	close(connection);
 	return found && peer.pid != getpid() ? peer.pid : 0;
-}
-
-unsigned kills_spares(const char *folder, int domain)
-{
-	char path[100], line[KILLS_TEXT];
-	snprintf(path, sizeof path, "%.80s/router-%d.sock", folder, domain);
-	const char *at = status_line(path, line, sizeof line) ? NULL : strstr(line, " spares=");
-	return at ? (unsigned)atoi(at + strlen(" spares=")) : 0;
 }
 
 /* Those that have ended are collected on the way: orphans are this process's. */

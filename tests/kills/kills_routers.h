@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The routers of a folder of sockets: who listens there, who stands by, and what is left when they have been told to
- * end.
+ * The routers of a folder of sockets: who listens there, and what is left when they have been told to end.
  */
 #ifndef FERRY_TESTS_KILLS_ROUTERS_H
 #define FERRY_TESTS_KILLS_ROUTERS_H
@@ -10,9 +9,6 @@
 
 /** The router of a domain; 0: nobody listens. */
 pid_t kills_router(const char *folder, int domain);
-
-/** How many say to it that they stand by, with their contexts made. */
-unsigned kills_spares(const char *folder, int domain);
 
 /** Tells all to end, and waits, seconds at most: how many processes and files are left of what this one has started. */
 unsigned kills_remains(const char *folder, int domains, double seconds);

@@ -51,7 +51,7 @@ struct kills_options {
 	int nranks, domains, ncalls;
 	unsigned fresh, spares; /* spares: of each domain, that stand by */
 	size_t bytes;
-	double every, spread, limit, seconds, longest; /* seconds */
+	double every, spread, limit, seconds; /* seconds */
 	unsigned long long captured;  /* per cent of the calls */
 	bool by_ferryrun, ranks, gpu, messages, verbose;
 };

@@ -31,6 +31,15 @@ static struct ferry_report report_of(uint64_t taken_ns, struct ferry_router_repo
 	        .taken_ns = taken_ns, .sockets = sockets, .routers = of_routers, .nrouters = 2};
 }
 
+/* GPU-<the number>-89ab-cdef-0123-456789abcdef. */
+static void name_gpu(uint8_t *uuid, uint32_t number)
+{
+	static const uint8_t rest[] = {0x89, 0xab, 0xcd, 0xef, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef};
+	for (int i = 0; i < 4; i++)
+		uuid[i] = (uint8_t)(number >> (24 - 8 * i));
+	memcpy(uuid + 4, rest, sizeof rest);
+}
+
 static int make(void **state)
 {
 	(void)state;
@@ -42,7 +51,7 @@ static int make(void **state)
 		counters->ngpu_rows = domain;
 		counters->job_rows[0] = (struct ferry_job_counters){
 		        .number = 1, .name = 0xabc, .nranks = 4, .state = FERRY_JOB_READY, .attached = 0xf};
-		ferry_gpu_uuid_parse("GPU-01234567-89ab-cdef-0123-456789abcdef", counters->gpu_rows[0].uuid);
+		name_gpu(counters->gpu_rows[0].uuid, 0x01234567);
 		routers[domain] = (struct ferry_router_report){
 		        .domain = domain, .pid = 100 + (int)domain, .counters = counters};
 		snprintf(routers[domain].socket.path, sizeof routers[domain].socket.path,
@@ -281,11 +290,8 @@ static void the_links_of_a_gpu_are_their_ranks_in_the_order_of_the_rows(void **s
 	struct ferry_gpu_counters *many = told[0].gpu_rows, *other = told[1].gpu_rows;
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
-	for (uint32_t i = 0; i < GPUS; i++) {
-		char uuid[FERRY_GPU_TEXT];
-		snprintf(uuid, sizeof uuid, "GPU-%08x-89ab-cdef-0123-456789abcdef", 0xab0000 + i);
-		assert_true(ferry_gpu_uuid_parse(uuid, many[i].uuid));
-	}
+	for (uint32_t i = 0; i < GPUS; i++)
+		name_gpu(many[i].uuid, 0xab0000 + i);
 	told[0].ngpu_rows = 4;
 	link_gpus(&many[0], &many[2], 0);
 	link_gpus(&many[0], &many[3], 12);

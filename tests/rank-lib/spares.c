@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Routers that stand by: the one that is killed is replaced without anybody's doing, by one whose contexts are there
- * already where FERRY_SPARE_GPUS says so. Over the double of CUDA, which tells of each context that is made.
+ * Routers that stand by: one that is killed is replaced by one of them. Over the double of CUDA, which tells of each
+ * context that is made: a router that stands by has none.
  */
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define COUNT 30011
-#define GPUS  4 /* that the double has */
-#define MOST  2 /* that stand by */
+#define MOST  2         /* that stand by */
+#define USED  (1u | 2u) /* bit g: a rank is on GPU g */
 
 static const int devices[] = {0, 1};
 static char told[] = "/tmp/ferry-tests-contexts-XXXXXX";
@@ -44,7 +43,6 @@ static void ask_stat(const char *option, char *said, size_t bytes)
 	assert_int_equal(pclose(stat), 0);
 }
 
-/* What ferry-stat has of the router that serves, once the spare has told that one, which it does when it is ready. */
 static void stat_says(const char *option, const char *words)
 {
 	char said[4096];
@@ -63,14 +61,6 @@ static void made(pid_t process, unsigned expected)
 	assert_int_equal(which, expected);
 }
 
-static void stand_by(int count, unsigned ahead)
-{
-	char said[40];
-	snprintf(said, sizeof said, "spares=%d spare_gpus=%d", count, count * __builtin_popcount(ahead));
-	if (count)
-		stat_says("--routers", said);
-}
-
 /* It is one of the spares, which is none any more. */
 static pid_t who_serves(pid_t *spares)
 {
@@ -87,48 +77,37 @@ static pid_t who_serves(pid_t *spares)
 	return 0;
 }
 
-/* The one that runs is killed under calls. `left` others stand by then, with the contexts that they had. */
-static void kill_one(struct place *places, struct gang *gang, pid_t *spares, int left, unsigned ahead)
+/* The one that runs is killed under calls. */
+static void kill_one(struct place *places, struct gang *gang, pid_t *spares)
 {
-	const unsigned used = 1u << devices[0] | 1u << devices[1];
 	uint32_t rounds = places[0].round;
 	for (int round = 0; round < 20; round++)
 		places_round(places, gang);
 	routers_kill(0);
 	places_settle(places, gang, rounds + 20);
 	routers_follow(0, who_serves(spares));
-	made(routers_pid(0), ahead | used);
-	stand_by(left, ahead);
+	made(routers_pid(0), USED);
 	for (int i = 0; i < MOST; i++)
 		if (spares[i])
-			made(spares[i], ahead);
+			made(spares[i], 0);
 }
 
-/*
- * The router is killed, and then each of `count` spares with `setting` but the last, which nobody replaces: each has
- * made contexts on `ahead` before, and on all that the ranks are on behind its turn.
- */
-static void replaced(const char *setting, unsigned ahead, int count)
+/* The router is killed, and then each of `count` spares but the last. */
+static void replaced(int count)
 {
 	struct gang gang;
 	struct place places[MOST_PLACES];
 	pid_t spares[MOST] = {0};
 	char said[64];
-	if (setting)
-		setenv("FERRY_SPARE_GPUS", setting, 1);
 	setenv("FAKE_CUDA_TOLD", told, 1);
 	gang_open(&gang, 2, devices, 1);
 	for (int i = 0; i < count; i++)
 		spares[i] = routers_open_spare(0);
-	unsetenv("FERRY_SPARE_GPUS");
 	unsetenv("FAKE_CUDA_TOLD");
 	places_open(places, &gang, COUNT);
-	made(routers_pid(0), 1u << devices[0] | 1u << devices[1]); /* the one that serves makes none ahead */
-	for (int i = 0; i < count; i++)
-		made(spares[i], ahead);
-	stand_by(count, ahead);
-	for (int left = count; left > 0; left--)
-		kill_one(places, &gang, spares, left - 1, ahead);
+	made(routers_pid(0), USED);
+	for (int killed = 0; killed < count; killed++)
+		kill_one(places, &gang, spares);
 	snprintf(said, sizeof said, "router replaced %d time%s, the last in ", count, count > 1 ? "s" : "");
 	stat_says("--once", said);
 	places_close(places, &gang);
@@ -139,34 +118,14 @@ static void replaced(const char *setting, unsigned ahead, int count)
 static void a_spare_makes_its_contexts_when_it_takes_over(void **state)
 {
 	(void)state;
-	replaced(NULL, 0, 1);
+	replaced(1);
 }
 
-static void a_spare_has_made_its_contexts_ahead_where_it_is_told_to(void **state)
+/* Nobody starts another here: whom the first kill leaves stands by for the next one. */
+static void two_kills_are_served_by_two_spares(void **state)
 {
 	(void)state;
-	replaced("all", (1u << GPUS) - 1, 1);
-}
-
-static void a_spare_is_told_of_gpus_by_number_and_uuid(void **state)
-{
-	CUuuid uuid;
-	char setting[64];
-	int length = snprintf(setting, sizeof setting, "3,GPU-");
-	(void)state;
-	CU(cuDeviceGetUuid(&uuid, 1));
-	for (int i = 0; i < 16; i++)
-		length += snprintf(setting + length, sizeof setting - (size_t)length,
-		                   i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
-		                   (unsigned char)uuid.bytes[i]);
-	replaced(setting, 1u << 1 | 1u << 3, 1);
-}
-
-/* Nobody starts another here: whom the first kill leaves stands by for the next one, with what it has. */
-static void two_kills_are_served_by_two_spares_whose_contexts_were_made_once(void **state)
-{
-	(void)state;
-	replaced("all", (1u << GPUS) - 1, 2);
+	replaced(2);
 }
 
 /* Until the end of `test`. */
@@ -185,7 +144,7 @@ static void hear(char *said, size_t bytes, void (*test)(void))
 
 static void replace_one(void)
 {
-	replaced("all", (1u << GPUS) - 1, 1);
+	replaced(1);
 }
 
 static void each_step_of_a_takeover_is_told(void **state)
@@ -212,33 +171,14 @@ static void each_step_of_a_takeover_is_told(void **state)
 	}
 }
 
-static void gpus_that_a_spare_cannot_know_are_refused_by_name(void **state)
-{
-	static const char *const settings[] = {"every", "0,,1", "GPU-0011", "64", "1x"};
-	char command[512], said[512];
-	(void)state;
-	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-		snprintf(command, sizeof command, "FERRY_SPARE_GPUS=%s %s --spare 2>&1", settings[i], FERRY_ROUTER_EXE);
-		FILE *router = popen(command, "r");
-		assert_non_null(router);
-		said[fread(said, 1, sizeof said - 1, router)] = '\0';
-		int status = pclose(router);
-		if (!WIFEXITED(status) || WEXITSTATUS(status) != 1 || !strstr(said, "FERRY_SPARE_GPUS="))
-			fail_msg("%s: status %d, \"%s\"", settings[i], status, said);
-	}
-}
-
 #define TEST(name) cmocka_unit_test_teardown(name, no_misuse)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	        TEST(a_spare_makes_its_contexts_when_it_takes_over),
-	        TEST(a_spare_has_made_its_contexts_ahead_where_it_is_told_to),
-	        TEST(a_spare_is_told_of_gpus_by_number_and_uuid),
-	        TEST(two_kills_are_served_by_two_spares_whose_contexts_were_made_once),
+	        TEST(two_kills_are_served_by_two_spares),
 	        TEST(each_step_of_a_takeover_is_told),
-	        TEST(gpus_that_a_spare_cannot_know_are_refused_by_name),
 	};
 	int file = mkstemp(told);
 	if (file < 0)

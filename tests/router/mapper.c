@@ -23,7 +23,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define RANKS 4u
+#define RANKS 5u
+#define BUSY  3u   /* the rank whose mapping keeps the mapper busy */
 #define MANY  200u /* FORGETs, far more than go before others in a row */
 
 static struct ferry_mapper mapper;
@@ -45,7 +46,7 @@ static void hear(uint32_t rank)
 	struct ferry_attach_reply reply;
 	assert_int_equal(recv(rank_side[rank], &reply, sizeof reply, MSG_WAITALL), sizeof reply);
 	assert_int_equal(reply.result, ferrySuccess);
-	/* what the mapper has written before it is seen: it takes the lock before it answers, and behind an ask */
+	/* what the mapper has written before it is seen: it takes the lock before it answers */
 	pthread_mutex_lock(&mapper.lock);
 	pthread_mutex_unlock(&mapper.lock);
 }
@@ -101,9 +102,9 @@ static int start(void **state)
 static int stop(void **state)
 {
 	(void)state;
-	*driver = real;
 	ferry_mapper_leave(&mapper, job);
 	ferry_mapper_stop(&mapper);
+	*driver = real; /* it unmaps what is idle until then */
 	ferry_job_free(job);
 	for (uint32_t rank = 0; rank < RANKS; rank++) {
 		close(router_side[rank]);
@@ -115,32 +116,29 @@ static int stop(void **state)
 
 /* ---- the mapper is busy, until it is let go ---- */
 
-struct work {
-	struct ferry_gpus_ask ask; /* first */
-	sem_t begun, let_go;
-};
+static sem_t begun, let_go;
 
-static void work(struct ferry_gpus_ask *ask, struct ferry_gpus *gpus)
+static CUresult hold_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-	struct work *busy = (struct work *)ask;
-	(void)gpus;
-	sem_post(&busy->begun);
-	sem_wait(&busy->let_go);
+	sem_post(&begun);
+	sem_wait(&let_go);
+	return real.IpcOpenMemHandle(address, handle, flags);
 }
 
-static void keep_busy(struct work *busy)
+static void keep_busy(void)
 {
-	*busy = (struct work){.ask.serve = work};
-	sem_init(&busy->begun, 0, 0);
-	sem_init(&busy->let_go, 0, 0);
-	assert_int_equal(ferry_mapper_ask(&mapper, &busy->ask), ferrySuccess);
-	sem_wait(&busy->begun);
+	sem_init(&begun, 0, 0);
+	sem_init(&let_go, 0, 0);
+	driver->IpcOpenMemHandle = hold_mapping;
+	export(BUSY, 5);
+	sem_wait(&begun);
+	driver->IpcOpenMemHandle = real.IpcOpenMemHandle;
 }
 
 /* ---- what waits for a mapping or a context, and what for cudaFree ---- */
 
 static unsigned mapped;
-static bool heard_before[3];      /* whether rank 0 had its answer: at the first mapping, at a later one, at an ask */
+static bool heard_before[2];      /* whether rank 0 had its answer: at the first mapping, at a later one */
 static struct ferry_import *held; /* let go of at the first mapping */
 
 static CUresult open_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
@@ -152,12 +150,6 @@ static CUresult open_mapping(CUdeviceptr *address, CUipcMemHandle handle, unsign
 	return real.IpcOpenMemHandle(address, handle, flags);
 }
 
-static void serve_ask(struct ferry_gpus_ask *ask, struct ferry_gpus *gpus)
-{
-	(void)ask, (void)gpus;
-	heard_before[2] = has_answer(0);
-}
-
 static void watch(void)
 {
 	mapped = 0;
@@ -167,42 +159,37 @@ static void watch(void)
 
 static void who_frees_memory_does_not_wait_for_what_others_have_asked_for_earlier(void **state)
 {
-	struct ferry_gpus_ask ask = {.serve = serve_ask};
-	struct work busy;
 	(void)state;
 	export(0, 5);
 	hear(0);
-	keep_busy(&busy);
+	keep_busy();
 	watch();
-	assert_int_equal(ferry_mapper_ask(&mapper, &ask), ferrySuccess);
 	export(1, 5);
 	join(RANKS - 1);
 	assert_int_equal(forget(0, 5, true), ferrySuccess);
-	sem_post(&busy.let_go);
+	sem_post(&let_go);
 	hear(RANKS - 1);
 	hear(1);
 	hear(0); /* last, as it is looked for meanwhile */
 	assert_int_equal(mapped, 1);
 	assert_true(heard_before[0]);
-	assert_true(heard_before[2]);
 }
 
 /* The lane says that it is done while others are served: that is looked for before the next of them. */
 static void who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_let_go(void **state)
 {
 	const struct ferry_buffer_name name = {.index = 5, .generation = 1};
-	struct work busy;
 	char *address;
 	(void)state;
 	export(0, 5);
 	hear(0);
 	assert_int_equal(ferry_imports_take(job->imports[0], &name, 1, &address, &held), ferrySuccess);
-	keep_busy(&busy);
+	keep_busy();
 	watch();
 	export(1, 5);
 	export(2, 5);
 	assert_int_equal(forget(0, 5, true), ferrySuccess);
-	sem_post(&busy.let_go);
+	sem_post(&let_go);
 	hear(2);
 	hear(1);
 	hear(0);
@@ -231,20 +218,19 @@ static CUresult count_forgotten(CUdeviceptr *address, CUipcMemHandle handle, uns
 
 static void who_exports_is_not_overtaken_for_ever_by_those_that_forget(void **state)
 {
-	struct work busy;
 	(void)state;
 	for (uint32_t i = 0; i < MANY; i++) {
 		export(i % 2, 5 + i / 2);
 		hear(i % 2);
 	}
-	keep_busy(&busy);
+	keep_busy();
 	forgotten = before_mapping = 0;
 	all_asked = true;
 	driver->IpcCloseMemHandle = close_mapping;
 	driver->IpcOpenMemHandle = count_forgotten;
 	export(2, 5);
 	assert_int_equal(forget(0, 5, false), ferrySuccess);
-	sem_post(&busy.let_go);
+	sem_post(&let_go);
 	for (uint32_t i = 0; i < MANY; i++)
 		hear(i % 2);
 	hear(2);
@@ -257,7 +243,7 @@ static uint32_t heard_at[3]; /* which ranks have their answer at each mapping, a
 
 static CUresult note_heard(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
 {
-	for (uint32_t rank = 0; mapped < 3 && rank < RANKS; rank++)
+	for (uint32_t rank = 0; mapped < 3 && rank < BUSY; rank++)
 		heard_at[mapped] |= (uint32_t)has_answer(rank) << rank;
 	mapped++;
 	return real.IpcOpenMemHandle(address, handle, flags);
@@ -265,15 +251,14 @@ static CUresult note_heard(CUdeviceptr *address, CUipcMemHandle handle, unsigned
 
 static void who_has_waited_longest_is_next(void **state)
 {
-	struct work busy;
 	(void)state;
-	keep_busy(&busy);
+	keep_busy();
 	mapped = 0;
 	memset(heard_at, 0, sizeof heard_at);
 	driver->IpcOpenMemHandle = note_heard;
 	for (uint32_t i = 0; i < 3; i++)
 		export((i + 1) % 3, 5);
-	sem_post(&busy.let_go);
+	sem_post(&let_go);
 	for (uint32_t rank = 0; rank < 3; rank++) /* first who is answered last */
 		hear(rank);
 	assert_int_equal(heard_at[1], 1u << 1);

@@ -345,7 +345,7 @@ static struct ferry_arena make_arena(uint32_t domain, uint32_t ndomains, uint64_
 	return arena;
 }
 
-/* As a rank whose router dies, or has, or that has attached to the routers of two domains. */
+/* As a rank whose router has ended, or that has attached to the routers of two domains. */
 static ferryResult_t bring_all(int connection, enum ferry_attach_kind kind, int job, uint32_t ndomains,
                                const struct ferry_arena *arenas)
 {
@@ -362,37 +362,35 @@ static ferryResult_t bring_all(int connection, enum ferry_attach_kind kind, int 
 	return result;
 }
 
-static ferryResult_t bring(int connection, enum ferry_attach_kind kind, const struct ferry_arena *arena)
+static ferryResult_t bring(int connection, const struct ferry_arena *arena)
 {
-	return bring_all(connection, kind, 77, 1, arena);
+	return bring_all(connection, FERRY_ATTACH_ADOPT, 77, 1, arena);
 }
 
-static void what_is_made_ready_for_a_job_counts_for_its_tenant_once(void **state)
+static void what_is_handed_over_counts_for_its_tenant(void **state)
 {
 	struct ferry_arena arena = make_arena(0, 1, MIB);
 	int one, two;
 	(void)state;
-	reload_own("staging = 3M", "jobs=0");
+	reload_own("staging = 3M\njobs = 2", "jobs=0");
 	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
-	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
+	assert_int_equal(bring(one, &arena), ferrySuccess);
 	assert_int_equal(attach(1, 2, 3 * MIB, false, &two), ferryRefused);
 	must_say("tenant own has 2097152 of 3145728 left");
 	assert_int_equal(attach(1, 2, 2 * MIB, false, &two), ferrySuccess); /* now it has nothing left */
-	assert_int_equal(bring(one, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);
 	close(one);
 	await(" jobs=1 ");
 	close(two);
 	await(" jobs=0 ");
 	reload_own("staging = 512K", "staging_limit=524288");
 	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
-	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferryRefused);
+	assert_int_equal(bring(one, &arena), ferryRefused);
 	must_say("tenant own has 524288 of 524288 left");
 	close(one);
 	ferry_arena_unmap(&arena);
 }
 
-/* Else who may have one job could have one made ready on each of its connections. */
-static void what_is_made_ready_counts_as_a_job_and_its_ranks(void **state)
+static void what_is_handed_over_counts_as_a_job_and_its_ranks(void **state)
 {
 	struct ferry_arena arena = make_arena(0, 1, MIB), other = make_arena(0, 1, MIB);
 	int one, two, third;
@@ -400,18 +398,15 @@ static void what_is_made_ready_counts_as_a_job_and_its_ranks(void **state)
 	reload_own("jobs = 1\nranks = 3", "jobs_limit=1");
 	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
 	assert_int_equal(ferry_endpoint_connect(path, &two), ferrySuccess);
-	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
-	assert_int_equal(bring_all(two, FERRY_ATTACH_PREPARE, 78, 1, &other), ferryRefused);
+	assert_int_equal(bring(one, &arena), ferrySuccess);
+	assert_int_equal(bring_all(two, FERRY_ATTACH_ADOPT, 78, 1, &other), ferryRefused);
 	must_say("tenant own has 1 of the 1 that it may have");
 	assert_int_equal(attach(1, 1, 8192, false, &third), ferryRefused);
 	must_say("tenant own has 1 of the 1 that it may have");
 	reload_own("jobs = 2\nranks = 3", "jobs_limit=2");
-	assert_int_equal(bring_all(two, FERRY_ATTACH_PREPARE, 78, 1, &other), ferryRefused);
+	assert_int_equal(bring_all(two, FERRY_ATTACH_ADOPT, 78, 1, &other), ferryRefused);
 	must_say("asks for 2 ranks");
 	must_say("tenant own has 1 of 3 left");
-	reload_own("jobs = 1\nranks = 2", "jobs_limit=1");
-	assert_int_equal(bring(two, FERRY_ATTACH_PREPARE, &arena), ferrySuccess); /* its second rank: no more of it */
-	assert_int_equal(bring(two, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);   /* and the job takes its place */
 	await(" jobs=1 ranks=2 ");
 	close(one);
 	close(two);
@@ -430,10 +425,8 @@ static void arenas_of_other_domains_count_there_whenever_they_are_brought(void *
 	(void)state;
 	reload_own("staging = 3M", "jobs=0");
 	assert_int_equal(ferry_endpoint_connect(path, &other), ferrySuccess);
-	for (int kind = FERRY_ATTACH_PREPARE; kind <= FERRY_ATTACH_ADOPT; kind++) {
-		assert_int_equal(bring_all(other, (enum ferry_attach_kind)kind, 1, 2, large), ferryRefused);
-		must_say("4194304 bytes of staging in domain 1, tenant own has 3145728 of 3145728 left");
-	}
+	assert_int_equal(bring_all(other, FERRY_ATTACH_ADOPT, 1, 2, large), ferryRefused);
+	must_say("4194304 bytes of staging in domain 1, tenant own has 3145728 of 3145728 left");
 	for (int again = 0; again < 2; again++) {
 		for (rank.rank = 0; rank.rank < 2; rank.rank++) {
 			assert_int_equal(ferry_endpoint_connect(path, &ranks[rank.rank]), ferrySuccess);
@@ -449,11 +442,11 @@ static void arenas_of_other_domains_count_there_whenever_they_are_brought(void *
 		}
 	}
 	assert_int_equal(bring_all(ranks[1], FERRY_ATTACH_READY, 0, 2, fit), ferryInvalidUsage);
-	assert_int_equal(bring_all(other, FERRY_ATTACH_PREPARE, 1, 2, fit), ferryRefused);
+	assert_int_equal(bring_all(other, FERRY_ATTACH_ADOPT, 1, 2, fit), ferryRefused);
 	must_say("2097152 bytes of staging in domain 1, tenant own has 1048576 of 3145728 left");
 	close(ranks[0]), close(ranks[1]);
 	await(" jobs=0 ");
-	assert_int_equal(bring_all(other, FERRY_ATTACH_PREPARE, 1, 2, fit), ferrySuccess);
+	assert_int_equal(bring_all(other, FERRY_ATTACH_ADOPT, 1, 2, fit), ferrySuccess);
 	close(other);
 	await(" jobs=0 ");
 	for (int i = 0; i < 2; i++) {
@@ -472,13 +465,10 @@ static void what_is_brought_is_held_to_the_routers_limit_by_itself(void **state)
 	assert_int_equal(attach(1, 2, 4 * MIB, false, &fresh), ferrySuccess);
 	assert_int_equal(ferry_endpoint_connect(path, &one), ferrySuccess);
 	assert_int_equal(ferry_endpoint_connect(path, &two), ferrySuccess);
-	assert_int_equal(bring(one, FERRY_ATTACH_PREPARE, &arena), ferrySuccess);
-	for (int kind = FERRY_ATTACH_PREPARE; kind <= FERRY_ATTACH_ADOPT; kind++) {
-		assert_int_equal(bring_all(two, (enum ferry_attach_kind)kind, 78, 1, &other), ferryRefused);
-		must_say("brings 3145728 bytes of staging of domain 0");
-		must_say("takes 1048576 more of 4194304, which is its --staging-limit");
-	}
-	assert_int_equal(bring(one, FERRY_ATTACH_ADOPT, &arena), ferrySuccess);
+	assert_int_equal(bring(one, &arena), ferrySuccess);
+	assert_int_equal(bring_all(two, FERRY_ATTACH_ADOPT, 78, 1, &other), ferryRefused);
+	must_say("brings 3145728 bytes of staging of domain 0");
+	must_say("takes 1048576 more of 4194304, which is its --staging-limit");
 	close(one);
 	await(" jobs=1 ");
 	assert_int_equal(bring_all(two, FERRY_ATTACH_ADOPT, 78, 1, &other), ferrySuccess);
@@ -764,8 +754,8 @@ int main(void)
 	        FILE_TEST(any_bytes_in_the_file_are_read_or_refused),
 	        FILE_TEST(a_file_that_others_may_write_is_refused),
 	        SHARED_TEST(a_job_over_its_tenants_limits_hears_what_it_asked_for_and_what_is_left),
-	        SHARED_TEST(what_is_made_ready_for_a_job_counts_for_its_tenant_once),
-	        SHARED_TEST(what_is_made_ready_counts_as_a_job_and_its_ranks),
+	        SHARED_TEST(what_is_handed_over_counts_for_its_tenant),
+	        SHARED_TEST(what_is_handed_over_counts_as_a_job_and_its_ranks),
 	        SHARED_TEST(arenas_of_other_domains_count_there_whenever_they_are_brought),
 	        cmocka_unit_test_setup_teardown(what_is_brought_is_held_to_the_routers_limit_by_itself, start_small,
 	                                        stop_shared),
