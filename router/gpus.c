@@ -368,9 +368,8 @@ static size_t ask_left(const struct ferry_gpu *gpu)
 	return refused ? 0 : left;
 }
 
-int64_t ferry_gpu_room(struct ferry_gpu *gpu)
+int64_t ferry_gpu_room(struct ferry_gpu *gpu, uint64_t now)
 {
-	uint64_t now = ferry_now_ns();
 	if (now - gpu->asked_ns >= ASK_NS || !gpu->asked_ns) {
 		gpu->left = ask_left(gpu);
 		gpu->asked_ns = now;

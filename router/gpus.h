@@ -55,9 +55,9 @@ bool ferry_gpu_reaches_uuid(const struct ferry_gpu *from, const uint8_t *uuid);
 /**
  * How many bytes more may stay mapped there that have been idle for a second: all of them together hold no more than a
  * 32nd of the memory that is left, to whomever, as their owners may have freed it. Less than 0: so many too many do.
- * What stays, and no longer, is told by ferry_gpu_keep. Mapper's thread; it may ask the driver.
+ * What stays, and no longer, is told by ferry_gpu_keep. Mapper's thread; it asks the driver, once a second at most.
  */
-int64_t ferry_gpu_room(struct ferry_gpu *gpu);
+int64_t ferry_gpu_room(struct ferry_gpu *gpu, uint64_t now);
 void ferry_gpu_keep(struct ferry_gpu *gpu, int64_t more);
 
 /** For one more holder, who then may outlive the first. */

@@ -2,35 +2,30 @@
 #include "router/imports.h"
 
 #include "ipc/error.h"
-#include "router/later_export.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-struct ferry_imports *ferry_imports_new(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells)
+#define IDLE_NS       1000000000ull  /* what nobody has used for so long is unmapped, */
+#define COMES_BACK_NS 20000000000ull /* or for so long, where its rank comes back to it */
+
+#define SWEEP_NS 250000000 /* how often idle ones are looked for; */
+#define BUSY_NS  10000000  /* and those that are to be unmapped and still in use */
+
+/* An export whose landings are mapped when all ranks have come. Its descriptors are its own. */
+struct ferry_later_export {
+	struct ferry_exported exported;
+	int descriptors[FERRY_MOST_PIECES];
+};
+
+void ferry_imports_init(struct ferry_imports *imports, uint32_t rank, const uint8_t *uuid,
+                        struct ferry_export_cell *cells, bool guest)
 {
-	struct ferry_imports *imports = calloc(1, sizeof *imports);
-	if (!imports)
-		return NULL;
-	imports->rank = rank;
-	imports->cells = cells;
+	*imports = (struct ferry_imports){.rank = rank, .guest = guest, .cells = cells};
 	memcpy(imports->uuid, uuid, sizeof imports->uuid);
 	pthread_mutex_init(&imports->lock, NULL);
 	pthread_cond_init(&imports->quiet, NULL);
-	return imports;
-}
-
-struct ferry_imports *ferry_imports_new_guest(uint32_t rank, const uint8_t *uuid, struct ferry_export_cell *cells)
-{
-	struct ferry_imports *imports = ferry_imports_new(rank, uuid, cells);
-	if (imports)
-		imports->guest = true;
-	return imports;
-}
-
-void ferry_imports_follow(struct ferry_imports *imports, const _Atomic uint64_t *over)
-{
-	atomic_store_explicit(&imports->over, over, memory_order_release);
 }
 
 ferryResult_t ferry_imports_open(struct ferry_imports *imports, struct ferry_gpus *gpus)
@@ -52,41 +47,29 @@ void ferry_imports_other(struct ferry_imports *imports, struct ferry_gpu *gpu)
 	imports->others[imports->nothers++] = gpu;
 }
 
-void ferry_imports_await_others(struct ferry_imports *imports)
-{
-	imports->awaits_others = true;
-}
-
 /* ---- lanes ---- */
 
-/* Under the lock. A submission that was made before the index was exported anew names what is retired now. */
+/* Under the lock. A submission that was made before the index was exported anew names what is REPLACED now. */
 static struct ferry_import *find(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
 {
-	struct ferry_import *import = imports->table[index];
+	struct ferry_import *import = index < FERRY_MOST_EXPORTS ? imports->table[index] : NULL;
 	if (import && import->generation == generation)
 		return import;
-	for (import = imports->retired; import; import = import->next)
+	for (import = imports->nreplaced ? imports->list : NULL; import; import = import->next)
 		if (import->index == index && import->generation == generation)
 			return import;
 	return NULL;
 }
 
-static ferryResult_t say_unknown(const struct ferry_imports *imports, const struct ferry_buffer_name *name,
-                                 uint64_t mapped)
+/*
+ * Under the lock: where it is for copies of that GPU, and of its own rank's lanes (NULL). What has not been exported as
+ * a landing nobody puts into, whoever names it.
+ */
+static char *start_for(const struct ferry_import *import, const struct ferry_gpu *gpu)
 {
-	return ferry_fail(ferryInvalidUsage,
-	                  "rank %u names generation %llu of its export %u (of %u), of which generation %llu is mapped",
-	                  imports->rank, (unsigned long long)name->generation, name->index, FERRY_MOST_EXPORTS,
-	                  (unsigned long long)mapped);
-}
-
-/* Under the lock. What has not been exported as a landing nobody puts into, whoever names it. */
-static char *start_for(const struct ferry_imports *imports, const struct ferry_import *import,
-                       const struct ferry_gpu *gpu)
-{
-	if (!import->landings)
-		return NULL;
-	if (gpu == ferry_imports_gpu(imports))
+	if (!gpu)
+		return import->mapping.address;
+	if (import->landings && gpu == ferry_imports_gpu(import->owner))
 		return import->mapping.address;
 	for (uint32_t i = 0; i < import->nlandings; i++)
 		if (import->landings[i].gpu == gpu)
@@ -94,21 +77,18 @@ static char *start_for(const struct ferry_imports *imports, const struct ferry_i
 	return NULL;
 }
 
-ferryResult_t ferry_imports_land(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
+ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
                                  const struct ferry_gpu *gpu, char **address, struct ferry_import **held)
 {
-	if (name->index >= FERRY_MOST_EXPORTS)
-		return say_unknown(imports, name, 0);
 	pthread_mutex_lock(&imports->lock);
 	struct ferry_import *import = find(imports, name->index, name->generation);
 	uint64_t size = import ? import->mapping.bytes : 0;
-	char *start = import && name->offset <= size && bytes <= size - name->offset ? start_for(imports, import, gpu)
-	                                                                             : NULL;
-	bool shut = imports->shut;
-	if (start && !shut) {
+	bool inside = import && name->offset <= size && bytes <= size - name->offset, shut = imports->shut;
+	char *start = inside && !shut ? start_for(import, gpu) : NULL;
+	if (start) {
 		import->users++;
-		import->takes++;
-		imports->putting++;
+		import->taken = true;
+		imports->users++;
 		*address = start + name->offset;
 		*held = import;
 	}
@@ -117,19 +97,18 @@ ferryResult_t ferry_imports_land(struct ferry_imports *imports, const struct fer
 		return ferry_fail(ferryRemoteError, "rank %u has left the communicator", imports->rank);
 	return start ? ferrySuccess
 	             : ferry_fail(ferryInvalidUsage,
-	                          "%llu bytes at %llu of generation %llu of export %u of rank %u, which has %llu: "
-	                          "nothing that another GPU could put into",
+	                          "%llu bytes at %llu of generation %llu of export %u of rank %u, which has %llu%s",
 	                          (unsigned long long)bytes, (unsigned long long)name->offset,
 	                          (unsigned long long)name->generation, name->index, imports->rank,
-	                          (unsigned long long)size);
+	                          (unsigned long long)size, gpu ? ": nothing that another GPU could put into" : "");
 }
 
-void ferry_imports_let_go(struct ferry_import *held)
+void ferry_imports_release(struct ferry_import *held)
 {
 	struct ferry_imports *imports = held->owner;
 	pthread_mutex_lock(&imports->lock);
 	held->users--;
-	if (!--imports->putting)
+	if (!--imports->users && imports->shut)
 		pthread_cond_broadcast(&imports->quiet);
 	pthread_mutex_unlock(&imports->lock);
 }
@@ -138,170 +117,452 @@ void ferry_imports_shut(struct ferry_imports *imports)
 {
 	pthread_mutex_lock(&imports->lock);
 	imports->shut = true;
-	while (imports->putting)
+	while (imports->users)
 		pthread_cond_wait(&imports->quiet, &imports->lock);
 	pthread_mutex_unlock(&imports->lock);
 }
 
-ferryResult_t ferry_imports_take(struct ferry_imports *imports, const struct ferry_buffer_name *name, uint64_t bytes,
-                                 char **address, struct ferry_import **held)
-{
-	uint64_t size = 0, mapped = 0;
-	if (name->index >= FERRY_MOST_EXPORTS)
-		return say_unknown(imports, name, 0);
-	pthread_mutex_lock(&imports->lock);
-	struct ferry_import *import = find(imports, name->index, name->generation);
-	if (import)
-		size = import->mapping.bytes;
-	else if (imports->table[name->index])
-		mapped = imports->table[name->index]->generation;
-	bool inside = import && name->offset <= size && bytes <= size - name->offset;
-	if (inside) {
-		import->users++;
-		import->takes++;
-		*address = import->mapping.address + name->offset;
-		*held = import;
-	}
-	pthread_mutex_unlock(&imports->lock);
-	if (!import)
-		return say_unknown(imports, name, mapped);
-	return inside ? ferrySuccess
-	              : ferry_fail(ferryInvalidUsage,
-	                           "rank %u names %llu bytes at %llu of its export %u, which has %llu", imports->rank,
-	                           (unsigned long long)bytes, (unsigned long long)name->offset, name->index,
-	                           (unsigned long long)size);
-}
+/* ---- states: under the lock ---- */
 
-void ferry_imports_release(struct ferry_import *held)
-{
-	struct ferry_imports *imports = held->owner;
-	pthread_mutex_lock(&imports->lock);
-	held->users--;
-	pthread_mutex_unlock(&imports->lock);
-}
-
-/* ---- the mapper ---- */
-
-uint64_t ferry_imports_used(const struct ferry_imports *imports, uint32_t index)
+static uint64_t used_of(const struct ferry_imports *imports, uint32_t index)
 {
 	return atomic_load_explicit(&imports->cells[index].used, memory_order_acquire);
 }
 
-void ferry_imports_say_mapped(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
+static void say_mapped(const struct ferry_imports *imports, uint32_t index, uint64_t generation)
 {
 	atomic_store_explicit(&imports->cells[index].mapped, generation, memory_order_release);
 }
 
-static bool is_leaving(const struct ferry_imports *imports, uint32_t index)
-{
-	return atomic_load_explicit(&imports->cells[index].mapped, memory_order_relaxed) == FERRY_EXPORT_LEAVING;
-}
-
-void ferry_imports_unmap(struct ferry_imports *imports, struct ferry_import *list)
-{
-	while (list) {
-		struct ferry_import *import = list;
-		list = import->next;
-		ferry_landing_maps_free(import->landings, import->nlandings);
-		ferry_later_export_free(import->later);
-		if (!imports->guest)
-			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
-		pthread_mutex_lock(&imports->lock);
-		/* and not for an older one of that index, which was replaced and goes in front of it */
-		if (import->leaves && imports->cells && is_leaving(imports, import->index))
-			ferry_imports_say_mapped(imports, import->index, 0);
-		pthread_mutex_unlock(&imports->lock);
-		free(import);
-	}
-}
-
-uint64_t ferry_imports_last_ended(const struct ferry_imports *imports)
+/* The last submission that has ended, with all before it. */
+static uint64_t last_ended(const struct ferry_imports *imports)
 {
 	const _Atomic uint64_t *over = atomic_load_explicit(&imports->over, memory_order_acquire);
 	return atomic_load_explicit(over ? over : &imports->ended, memory_order_acquire);
 }
 
-void ferry_imports_retire(struct ferry_imports *imports, struct ferry_import *import)
+static void replace(struct ferry_imports *imports, struct ferry_import *import)
 {
 	/* A pin is no submission: what was captured or registered has been given up by who has it replaced. */
-	uint64_t used = ferry_imports_used(imports, import->index);
+	uint64_t used = used_of(imports, import->index);
 	import->last = used == FERRY_EXPORT_PINNED ? 0 : used;
-	import->next = imports->retired;
-	imports->retired = import;
-	imports->nretired++;
+	import->state = FERRY_IMPORT_REPLACED;
+	imports->table[import->index] = NULL;
+	imports->nreplaced++;
 }
 
-struct ferry_import *ferry_imports_reap(struct ferry_imports *imports, struct ferry_import *list)
+/* What is unmapped in one pass over a rank's imports, beside what is REPLACED and not used any more. */
+struct pass {
+	enum { NO_MORE, IDLE_ONES, UNUSED_ONES } which;
+	uint64_t now;
+	bool knows_room, wants_room;
+	uint64_t room, kept; /* bytes that may stay though they are idle; that do */
+	struct ferry_import *gone;
+};
+
+static uint64_t idle_for(struct ferry_imports *imports, struct ferry_import *import, uint64_t now)
 {
-	uint64_t ended = imports->cells ? ferry_imports_last_ended(imports) : UINT64_MAX;
-	for (struct ferry_import **link = &imports->retired; *link;) {
-		struct ferry_import *import = *link;
-		if (import->users || import->last > ended) {
+	uint64_t used = used_of(imports, import->index);
+	if (import->users || import->taken || used != import->seen_used || used > last_ended(imports)) {
+		import->taken = false;
+		import->seen_used = used;
+		import->used_ns = now;
+	}
+	return now - import->used_ns;
+}
+
+static bool is_idle(struct ferry_imports *imports, struct ferry_import *import, struct pass *pass)
+{
+	uint64_t idle = idle_for(imports, import, pass->now);
+	if (idle < IDLE_NS)
+		return false;
+	if (!import->comes_back || idle >= COMES_BACK_NS)
+		return true;
+	pass->wants_room |= !pass->knows_room;
+	if (pass->knows_room && import->mapping.bytes > pass->room - pass->kept)
+		return true;
+	pass->kept += pass->knows_room ? import->mapping.bytes : 0;
+	return false;
+}
+
+/* The router's half of the cell's protocol. True: no submission names it that has not ended, and none will. */
+static bool withdraw(struct ferry_imports *imports, struct ferry_import *import)
+{
+	struct ferry_export_cell *cell = &imports->cells[import->index];
+	atomic_store_explicit(&cell->mapped, FERRY_EXPORT_LEAVING, memory_order_relaxed);
+	ferry_full_fence();
+	/* Not what idle_for saw: the rank may have stored another number since, and then it is to find this mapped. */
+	if (atomic_load_explicit(&cell->used, memory_order_relaxed) <= last_ended(imports))
+		return true;
+	say_mapped(imports, import->index, import->generation);
+	return false;
+}
+
+/* True: it leaves the list, and is to be unmapped. */
+static bool step(struct ferry_imports *imports, struct ferry_import *import, struct pass *pass)
+{
+	switch (import->state) {
+	case FERRY_IMPORT_MAPPED:
+		if (pass->which == NO_MORE)
+			return false;
+		if (pass->which == IDLE_ONES ? !is_idle(imports, import, pass) : import->users > 0)
+			return false;
+		if (!withdraw(imports, import))
+			return false;
+		import->state = FERRY_IMPORT_LEAVING;
+		imports->table[import->index] = NULL;
+		imports->idled[import->index] = import->generation;
+		return true;
+	case FERRY_IMPORT_REPLACED:
+		if (import->users || (imports->cells && import->last > last_ended(imports)))
+			return false;
+		imports->nreplaced--;
+		return true;
+	case FERRY_IMPORT_LEAVING:
+		break; /* it is not in the list */
+	}
+	return false;
+}
+
+/* Takes the lock itself. What has been used since the last pass comes to the head of the list. */
+static void pass_over(struct ferry_imports *imports, struct pass *pass)
+{
+	struct ferry_import **link = &imports->list, *import;
+	pthread_mutex_lock(&imports->lock);
+	while ((import = *link)) {
+		bool leaves = step(imports, import, pass);
+		bool used = pass->which == IDLE_ONES && import->used_ns == pass->now && link != &imports->list;
+		if (!leaves && !used) {
 			link = &import->next;
 			continue;
 		}
+		struct ferry_import **list = leaves ? &pass->gone : &imports->list;
 		*link = import->next;
-		import->next = list;
-		list = import;
-		imports->nretired--;
+		import->next = *list;
+		*list = import;
 	}
-	return list;
+	pthread_mutex_unlock(&imports->lock);
+}
+
+/* ---- unmapping: the mapper ---- */
+
+static void free_landings(struct ferry_landing_map *landings, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		ferry_gpu_unmap(landings[i].gpu, &landings[i].mapping);
+		ferry_gpu_drop(landings[i].gpu);
+	}
+	free(landings);
+}
+
+static void free_later(struct ferry_import *import)
+{
+	for (uint32_t i = 0; import->later && i < import->later->exported.npieces; i++)
+		close(import->later->descriptors[i]);
+	free(import->later);
+	import->later = NULL;
+}
+
+/* A list of what is in no table; says so in the cells. */
+static void unmap(struct ferry_imports *imports, struct ferry_import *list)
+{
+	while (list) {
+		struct ferry_import *import = list;
+		list = import->next;
+		free_landings(import->landings, import->nlandings);
+		free_later(import);
+		if (!imports->guest)
+			ferry_gpu_unmap(ferry_imports_gpu(imports), &import->mapping);
+		pthread_mutex_lock(&imports->lock);
+		if (import->state == FERRY_IMPORT_LEAVING && imports->cells)
+			say_mapped(imports, import->index, 0);
+		pthread_mutex_unlock(&imports->lock);
+		free(import);
+	}
+}
+
+/* True if there was any. */
+static bool unmap_replaced(struct ferry_imports *imports, bool all_unused)
+{
+	struct pass pass = {.which = all_unused ? UNUSED_ONES : NO_MORE};
+	pass_over(imports, &pass);
+	unmap(imports, pass.gone);
+	return pass.gone;
+}
+
+bool ferry_imports_clear(struct ferry_imports *imports)
+{
+	return unmap_replaced(imports, true);
+}
+
+/* For all of this rank's, with what is kept of it already. A guest's GPU is not known here. */
+static uint64_t find_room(const struct ferry_imports *imports, uint64_t now)
+{
+	int64_t room = imports->guest ? 0 : (int64_t)imports->kept + ferry_gpu_room(ferry_imports_gpu(imports), now);
+	return room > 0 ? (uint64_t)room : 0;
+}
+
+static void tell_kept(struct ferry_imports *imports, uint64_t kept)
+{
+	if (kept != imports->kept)
+		ferry_gpu_keep(ferry_imports_gpu(imports), (int64_t)kept - (int64_t)imports->kept);
+	imports->kept = kept;
+}
+
+int64_t ferry_imports_sweep(struct ferry_imports *imports, uint64_t now)
+{
+	struct pass pass = {.which = IDLE_ONES, .now = now};
+	pass_over(imports, &pass);
+	if (pass.wants_room) { /* lanes wait for the lock, so the driver is asked without it */
+		pass.room = find_room(imports, now);
+		pass.knows_room = true;
+		pass_over(imports, &pass);
+	}
+	tell_kept(imports, pass.kept);
+	unmap(imports, pass.gone);
+	pthread_mutex_lock(&imports->lock);
+	int64_t next = imports->nreplaced ? BUSY_NS : imports->list ? SWEEP_NS : -1;
+	pthread_mutex_unlock(&imports->lock);
+	return next;
 }
 
 void ferry_imports_forget(struct ferry_imports *imports, uint32_t index)
 {
-	struct ferry_import *gone = NULL;
 	pthread_mutex_lock(&imports->lock);
 	if (imports->cells && imports->table[index]) {
-		ferry_imports_retire(imports, imports->table[index]);
-		imports->table[index] = NULL;
-		ferry_imports_say_mapped(imports, index, 0);
-		gone = ferry_imports_reap(imports, gone);
+		replace(imports, imports->table[index]);
+		say_mapped(imports, index, 0);
 	}
 	pthread_mutex_unlock(&imports->lock);
-	ferry_imports_unmap(imports, gone);
+	unmap_replaced(imports, false);
 }
 
 bool ferry_imports_keep(struct ferry_imports *imports, uint32_t index)
 {
 	bool kept = false;
 	pthread_mutex_lock(&imports->lock);
-	for (const struct ferry_import *import = imports->retired; import && !kept; import = import->next)
-		kept = import->index == index;
+	for (const struct ferry_import *import = imports->list; import && !kept; import = import->next)
+		kept = import->index == index && import->state == FERRY_IMPORT_REPLACED;
 	pthread_mutex_unlock(&imports->lock);
 	return kept;
 }
 
-/* ---- the end ---- */
-
 void ferry_imports_abandon(struct ferry_imports *imports)
 {
 	pthread_mutex_lock(&imports->lock);
-	for (uint32_t index = 0; index < FERRY_MOST_EXPORTS; index++) {
-		if (!imports->table[index])
-			continue;
-		ferry_imports_retire(imports, imports->table[index]);
-		imports->table[index] = NULL;
-	}
+	for (struct ferry_import *import = imports->list; import; import = import->next)
+		if (import->state == FERRY_IMPORT_MAPPED)
+			replace(imports, import);
 	imports->cells = NULL;
 	pthread_mutex_unlock(&imports->lock);
 }
 
-bool ferry_imports_free(struct ferry_imports *imports)
+bool ferry_imports_end(struct ferry_imports *imports)
 {
-	pthread_mutex_lock(&imports->lock);
-	struct ferry_import *gone = ferry_imports_reap(imports, NULL);
-	bool empty = !imports->retired;
-	pthread_mutex_unlock(&imports->lock);
-	ferry_imports_unmap(imports, gone);
-	if (!empty)
+	unmap_replaced(imports, false);
+	if (imports->list) /* abandoned, so nobody else changes it */
 		return false;
 	if (ferry_imports_gpu(imports)) {
-		ferry_gpu_keep(ferry_imports_gpu(imports), -(int64_t)imports->kept);
+		tell_kept(imports, 0);
 		ferry_gpu_drop(ferry_imports_gpu(imports));
 	}
 	pthread_cond_destroy(&imports->quiet);
 	pthread_mutex_destroy(&imports->lock);
-	free(imports);
+	return true;
+}
+
+/* ---- mapping: the mapper ---- */
+
+/* Under the lock. */
+static ferryResult_t check(const struct ferry_imports *imports, const struct ferry_exported *exported)
+{
+	const struct ferry_import *old = imports->table[exported->index];
+	if (memcmp(exported->gpu, imports->uuid, sizeof imports->uuid))
+		return ferry_fail(ferryInvalidArgument,
+		                  "rank %u exports memory of another GPU than the one that it has attached with",
+		                  imports->rank);
+	if (imports->guest && (!exported->landing || (!imports->awaits_others && !imports->nothers)))
+		return ferry_fail(ferryInvalidArgument,
+		                  "rank %u of another domain exports memory that none of this router's GPUs puts into",
+		                  imports->rank);
+	if (old && (exported->generation < old->generation ||
+	            (exported->generation == old->generation && exported->bytes != old->mapping.bytes)))
+		return ferry_fail(ferryInvalidArgument,
+		                  "rank %u exports generation %llu of %u (%llu bytes), where generation %llu (%llu "
+		                  "bytes) is mapped",
+		                  imports->rank, (unsigned long long)exported->generation, exported->index,
+		                  (unsigned long long)exported->bytes, (unsigned long long)old->generation,
+		                  (unsigned long long)old->mapping.bytes);
+	if (imports->nreplaced >= FERRY_MOST_EXPORTS)
+		return ferry_fail(ferryRefused, "%u exports of rank %u that others have replaced are still in use",
+		                  imports->nreplaced, imports->rank);
+	return ferrySuccess;
+}
+
+/* For each of the other GPUs, in their order. */
+static ferryResult_t map_landings(const struct ferry_imports *imports, const struct ferry_exported *exported,
+                                  const int *descriptors, struct ferry_landing_map **mapped)
+{
+	struct ferry_landing_map *landings = calloc(imports->nothers + 1, sizeof *landings);
+	if (!landings)
+		return ferry_fail(ferrySystemError, "no memory for an export");
+	for (uint32_t i = 0; i < imports->nothers; i++) {
+		landings[i].gpu = imports->others[i];
+		ferryResult_t result = ferry_gpu_map(landings[i].gpu, exported, descriptors, &landings[i].mapping);
+		if (result) {
+			free_landings(landings, i);
+			return result;
+		}
+		ferry_gpu_hold(landings[i].gpu);
+	}
+	*mapped = landings;
+	return ferrySuccess;
+}
+
+static ferryResult_t keep_for_later(struct ferry_import *import, const struct ferry_exported *exported,
+                                    int *descriptors)
+{
+	struct ferry_imports *imports = import->owner;
+	if (exported->npieces > FERRY_MOST_LATER_PIECES - imports->later_pieces)
+		return ferry_fail(ferrySystemError,
+		                  "exports of %u pieces before all ranks have come: at most %u are kept so long",
+		                  imports->later_pieces + exported->npieces, FERRY_MOST_LATER_PIECES);
+	if (!(import->later = malloc(sizeof *import->later)))
+		return ferry_fail(ferrySystemError, "no memory for an export");
+	imports->later_pieces += exported->npieces;
+	memcpy(&import->later->exported, exported, ferry_exported_size(exported));
+	for (uint32_t i = 0; i < exported->npieces; i++) {
+		import->later->descriptors[i] = descriptors[i];
+		descriptors[i] = -1;
+	}
+	return ferrySuccess;
+}
+
+static ferryResult_t land(struct ferry_import *import, const struct ferry_exported *exported, const int *descriptors)
+{
+	struct ferry_imports *imports = import->owner;
+	struct ferry_landing_map *landings = NULL;
+	ferryResult_t result = map_landings(imports, exported, descriptors, &landings);
+	if (result)
+		return result;
+	pthread_mutex_lock(&imports->lock);
+	import->landings = landings;
+	import->nlandings = imports->nothers;
+	pthread_mutex_unlock(&imports->lock);
+	return ferrySuccess;
+}
+
+static ferryResult_t import_new(struct ferry_imports *imports, const struct ferry_exported *exported,
+                                const int *descriptors, struct ferry_import **made)
+{
+	struct ferry_import *import = calloc(1, sizeof *import);
+	if (!import)
+		return ferry_fail(ferrySystemError, "no memory for an export");
+	*import = (struct ferry_import){.owner = imports,
+	                                .index = exported->index,
+	                                .generation = exported->generation,
+	                                .state = FERRY_IMPORT_REPLACED, /* in no table yet */
+	                                .comes_back = imports->idled[exported->index] == exported->generation};
+	ferryResult_t result = ferrySuccess;
+	if (imports->guest)
+		import->mapping.bytes = exported->bytes; /* of each landing, as is checked there */
+	else
+		result = ferry_gpu_map(ferry_imports_gpu(imports), exported, descriptors, &import->mapping);
+	if (result)
+		free(import);
+	else
+		*made = import;
+	return result;
+}
+
+/* Under the lock: its index names it from now on. */
+static void enter(struct ferry_imports *imports, struct ferry_import *import)
+{
+	struct ferry_import *old = imports->table[import->index];
+	if (old)
+		replace(imports, old);
+	imports->table[import->index] = import;
+	import->state = FERRY_IMPORT_MAPPED;
+	import->seen_used = used_of(imports, import->index);
+	import->next = imports->list;
+	imports->list = import;
+}
+
+/* Under the lock: whether the rank's export is mapped already, as it is wanted now. */
+static bool is_mapped(const struct ferry_import *import, const struct ferry_exported *exported)
+{
+	return import && (!exported->landing || import->landings || import->later);
+}
+
+ferryResult_t ferry_imports_map(struct ferry_imports *imports, const struct ferry_exported *exported, int *descriptors)
+{
+	pthread_mutex_lock(&imports->lock);
+	ferryResult_t result = check(imports, exported);
+	/* It stays in the table meanwhile, if nobody abandons that: this thread alone takes it out. */
+	struct ferry_import *known = imports->table[exported->index], *fresh = NULL;
+	known = known && known->generation == exported->generation ? known : NULL;
+	bool abandoned = !imports->cells;
+	pthread_mutex_unlock(&imports->lock);
+	if (result || abandoned)
+		return result;
+	if (!known)
+		result = import_new(imports, exported, descriptors, &fresh);
+	struct ferry_import *import = known ? known : fresh;
+	if (!result && exported->landing && !is_mapped(import, exported))
+		result = imports->awaits_others ? keep_for_later(import, exported, descriptors)
+		                                : land(import, exported, descriptors);
+	pthread_mutex_lock(&imports->lock);
+	if (!result && imports->cells) {
+		if (fresh)
+			enter(imports, fresh);
+		import->taken = true;
+		say_mapped(imports, exported->index, exported->generation);
+		fresh = NULL;
+	}
+	pthread_mutex_unlock(&imports->lock);
+	unmap(imports, fresh);
+	unmap_replaced(imports, false);
+	return result ? ferry_fail_context(result, "export %u of rank %u, %llu bytes", exported->index, imports->rank,
+	                                   (unsigned long long)exported->bytes)
+	              : ferrySuccess;
+}
+
+/* One whose landings are to be mapped, as it is named now or was before. NULL: none. */
+static struct ferry_import *find_later(struct ferry_imports *imports)
+{
+	pthread_mutex_lock(&imports->lock);
+	struct ferry_import *import = imports->list;
+	while (import && !import->later)
+		import = import->next;
+	pthread_mutex_unlock(&imports->lock);
+	return import;
+}
+
+ferryResult_t ferry_imports_land_later(struct ferry_imports *imports)
+{
+	struct ferry_import *import; /* it stays where it is: this thread alone takes it out */
+	imports->awaits_others = false;
+	while ((import = find_later(imports))) {
+		ferryResult_t result = land(import, &import->later->exported, import->later->descriptors);
+		if (result)
+			return ferry_fail_context(result, "export %u of rank %u, for others", import->index,
+			                          imports->rank);
+		free_later(import);
+	}
+	return ferrySuccess;
+}
+
+bool ferry_imports_do_without(struct ferry_imports *imports)
+{
+	struct ferry_import *import = imports->guest ? find_later(imports) : NULL;
+	if (!import)
+		return false;
+	ferry_log(FERRY_LOG_INFO, "%s: nobody puts into that", ferry_last_message());
+	free_later(import);
+	pthread_mutex_lock(&imports->lock);
+	bool named = import->state == FERRY_IMPORT_MAPPED;
+	pthread_mutex_unlock(&imports->lock);
+	if (named)
+		ferry_imports_forget(imports, import->index);
 	return true;
 }

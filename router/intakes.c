@@ -111,7 +111,7 @@ static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, con
 	if (!theirs || !ferry_imports_are_open(theirs) || name->index == FERRY_LANDING_DIRECT)
 		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose data no router moves",
 		                  member->rank, peer);
-	ferryResult_t result = ferry_imports_land(theirs, name, bytes, ferry_imports_gpu(intake->imports),
+	ferryResult_t result = ferry_imports_take(theirs, name, bytes, ferry_imports_gpu(intake->imports),
 	                                          &landing->address, &held);
 	if (!result)
 		landing->hold = held;
@@ -121,7 +121,7 @@ static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, con
 static void member_let_go(struct ferry_member *member, void *hold)
 {
 	(void)member;
-	ferry_imports_let_go(hold);
+	ferry_imports_release(hold);
 }
 
 static const struct ferry_member_ops member_ops = {.fail = member_fail,

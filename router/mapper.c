@@ -4,9 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
-#include "router/idle_imports.h"
 #include "router/job_losses.h"
-#include "router/new_imports.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,44 +19,58 @@
 #define LEFT_NS  10000000 /* how soon it is looked whether the lanes have released what an ended job has left */
 #define CLEAR_NS 5000000  /* for so long it is waited for lanes that are about to say that a call has ended */
 
-#define LET_GO_NS  100000000 /* for so long it is waited for who holds what is to be forgotten; */
-#define LET_GO_LOOK_NS 100000 /* and so often it is looked meanwhile */
+#define LET_GO_NS      100000000 /* for so long it is waited for who holds what is to be forgotten; */
+#define LET_GO_LOOK_NS 100000    /* and so often it is looked meanwhile */
 
 #define MOST_AHEAD 64 /* so many FORGETs in a row go before what has waited for longer */
 
 /* FORGOTTEN: but for the answer, which waits until it is unmapped. */
 enum request_kind { NOTHING, JOIN, EXPORT, FORGET, FORGOTTEN };
 
-/* A rank, and what it asks for: under the mapper's lock, but that the mapper alone may touch a request that it works
- * on. */
-struct ferry_mapped_rank {
-	struct ferry_imports *imports;
+/* What a rank asks for, one thing at a time. */
+struct request {
 	enum request_kind kind;
-	uint64_t number; /* of its request among all ranks' */
+	uint64_t number; /* among all ranks' requests */
 	int client;      /* where the answer goes: a copy */
 	uint32_t index;
 	bool unmapped;  /* FORGET: the answer says that it is */
 	uint64_t until; /* FORGOTTEN: then it is given all the same */
 	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES]; /* exported.npieces many */
-	pthread_mutex_t welcoming;          /* held while the job welcomes it, and by who takes the job away */
-	struct ferry_job *job;              /* NULL once that has ended; under `welcoming` */
-	bool lands;                         /* what it has exported is to be mapped for others; under the lock */
-	bool left;                          /* under the lock */
+};
+
+struct ferry_mapped_rank {
+	struct ferry_imports imports; /* first */
+	struct request request;    /* under the mapper's lock, but that the mapper alone touches one that it works on */
+	pthread_mutex_t welcoming; /* held while the job welcomes it, and by who takes the job away */
+	struct ferry_job *job;     /* NULL once that has ended; under `welcoming` */
+	bool lands;                /* what it has exported is to be mapped for others; under the lock */
+	bool left;                 /* under the lock */
 	struct ferry_mapped_rank *next;
 };
 
+static struct ferry_mapped_rank *rank_of(struct ferry_imports *imports)
+{
+	return (struct ferry_mapped_rank *)imports;
+}
+
 /* ---- the mapper's thread ---- */
 
-/* Unmaps all of any rank that nobody uses. True if some was. Ranks are put in at the head and taken out here alone. */
-static bool clear_ranks(struct ferry_mapper *mapper)
+/* Ranks are put in at the head, and taken out by this thread alone, which walks along them without the lock. */
+static struct ferry_mapped_rank *first_rank(struct ferry_mapper *mapper)
 {
-	bool some = false;
 	pthread_mutex_lock(&mapper->lock);
 	struct ferry_mapped_rank *rank = mapper->ranks;
 	pthread_mutex_unlock(&mapper->lock);
-	for (; rank; rank = rank->next)
-		some |= ferry_idle_imports_clear(rank->imports);
+	return rank;
+}
+
+/* Unmaps all of any rank that nobody uses. True if some was. */
+static bool clear_ranks(struct ferry_mapper *mapper)
+{
+	bool some = false;
+	for (struct ferry_mapped_rank *rank = first_rank(mapper); rank; rank = rank->next)
+		some |= ferry_imports_clear(&rank->imports);
 	return some;
 }
 
@@ -78,57 +90,51 @@ static ferryResult_t insist(struct ferry_mapper *mapper, struct ferry_mapped_ran
 
 static ferryResult_t map_exported(struct ferry_mapped_rank *rank)
 {
-	return ferry_new_imports_map(rank->imports, &rank->exported, rank->descriptors);
+	return ferry_imports_map(&rank->imports, &rank->request.exported, rank->request.descriptors);
 }
 
 static ferryResult_t map_later(struct ferry_mapped_rank *rank)
 {
-	return ferry_new_imports_land_later(rank->imports);
-}
-
-static ferryResult_t map_export(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
-{
-	ferryResult_t result = insist(mapper, rank, map_exported);
-	for (uint32_t i = 0; i < rank->exported.npieces; i++)
-		close(rank->descriptors[i]);
-	return result;
+	return ferry_imports_land_later(&rank->imports);
 }
 
 static ferryResult_t do_request(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
-	if (rank->kind == EXPORT)
-		return map_export(mapper, rank);
-	if (rank->kind == JOIN)
-		return ferry_imports_open(rank->imports, &mapper->gpus);
-	ferry_imports_forget(rank->imports, rank->index);
-	return ferrySuccess;
+	struct request *request = &rank->request;
+	if (request->kind == JOIN)
+		return ferry_imports_open(&rank->imports, &mapper->gpus);
+	if (request->kind == FORGET) {
+		ferry_imports_forget(&rank->imports, request->index);
+		return ferrySuccess;
+	}
+	ferryResult_t result = insist(mapper, rank, map_exported);
+	for (uint32_t i = 0; i < request->exported.npieces; i++)
+		if (request->descriptors[i] >= 0)
+			close(request->descriptors[i]);
+	return result;
 }
 
 static void welcome(struct ferry_mapped_rank *rank, int client, ferryResult_t result)
 {
 	if (result)
-		ferry_log(FERRY_LOG_INFO, "rank %u moves its data itself: %s", rank->imports->rank,
+		ferry_log(FERRY_LOG_INFO, "rank %u moves its data itself: %s", rank->imports.rank,
 		          ferry_last_message());
 	const char *why = result ? ferry_last_message() : "";
 	pthread_mutex_lock(&rank->welcoming);
 	if (rank->job)
-		ferry_job_welcome(rank->job, rank->imports->rank, client, result ? 0 : FERRY_ATTACH_MAPPED, why);
+		ferry_job_welcome(rank->job, rank->imports.rank, client, result ? 0 : FERRY_ATTACH_MAPPED, why);
 	pthread_mutex_unlock(&rank->welcoming);
 }
 
 /* Who has the answer may ask for the next thing at once: the request is over before it is given. */
-static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+static void answer(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, ferryResult_t result)
 {
-	bool joins = rank->kind == JOIN;
-	int client = rank->client;
-	ferryResult_t result = do_request(mapper, rank);
-	bool waits = rank->kind == FORGET && rank->unmapped && ferry_imports_keep(rank->imports, rank->index);
+	bool joins = rank->request.kind == JOIN;
+	int client = rank->request.client;
+	mapper->forgotten -= rank->request.kind == FORGOTTEN;
 	pthread_mutex_lock(&mapper->lock);
-	rank->until = ferry_now_ns() + LET_GO_NS;
-	rank->kind = waits ? FORGOTTEN : NOTHING;
+	rank->request.kind = NOTHING;
 	pthread_mutex_unlock(&mapper->lock);
-	if (waits)
-		return;
 	if (joins)
 		welcome(rank, client, result);
 	else
@@ -136,11 +142,26 @@ static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	close(client);
 }
 
+static void serve(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	struct request *request = &rank->request;
+	ferryResult_t result = do_request(mapper, rank);
+	if (request->kind != FORGET || !request->unmapped || !ferry_imports_keep(&rank->imports, request->index)) {
+		answer(mapper, rank, result);
+		return;
+	}
+	request->until = ferry_now_ns() + LET_GO_NS;
+	pthread_mutex_lock(&mapper->lock);
+	request->kind = FORGOTTEN;
+	pthread_mutex_unlock(&mapper->lock);
+	mapper->forgotten++;
+}
+
 static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
 	ferryResult_t result;
 	while ((result = insist(mapper, rank, map_later)) && result != ferrySystemError &&
-	       ferry_new_imports_do_without(rank->imports))
+	       ferry_imports_do_without(&rank->imports))
 		ferry_forget_message();
 	pthread_mutex_lock(&rank->welcoming);
 	if (result && rank->job)
@@ -152,101 +173,17 @@ static void land(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 	pthread_mutex_unlock(&mapper->lock);
 }
 
-/* Under the lock. */
-static struct ferry_mapped_rank *next_landing(struct ferry_mapper *mapper)
-{
-	struct ferry_mapped_rank *rank = mapper->ranks;
-	while (rank && !rank->lands)
-		rank = rank->next;
-	return rank;
-}
-
 /* Under the lock: who has waited longest, of those that FORGET or of the others. */
 static struct ferry_mapped_rank *longest_waiting(struct ferry_mapper *mapper, bool forgets)
 {
 	struct ferry_mapped_rank *first = NULL;
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
-		bool asks = forgets ? rank->kind == FORGET : rank->kind == JOIN || rank->kind == EXPORT;
-		if (asks && (!first || rank->number < first->number))
+		enum request_kind kind = rank->request.kind;
+		bool asks = forgets ? kind == FORGET : kind == JOIN || kind == EXPORT || rank->lands;
+		if (asks && (!first || rank->request.number < first->request.number))
 			first = rank;
 	}
 	return first;
-}
-
-static int64_t sooner(int64_t a, int64_t b)
-{
-	return a < 0 ? b : b < 0 || a < b ? a : b;
-}
-
-/* FORGOTTEN: when to look again at what the rank waits for; -1: it has its answer. */
-static int64_t answer_forgotten(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank, bool left)
-{
-	if (!left && ferry_imports_keep(rank->imports, rank->index) && ferry_now_ns() < rank->until)
-		return LET_GO_LOOK_NS;
-	int client = rank->client;
-	pthread_mutex_lock(&mapper->lock);
-	rank->kind = NOTHING;
-	pthread_mutex_unlock(&mapper->lock);
-	ferry_attach_reply(client, ferrySuccess, "", -1);
-	close(client);
-	return -1;
-}
-
-/* Under the lock, which it lets go of: the ranks stay in the list meanwhile, as the mapper alone takes them out. */
-static int64_t look_after_ranks(struct ferry_mapper *mapper)
-{
-	int64_t next = -1;
-	for (struct ferry_mapped_rank **link = &mapper->ranks; *link;) {
-		struct ferry_mapped_rank *rank = *link;
-		bool left = rank->left, waits = rank->kind == FORGOTTEN;
-		pthread_mutex_unlock(&mapper->lock);
-		int64_t due = left ? LEFT_NS : ferry_idle_imports_sweep(rank->imports);
-		if (waits)
-			due = sooner(due, answer_forgotten(mapper, rank, left));
-		bool gone = left && ferry_imports_free(rank->imports);
-		if (gone)
-			due = -1;
-		pthread_mutex_lock(&mapper->lock);
-		next = sooner(next, due);
-		if (!gone) {
-			link = &rank->next;
-			continue;
-		}
-		/* New ones are put in at the head, so the link to this one may have moved. */
-		for (link = &mapper->ranks; *link != rank;)
-			link = &(*link)->next;
-		*link = rank->next;
-		pthread_mutex_destroy(&rank->welcoming);
-		free(rank);
-	}
-	return next;
-}
-
-static void wait_until_asked(struct ferry_mapper *mapper, int64_t nanoseconds)
-{
-	if (nanoseconds < 0) {
-		pthread_cond_wait(&mapper->asked, &mapper->lock);
-		return;
-	}
-	struct timespec until;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	uint64_t total = (uint64_t)until.tv_nsec + (uint64_t)nanoseconds;
-	until.tv_sec += (time_t)(total / 1000000000u);
-	until.tv_nsec = (long)(total % 1000000000u);
-	pthread_cond_timedwait(&mapper->asked, &mapper->lock, &until);
-}
-
-/* Under the lock, which it lets go of meanwhile. Until when there is nothing to be done unasked; UINT64_MAX: for ever.
- */
-static uint64_t look_after(struct ferry_mapper *mapper)
-{
-	uint64_t now = ferry_now_ns();
-	mapper->changed = false;
-	int64_t next = look_after_ranks(mapper);
-	pthread_mutex_unlock(&mapper->lock);
-	next = sooner(next, ferry_gpus_rest(&mapper->gpus, false));
-	pthread_mutex_lock(&mapper->lock);
-	return next < 0 ? UINT64_MAX : now + (uint64_t)next;
 }
 
 /*
@@ -259,29 +196,83 @@ static uint64_t look_after(struct ferry_mapper *mapper)
 static bool serve_next(struct ferry_mapper *mapper)
 {
 	struct ferry_mapped_rank *forgets = longest_waiting(mapper, true), *asks = longest_waiting(mapper, false);
-	struct ferry_mapped_rank *lands = next_landing(mapper);
-	bool others = asks || lands, ahead = forgets && (!others || mapper->ahead < MOST_AHEAD);
-	if (!forgets && !others)
+	bool ahead = forgets && (!asks || mapper->ahead < MOST_AHEAD), lands = !ahead && asks && asks->lands;
+	if (!forgets && !asks)
 		return false;
-	mapper->ahead = ahead && others ? mapper->ahead + 1 : 0;
+	mapper->ahead = ahead && asks ? mapper->ahead + 1 : 0;
 	pthread_mutex_unlock(&mapper->lock);
-	if (ahead)
-		serve(mapper, forgets);
-	else if (asks)
-		serve(mapper, asks);
+	if (lands)
+		land(mapper, asks);
 	else
-		land(mapper, lands);
+		serve(mapper, ahead ? forgets : asks);
 	pthread_mutex_lock(&mapper->lock);
 	return true;
 }
 
-/* Under the lock: whether a rank waits for what was in use. */
-static bool is_one_forgotten(const struct ferry_mapper *mapper)
+/* Its job has ended, and nothing of it is held any more. */
+static void remove_rank(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
 {
-	const struct ferry_mapped_rank *rank = mapper->ranks;
-	while (rank && rank->kind != FORGOTTEN)
-		rank = rank->next;
-	return rank;
+	pthread_mutex_lock(&mapper->lock);
+	struct ferry_mapped_rank **link = &mapper->ranks;
+	while (*link != rank)
+		link = &(*link)->next;
+	*link = rank->next;
+	pthread_mutex_unlock(&mapper->lock);
+	pthread_mutex_destroy(&rank->welcoming);
+	free(rank);
+}
+
+/* Nanoseconds until the rank, which may be gone now, is to be looked after again; -1: not before it asks. */
+static int64_t look_after_rank(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
+{
+	pthread_mutex_lock(&mapper->lock);
+	bool left = rank->left, waits = rank->request.kind == FORGOTTEN;
+	pthread_mutex_unlock(&mapper->lock);
+	uint64_t now = ferry_now_ns();
+	int64_t due = left ? LEFT_NS : ferry_imports_sweep(&rank->imports, now);
+	if (waits) {
+		if (left || now >= rank->request.until || !ferry_imports_keep(&rank->imports, rank->request.index))
+			answer(mapper, rank, ferrySuccess);
+		else
+			due = LET_GO_LOOK_NS;
+	}
+	if (!left || !ferry_imports_end(&rank->imports))
+		return due;
+	remove_rank(mapper, rank);
+	return -1;
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+	return a < 0 ? b : b < 0 || a < b ? a : b;
+}
+
+/* Under the lock, which it lets go of. Until when there is nothing to be done unasked; UINT64_MAX: for ever. */
+static uint64_t look_after(struct ferry_mapper *mapper)
+{
+	uint64_t now = ferry_now_ns();
+	struct ferry_mapped_rank *rank = mapper->ranks;
+	int64_t next = -1;
+	mapper->changed = false;
+	pthread_mutex_unlock(&mapper->lock);
+	while (rank) {
+		struct ferry_mapped_rank *following = rank->next;
+		next = sooner(next, look_after_rank(mapper, rank));
+		rank = following;
+	}
+	next = sooner(next, ferry_gpus_rest(&mapper->gpus, false));
+	pthread_mutex_lock(&mapper->lock);
+	return next < 0 ? UINT64_MAX : now + (uint64_t)next;
+}
+
+/* Under the lock. `due`: as look_after says. */
+static void wait_until_asked(struct ferry_mapper *mapper, uint64_t due)
+{
+	struct timespec until = {(time_t)(due / 1000000000u), (long)(due % 1000000000u)};
+	if (due == UINT64_MAX)
+		pthread_cond_wait(&mapper->asked, &mapper->lock);
+	else
+		pthread_cond_timedwait(&mapper->asked, &mapper->lock, &until);
 }
 
 static void *mapper_main(void *argument)
@@ -291,15 +282,12 @@ static void *mapper_main(void *argument)
 	pthread_mutex_lock(&mapper->lock);
 	while (!mapper->stopping || mapper->ranks) {
 		bool served = serve_next(mapper);
-		if (served && !is_one_forgotten(mapper)) {
+		if (served && !mapper->forgotten)
 			due = 0;
-			continue;
-		}
-		uint64_t now = ferry_now_ns();
-		if (served || mapper->changed || now >= due)
+		else if (served || mapper->changed || ferry_now_ns() >= due)
 			due = look_after(mapper);
 		else
-			wait_until_asked(mapper, due == UINT64_MAX ? -1 : (int64_t)(due - now));
+			wait_until_asked(mapper, due);
 	}
 	pthread_mutex_unlock(&mapper->lock);
 	ferry_gpus_rest(&mapper->gpus, true);
@@ -318,7 +306,7 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 	pthread_mutex_lock(&mapper->losing);
 	pthread_mutex_lock(&mapper->lock);
 	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
-		const struct ferry_imports *imports = rank->imports;
+		const struct ferry_imports *imports = &rank->imports;
 		/* of one that has left the imports may be about to be freed */
 		if (rank->left || imports->guest || memcmp(imports->uuid, uuid, sizeof imports->uuid))
 			continue;
@@ -381,46 +369,39 @@ static ferryResult_t copy_client(int client, int *copy)
 	                  : ferry_fail(ferrySystemError, "a descriptor to answer a rank with: %s", strerror(errno));
 }
 
-/* kind: JOIN, to be answered on `client`; or NOTHING, of a guest. */
-static struct ferry_mapped_rank *rank_new(struct ferry_job *job, const struct ferry_attach_message *message,
-                                          enum request_kind kind, int client)
+static void start_imports(struct ferry_mapped_rank *rank, struct ferry_job *job,
+                          const struct ferry_attach_message *message, bool guest)
 {
-	struct ferry_mapped_rank *rank = calloc(1, sizeof *rank);
-	struct ferry_export_cell *cells =
-	        job->shared.arenas[job->domain].export_cells + (size_t)message->rank * FERRY_MOST_EXPORTS;
-	if (rank)
-		rank->imports = kind == JOIN ? ferry_imports_new(message->rank, message->gpu, cells)
-		                             : ferry_imports_new_guest(message->rank, message->gpu, cells);
-	if (!rank || !rank->imports) {
-		free(rank);
-		return NULL;
+	struct ferry_export_cell *cells = job->shared.arenas[job->domain].export_cells +
+	                                  (size_t)message->rank * FERRY_MOST_EXPORTS;
+	ferry_imports_init(&rank->imports, message->rank, message->gpu, cells, guest);
+	if (job->brought) {
+		/* What the router before this one had mapped. Before the rank is answered, which exports again what it
+		 * needs. */
+		for (uint32_t i = 0; i < FERRY_MOST_EXPORTS; i++)
+			atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
+		ferry_imports_await_others(&rank->imports);
+		if (guest) /* it exports before the job is ready: what that router put into */
+			ferry_imports_follow(&rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	}
-	/*
-	 * What the router before this one had mapped. Before the rank is answered, which exports again what it needs.
-	 */
-	for (uint32_t i = 0; job->brought && i < FERRY_MOST_EXPORTS; i++)
-		atomic_store_explicit(&cells[i].mapped, 0, memory_order_relaxed);
-	if (job->brought)
-		ferry_imports_await_others(rank->imports);
-	if (job->brought && kind == NOTHING) /* it exports before the job is ready: what that router put into */
-		ferry_imports_follow(rank->imports, &ferry_rank_ring(&job->shared, message->rank)->over);
 	ferry_full_fence(); /* before who is answered looks at what is used */
-	rank->kind = kind;
-	rank->client = client;
-	rank->job = job;
-	pthread_mutex_init(&rank->welcoming, NULL);
-	return rank;
 }
 
-static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job,
-                         const struct ferry_attach_message *message, enum request_kind kind, int client)
+/* client: -1: of a guest. */
+static ferryResult_t add(struct ferry_mapper *mapper, struct ferry_job *job, const struct ferry_attach_message *message,
+                         int client)
 {
-	struct ferry_mapped_rank *rank = rank_new(job, message, kind, client);
+	struct ferry_mapped_rank *rank = calloc(1, sizeof *rank);
 	if (!rank)
 		return ferry_fail(ferrySystemError, "no memory for what rank %u exports", message->rank);
-	job->imports[message->rank] = rank->imports;
+	start_imports(rank, job, message, client < 0);
+	rank->request.kind = client < 0 ? NOTHING : JOIN;
+	rank->request.client = client;
+	rank->job = job;
+	pthread_mutex_init(&rank->welcoming, NULL);
+	job->imports[message->rank] = &rank->imports;
 	pthread_mutex_lock(&mapper->lock);
-	rank->number = ++mapper->requests;
+	rank->request.number = ++mapper->requests;
 	rank->next = mapper->ranks;
 	mapper->ranks = rank;
 	pthread_cond_signal(&mapper->asked);
@@ -439,134 +420,85 @@ void ferry_mapper_look(struct ferry_mapper *mapper)
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client)
 {
-	int copy;
+	int copy = -1;
 	ferryResult_t result = start(mapper);
-	if (!result)
+	if (!result && client >= 0)
 		result = copy_client(client, &copy);
-	if (!result && (result = add(mapper, job, message, JOIN, copy)))
+	if (!result && (result = add(mapper, job, message, copy)) && copy >= 0)
 		close(copy);
 	return result;
 }
 
-ferryResult_t ferry_mapper_join_guest(struct ferry_mapper *mapper, struct ferry_job *job,
-                                      const struct ferry_attach_message *message)
+static ferryResult_t ask(struct ferry_mapper *mapper, struct ferry_imports *imports, struct request *request,
+                         int client)
 {
-	ferryResult_t result = start(mapper);
-	return result ? result : add(mapper, job, message, NOTHING, -1);
-}
-
-/* Under the lock. */
-static ferryResult_t find_free(struct ferry_mapper *mapper, const struct ferry_imports *imports,
-                               struct ferry_mapped_rank **found)
-{
-	struct ferry_mapped_rank *rank = imports ? mapper->ranks : NULL;
-	while (rank && rank->imports != imports)
-		rank = rank->next;
-	if (rank && rank->kind != NOTHING)
-		return ferry_fail(ferryInvalidUsage, "rank %u asks for more before it is answered", imports->rank);
-	if (!rank || !ferry_imports_are_open(imports))
+	if (!imports || !ferry_imports_are_open(imports))
 		return ferry_fail(ferryInvalidUsage, "EXPORT or FORGET of a rank that has not attached as mapped");
-	*found = rank;
-	return ferrySuccess;
+	struct ferry_mapped_rank *rank = rank_of(imports);
+	ferryResult_t result = copy_client(client, &request->client);
+	if (result)
+		return result;
+	pthread_mutex_lock(&mapper->lock);
+	bool busy = rank->request.kind != NOTHING;
+	if (!busy) {
+		request->number = ++mapper->requests;
+		rank->request = *request;
+		pthread_cond_signal(&mapper->asked);
+	}
+	pthread_mutex_unlock(&mapper->lock);
+	if (busy)
+		close(request->client);
+	return busy ? ferry_fail(ferryInvalidUsage, "rank %u asks for more before it is answered", imports->rank)
+	            : ferrySuccess;
 }
 
 ferryResult_t ferry_mapper_export(struct ferry_mapper *mapper, struct ferry_imports *imports,
                                   const struct ferry_exported *exported, int *descriptors, int client)
 {
-	struct ferry_mapped_rank *rank = NULL;
-	int copy;
-	ferryResult_t result = copy_client(client, &copy);
-	if (result)
-		return result;
-	pthread_mutex_lock(&mapper->lock);
-	if (!(result = find_free(mapper, imports, &rank))) {
-		rank->exported = *exported;
-		for (uint32_t i = 0; i < exported->npieces; i++) {
-			rank->descriptors[i] = descriptors[i];
-			descriptors[i] = -1;
-		}
-		rank->client = copy;
-		rank->kind = EXPORT;
-		rank->number = ++mapper->requests;
-		pthread_cond_signal(&mapper->asked);
-	}
-	pthread_mutex_unlock(&mapper->lock);
-	if (result)
-		close(copy);
+	struct request request = {.kind = EXPORT, .exported = *exported};
+	for (uint32_t i = 0; i < exported->npieces; i++)
+		request.descriptors[i] = descriptors[i];
+	ferryResult_t result = ask(mapper, imports, &request, client);
+	for (uint32_t i = 0; !result && i < exported->npieces; i++)
+		descriptors[i] = -1;
 	return result;
 }
 
 ferryResult_t ferry_mapper_forget(struct ferry_mapper *mapper, struct ferry_imports *imports, uint32_t index,
                                   bool unmapped, int client)
 {
-	struct ferry_mapped_rank *rank = NULL;
-	int copy;
-	ferryResult_t result = copy_client(client, &copy);
-	if (result)
-		return result;
-	pthread_mutex_lock(&mapper->lock);
-	if (!(result = find_free(mapper, imports, &rank))) {
-		rank->index = index;
-		rank->unmapped = unmapped;
-		rank->client = copy;
-		rank->kind = FORGET;
-		rank->number = ++mapper->requests;
-		pthread_cond_signal(&mapper->asked);
-	}
-	pthread_mutex_unlock(&mapper->lock);
-	if (result)
-		close(copy);
-	return result;
-}
-
-/* Under the lock: whether something of the job's is to be mapped for others. ask: so it is. */
-static bool lands(struct ferry_mapper *mapper, const struct ferry_job *job, bool ask)
-{
-	bool any = false;
-	for (struct ferry_mapped_rank *rank = mapper->ranks; rank; rank = rank->next) {
-		if (rank->left || job->imports[rank->imports->rank] != rank->imports)
-			continue;
-		rank->lands |= ask;
-		any |= rank->lands;
-	}
-	return any;
+	struct request request = {.kind = FORGET, .index = index, .unmapped = unmapped};
+	return ask(mapper, imports, &request, client);
 }
 
 void ferry_mapper_land(struct ferry_mapper *mapper, const struct ferry_job *job)
 {
 	pthread_mutex_lock(&mapper->lock);
-	lands(mapper, job, true);
+	for (uint32_t number = 0; number < job->shared.nranks; number++)
+		if (job->imports[number])
+			rank_of(job->imports[number])->lands = true;
 	pthread_cond_signal(&mapper->asked);
-	while (lands(mapper, job, false))
-		pthread_cond_wait(&mapper->landed, &mapper->lock);
-	pthread_mutex_unlock(&mapper->lock);
-}
-
-static void leave(struct ferry_mapper *mapper, struct ferry_mapped_rank *rank)
-{
-	pthread_mutex_lock(&rank->welcoming);
-	rank->job = NULL;
-	pthread_mutex_unlock(&rank->welcoming);
-	ferry_imports_abandon(rank->imports);
-	pthread_mutex_lock(&mapper->lock);
-	rank->left = true; /* last: from here on the mapper may free it */
-	mapper->changed = true;
-	pthread_cond_signal(&mapper->asked);
+	for (uint32_t number = 0; number < job->shared.nranks; number++)
+		while (job->imports[number] && rank_of(job->imports[number])->lands)
+			pthread_cond_wait(&mapper->landed, &mapper->lock);
 	pthread_mutex_unlock(&mapper->lock);
 }
 
 void ferry_mapper_leave(struct ferry_mapper *mapper, struct ferry_job *job)
 {
 	for (uint32_t number = 0; number < job->shared.nranks; number++) {
-		struct ferry_imports *imports = job->imports[number];
+		struct ferry_mapped_rank *rank = rank_of(job->imports[number]);
 		job->imports[number] = NULL;
-		if (!imports)
+		if (!rank)
 			continue;
+		pthread_mutex_lock(&rank->welcoming);
+		rank->job = NULL;
+		pthread_mutex_unlock(&rank->welcoming);
+		ferry_imports_abandon(&rank->imports);
 		pthread_mutex_lock(&mapper->lock);
-		struct ferry_mapped_rank *rank = mapper->ranks;
-		while (rank->imports != imports) /* it is there: who has not left is not removed */
-			rank = rank->next;
+		rank->left = true; /* last: from here on the mapper may free it */
+		mapper->changed = true;
+		pthread_cond_signal(&mapper->asked);
 		pthread_mutex_unlock(&mapper->lock);
-		leave(mapper, rank);
 	}
 }

@@ -27,6 +27,7 @@ struct ferry_mapper {
 	struct ferry_mapped_rank *ranks; /* under the lock: the connection thread adds, the mapper removes */
 	uint64_t requests;               /* ranks' so far; under the lock: the connection thread */
 	uint32_t ahead;                  /* FORGETs in a row that went before what waits; mapper */
+	uint32_t forgotten;              /* ranks that wait until what they have had forgotten is unmapped; mapper */
 	struct ferry_gpus gpus;          /* mapper */
 	void (*lost)(const char *why);   /* as in struct ferry_router_options; constant */
 	pthread_mutex_t losing;          /* for good, by whoever first finds a context gone */
@@ -42,15 +43,12 @@ void ferry_mapper_look(struct ferry_mapper *mapper);
 
 /**
  * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`
- * (router/job.h). The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread.
- * ferrySystemError: nothing has happened.
+ * (router/job.h). A rank of another domain (a guest: router/imports.h) has no client here (-1), and is not welcomed. The
+ * job's table of its imports is there at once, until ferry_mapper_leave. Connection thread. ferrySystemError: nothing
+ * has happened.
  */
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client);
-
-/** The same for a rank of another domain (a guest: router/imports.h), which is not welcomed here. */
-ferryResult_t ferry_mapper_join_guest(struct ferry_mapper *mapper, struct ferry_job *job,
-                                      const struct ferry_attach_message *message);
 
 /**
  * EXPORT, of what ferry_exported_read has read, with its descriptors, which are the mapper's from then on (and -1

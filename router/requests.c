@@ -50,7 +50,7 @@ static ferryResult_t attach_rank(struct ferry_jobs *jobs, struct ferry_client *c
 	if (!result && mapped)
 		result = ferry_mapper_join(&jobs->mapper, job, message, client->descriptor);
 	else if (!result && guest)
-		result = ferry_mapper_join_guest(&jobs->mapper, job, message);
+		result = ferry_mapper_join(&jobs->mapper, job, message, -1);
 	if (result) {
 		if (!job->attached) /* it was made for this rank */
 			ferry_jobs_destroy(jobs, job);
@@ -88,7 +88,7 @@ static ferryResult_t adopt(struct ferry_jobs *jobs, struct ferry_client *client)
 		return ferry_mapper_join(&jobs->mapper, job, &client->message, client->descriptor); /* it answers */
 	}
 	if (client->message.flags & FERRY_ATTACH_LANDS)
-		result = ferry_mapper_join_guest(&jobs->mapper, job, &client->message);
+		result = ferry_mapper_join(&jobs->mapper, job, &client->message, -1);
 	if (result)
 		return result;
 	if (ferry_attach_answer(client->descriptor, ferrySuccess, 0, "", handed))

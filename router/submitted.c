@@ -28,7 +28,7 @@ static ferryResult_t take_buffer(struct ferry_mapped_call *mapped, const struct 
 	*address = NULL;
 	if (!bytes)
 		return ferrySuccess;
-	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, address,
+	ferryResult_t result = ferry_imports_take(mapped->intake->imports, name, bytes, NULL, address,
 	                                          &mapped->imports[mapped->nimports]);
 	mapped->nimports += !result;
 	return result;

@@ -139,9 +139,8 @@ ferry_test(copies FOLDER router LIBRARIES ferry_engine cuda-fake LABELS engine)
 target_compile_definitions(copies PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 
 ferry_test(imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-ferry_test(idle_imports FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
 ferry_test(mapper FOLDER router SOURCES owner.c LIBRARIES ferry_engine cuda-fake LABELS engine)
-foreach(suite imports idle_imports mapper)
+foreach(suite imports mapper)
   target_compile_definitions(${suite} PRIVATE FAKE_CUDA_LIBRARY="$<TARGET_FILE:cuda-fake>")
 endforeach()
 # Under libferry's surface, so with the devices linked in.

@@ -73,7 +73,8 @@ static void add(struct ferry_imports *imports, const struct exported *exported)
 		import->landings = NULL;
 		import->nlandings = 0;
 	}
-	imports->table[index] = import;
+	import->next = imports->list;
+	imports->list = imports->table[index] = import;
 }
 
 static void check(const struct ferry_imports *imports, const struct asked *asked, const char *address)
@@ -84,11 +85,11 @@ static void check(const struct ferry_imports *imports, const struct asked *asked
 		found("granted, and there is no such export", asked);
 	if (asked->offset > import->mapping.bytes || asked->bytes > import->mapping.bytes - asked->offset)
 		found("granted beyond its end", asked);
-	if (puts && (imports->shut || !import->landings || puts == 3 || (puts == 2 && !import->nlandings)))
+	if (imports->shut || (puts && (!import->landings || puts == 3 || (puts == 2 && !import->nlandings))))
 		found("granted to who is not to put there", asked);
 	if (address != place_of((uint8_t)asked->index, puts == 2) + asked->offset)
 		found("granted elsewhere", asked);
-	if (import->users != 1 || imports->putting != (puts != 0))
+	if (import->users != 1 || imports->users != 1)
 		found("granted, and not counted", asked);
 }
 
@@ -99,24 +100,20 @@ static void ask(struct ferry_imports *imports, const struct asked *asked)
 	unsigned puts = asked->puts % 4;
 	struct ferry_import *held;
 	char *address;
-	ferryResult_t result = puts ? ferry_imports_land(imports, &name, asked->bytes, gpu((int)puts - 1), &address,
-	                                                 &held)
-	                            : ferry_imports_take(imports, &name, asked->bytes, &address, &held);
+	ferryResult_t result = ferry_imports_take(imports, &name, asked->bytes, puts ? gpu((int)puts - 1) : NULL,
+	                                          &address, &held);
 	if (result)
 		return;
 	check(imports, asked, address);
-	if (puts)
-		ferry_imports_let_go(held);
-	else
-		ferry_imports_release(held);
-	if (held->users || imports->putting)
+	ferry_imports_release(held);
+	if (held->users || imports->users)
 		found("let go of, and counted still", asked);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const uint8_t uuid[FERRY_GPU_BYTES];
-	struct ferry_imports *imports = ferry_imports_new(1, uuid, NULL);
+	struct ferry_imports *imports = malloc(sizeof *imports);
 	struct exported exported;
 	struct asked asked;
 	size_t at = 1;
@@ -124,6 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		free(imports);
 		return 0;
 	}
+	ferry_imports_init(imports, 1, uuid, NULL, false);
 	atomic_store(&imports->gpu, gpu(0));
 	imports->shut = data[0] >> 7;
 	for (int i = 0; i < data[0] % 16 && size - at >= sizeof exported; i++, at += sizeof exported) {

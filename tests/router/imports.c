@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Promises of what a router maps for a rank: lanes take what is inside and of the generation named, and nothing else;
- * nothing goes that a submission or a lane may use, and all else does, so that memory which its owner has freed comes
- * back; how long idle ones stay has a suite of its own (idle_imports.c). The owner is another process (owner.h).
+ * nothing goes that a submission or a lane may use, and all else does within about a second, so that memory which its
+ * owner has freed comes back; but what is small beside the memory that is left stays until a program comes back to it.
+ * The owner is another process (owner.h), and time is what sweeps are told.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,35 +11,58 @@
 #include <cmocka.h>
 
 #include "ipc/error.h"
-#include "ipc/wait.h"
 #include "router/copy/cuda_driver.h"
-#include "router/idle_imports.h"
-#include "router/new_imports.h"
+#include "router/imports.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/owner.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CU(call) assert_int_equal(call, CUDA_SUCCESS)
-#define MACHINE  (2ull << 30) /* memory of a GPU */
+#define PART     32 /* of the memory that is left may stay mapped though it is idle */
+#define ROOM_FOR_TWO ((2 * PART + PART / 2) * (size_t)ROOM)
 
 /* ---- this process: the router ---- */
 
 static struct ferry_gpus gpus;
 static struct ferry_export_cell *cells;
-static struct ferry_imports *imports;
+static struct ferry_imports table, *const imports = &table;
+static uint64_t now = 1000000000;
+
+/* The driver's functions, as the router calls them: what memory is left is what a test says. */
+static struct ferry_cuda_driver *driver, real;
+static size_t memory_left = ROOM_FOR_TWO;
+static unsigned asked;
+
+static CUresult ask_memory(size_t *left, size_t *total)
+{
+	asked++;
+	*left = *total = memory_left;
+	return CUDA_SUCCESS;
+}
+
+static int watch(void **state)
+{
+	const struct ferry_cuda_driver *found;
+	(void)state;
+	if (ferry_cuda_driver_open(&found))
+		return 1;
+	driver = (struct ferry_cuda_driver *)(uintptr_t)found;
+	real = *driver;
+	driver->MemGetInfo = ask_memory;
+	return 0;
+}
 
 static int attach_rank(void **state)
 {
 	(void)state;
 	struct answer nothing = owner_tell((struct order){.kind = LEFT});
 	cells = calloc(FERRY_MOST_EXPORTS, sizeof *cells);
-	imports = ferry_imports_new(3, nothing.exported.gpu, cells);
-	return !cells || !imports || ferry_imports_open(imports, &gpus);
+	ferry_imports_init(imports, 3, nothing.exported.gpu, cells, false);
+	return !cells || ferry_imports_open(imports, &gpus);
 }
 
 static int leave(void **state)
@@ -46,7 +70,7 @@ static int leave(void **state)
 	(void)state;
 	ferry_imports_abandon(imports);
 	free(cells);
-	return ferry_imports_free(imports) ? 0 : 1;
+	return ferry_imports_end(imports) ? 0 : 1;
 }
 
 static void rank_uses(uint32_t index, uint64_t submission)
@@ -54,16 +78,28 @@ static void rank_uses(uint32_t index, uint64_t submission)
 	atomic_store(&cells[index].used, submission);
 }
 
-static ferryResult_t map(struct answer *answer)
+static ferryResult_t map_in(struct ferry_imports *into, const struct answer *answer)
 {
-	return ferry_new_imports_map(imports, &answer->exported, answer->descriptors);
+	int descriptors[FERRY_MOST_PIECES];
+	for (uint32_t i = 0; i < answer->exported.npieces; i++)
+		descriptors[i] = dup(answer->descriptors[i]);
+	ferryResult_t result = ferry_imports_map(into, &answer->exported, descriptors);
+	for (uint32_t i = 0; i < answer->exported.npieces; i++)
+		if (descriptors[i] >= 0)
+			close(descriptors[i]);
+	return result;
+}
+
+static ferryResult_t map(const struct answer *answer)
+{
+	return map_in(imports, answer);
 }
 
 static ferryResult_t take(uint32_t index, uint64_t generation, uint64_t offset, uint64_t bytes, char **address,
                           struct ferry_import **held)
 {
 	struct ferry_buffer_name name = {.index = index, .generation = generation, .offset = offset};
-	return ferry_imports_take(imports, &name, bytes, address, held);
+	return ferry_imports_take(imports, &name, bytes, NULL, address, held);
 }
 
 static unsigned char byte_at(const char *address)
@@ -73,33 +109,22 @@ static unsigned char byte_at(const char *address)
 	return *bytes;
 }
 
-static bool sweep(uint32_t index)
+static bool is_named(uint32_t index)
 {
-	struct timespec pause = {.tv_nsec = 20000000};
-	ferry_idle_imports_sweep(imports);
-	if (!atomic_load(&cells[index].mapped))
-		return true;
-	nanosleep(&pause, NULL);
-	return false;
+	return atomic_load(&cells[index].mapped);
 }
 
-/* Sweeps, as the mapper does, for so long, longer on a busy machine; true once the index names nothing. */
+/* Sweeps, as the mapper does, for so long; true once the index names nothing. */
 static bool is_forgotten_within(uint32_t index, double seconds)
 {
-	for (int round = 0; round < (int)(seconds * 50); round++)
-		if (sweep(index))
-			return true;
-	return false;
+	for (int round = 0; round < (int)(seconds * 10) && is_named(index); round++)
+		ferry_imports_sweep(imports, now += 100000000);
+	return !is_named(index);
 }
 
-/* By the clock: on a busy machine so many rounds take longer, and then it may go. */
 static bool stays_for(uint32_t index, double seconds)
 {
-	uint64_t begin = ferry_now_ns();
-	while ((double)(ferry_now_ns() - begin) < seconds * 1e9)
-		if (sweep(index))
-			return false;
-	return true;
+	return !is_forgotten_within(index, seconds);
 }
 
 static void lanes_reach_what_was_exported_and_nothing_beside_it(void **state)
@@ -185,11 +210,11 @@ static void another_generation_takes_the_place_and_the_old_one_stays_for_who_may
 	assert_ptr_not_equal(other, address + PIECE);
 	ferry_imports_release(later);
 	ferry_imports_ended(imports, 10);
-	ferry_idle_imports_sweep(imports);
+	ferry_imports_sweep(imports, now);
 	assert_int_equal(byte_at(address + PIECE), 2); /* a lane has it still */
 	assert_int_equal(owner_memory_left(), before - ROOM);
 	ferry_imports_release(held);
-	ferry_idle_imports_sweep(imports);
+	ferry_imports_sweep(imports, now);
 	assert_int_equal(owner_memory_left(), before);
 	assert_int_equal(take(0, 1, 0, 1, &other, &later), ferryInvalidUsage);
 	owner_tell((struct order){.kind = FREE, .at = second.at});
@@ -205,10 +230,10 @@ static void what_was_freed_is_unmapped_for_what_comes_to_its_place(void **state)
 	struct answer second = owner_allocate(0, 2);
 	assert_int_equal(second.at, first.at);
 	assert_int_equal(map(&second), ferryRefused);
-	assert_false(ferry_idle_imports_clear(imports)); /* submission 10 may name it */
+	assert_false(ferry_imports_clear(imports)); /* submission 10 may name it */
 	assert_int_equal(map(&second), ferryRefused);
 	ferry_imports_ended(imports, 10);
-	assert_true(ferry_idle_imports_clear(imports));
+	assert_true(ferry_imports_clear(imports));
 	assert_int_equal(atomic_load(&cells[0].mapped), 0);
 	assert_int_equal(map(&second), ferrySuccess);
 	assert_int_equal(atomic_load(&cells[0].mapped), 2);
@@ -229,7 +254,7 @@ static void what_a_submission_may_name_is_not_forgotten_before_it_has_ended(void
 	assert_int_equal(take(5, 1, 0, ROOM, &address, &held), ferrySuccess);
 	ferry_imports_ended(imports, 20);
 	ferry_imports_release(held);
-	ferry_idle_imports_sweep(imports);
+	ferry_imports_sweep(imports, now);
 	assert_int_equal(take(5, 1, 0, ROOM, &address, &held), ferryInvalidUsage);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
@@ -262,8 +287,92 @@ static void memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second
 	owner_tell((struct order){.kind = FREE, .at = pinned.at});
 }
 
-/* The driver's functions that are watched, in the table of them that the router calls. */
-static struct ferry_cuda_driver *driver, real;
+/* ---- what a program comes back to ---- */
+
+/* Exported again, as long as it is the same memory, it is one that its program comes back to. */
+static struct answer come_back_to(uint32_t index)
+{
+	struct answer answer = owner_allocate(index, 1);
+	answer.exported.landing = imports->guest;
+	assert_int_equal(map(&answer), ferrySuccess);
+	assert_true(is_forgotten_within(index, 2));
+	now += 2000000000;
+	assert_int_equal(map(&answer), ferrySuccess);
+	return answer;
+}
+
+static void what_is_named_once_in_a_while_stays_mapped_until_the_next_time(void **state)
+{
+	(void)state;
+	struct answer answer = come_back_to(4);
+	assert_true(stays_for(4, 19));
+	rank_uses(4, 1);
+	ferry_imports_ended(imports, 1);
+	assert_true(stays_for(4, 19));
+	assert_true(is_forgotten_within(4, 2));
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+	struct answer other = owner_allocate(4, 2); /* of other memory nothing is known */
+	assert_int_equal(map(&other), ferrySuccess);
+	assert_true(is_forgotten_within(4, 2));
+	owner_tell((struct order){.kind = FREE, .at = other.at});
+}
+
+static void what_is_large_beside_the_memory_that_is_left_comes_back_after_a_second_all_the_same(void **state)
+{
+	(void)state;
+	struct answer answer = come_back_to(0);
+	assert_true(stays_for(0, 3));
+	memory_left = PART * (size_t)ROOM - 1;
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+	uint64_t before = owner_memory_left();
+	assert_true(is_forgotten_within(0, 2));
+	assert_int_equal(owner_memory_left(), before + ROOM);
+	memory_left = ROOM_FOR_TWO;
+}
+
+static void what_stays_is_small_all_of_it_together_and_what_was_used_last(void **state)
+{
+	(void)state;
+	enum { ALL = 4, ROOMS = 2 };
+	struct answer answers[ALL];
+	for (uint32_t index = 0; index < ALL; index++)
+		answers[index] = come_back_to(index);
+	for (uint32_t index = 1; index <= ROOMS; index++)
+		rank_uses(index, 1);
+	ferry_imports_ended(imports, 1);
+	assert_true(stays_for(1, 3));
+	for (uint32_t index = 0; index < ALL; index++) {
+		assert_int_equal(is_named(index), index >= 1 && index <= ROOMS);
+		owner_tell((struct order){.kind = FREE, .at = answers[index].at});
+	}
+}
+
+/* As communicators of one rank do: who goes leaves it to the other. */
+static void ranks_of_a_GPU_have_what_stays_in_common(void **state)
+{
+	(void)state;
+	static struct ferry_imports other;
+	struct answer answers[3] = {come_back_to(0), come_back_to(1), owner_allocate(0, 1)};
+	struct ferry_export_cell *own = calloc(FERRY_MOST_EXPORTS, sizeof *own);
+	assert_true(stays_for(0, 2));
+	ferry_imports_init(&other, 4, answers[0].exported.gpu, own, false);
+	assert_int_equal(ferry_imports_open(&other, &gpus), ferrySuccess);
+	for (int alone = 0; alone < 2; alone++) {
+		other.idled[0] = 1; /* so it comes back to that */
+		assert_int_equal(map_in(&other, &answers[2]), ferrySuccess);
+		for (int round = 0; round < 20; round++)
+			ferry_imports_sweep(&other, now += 100000000);
+		assert_int_equal(atomic_load(&own[0].mapped), alone);
+		ferry_imports_forget(imports, 0);
+		ferry_imports_sweep(imports, now);
+	}
+	ferry_imports_abandon(&other);
+	free(own);
+	assert_true(ferry_imports_end(&other));
+	for (uint32_t i = 0; i < 3; i++)
+		owner_tell((struct order){.kind = FREE, .at = answers[i].at});
+}
+
 static uint32_t watched;
 static uint64_t said[2]; /* what its cell says when a mapping of it has been closed, and the next one */
 static unsigned closed;
@@ -275,14 +384,15 @@ static CUresult close_mapping(CUdeviceptr address)
 	return real.IpcCloseMemHandle(address);
 }
 
-static void watch_driver(void)
+static void what_memory_is_left_is_asked_once_a_second(void **state)
 {
-	const struct ferry_cuda_driver *found;
-	assert_int_equal(ferry_cuda_driver_open(&found), ferrySuccess);
-	driver = (struct ferry_cuda_driver *)(uintptr_t)found;
-	real = *driver;
-	driver->IpcCloseMemHandle = close_mapping;
-	closed = 0;
+	(void)state;
+	struct answer answer = come_back_to(0);
+	assert_true(stays_for(0, 2));
+	asked = 0;
+	assert_true(stays_for(0, 5));
+	assert_in_range(asked, 4, 6);
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
 /* Who waits until its memory is given back frees it then. */
@@ -297,10 +407,11 @@ static void a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one
 	struct answer second = owner_allocate(6, 2);
 	assert_int_equal(map(&second), ferrySuccess);
 	watched = 6;
-	watch_driver();
+	closed = 0;
+	driver->IpcCloseMemHandle = close_mapping;
 	ferry_imports_release(held);
-	assert_true(ferry_idle_imports_clear(imports)); /* both */
-	*driver = real;
+	assert_true(ferry_imports_clear(imports)); /* both */
+	driver->IpcCloseMemHandle = real.IpcCloseMemHandle;
 	assert_int_equal(closed, 2);
 	assert_int_equal(said[1], FERRY_EXPORT_LEAVING); /* while the second one is mapped */
 	assert_int_equal(atomic_load(&cells[6].mapped), 0);
@@ -321,7 +432,7 @@ static void what_is_exported_again_under_its_generation_is_the_same_mapping(void
 	assert_int_equal(atomic_load(&cells[9].mapped), 4);
 	assert_int_equal(take(9, 4, 0, ROOM, &same, &again), ferrySuccess);
 	assert_ptr_equal(same, address);
-	assert_null(imports->retired); /* nothing was mapped a second time */
+	assert_int_equal(imports->nreplaced, 0); /* nothing was mapped a second time */
 	ferry_imports_release(again);
 	ferry_imports_release(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
@@ -386,22 +497,22 @@ static void a_table_that_a_lane_still_uses_is_freed_when_it_is_released(void **s
 	(void)state;
 	struct answer answer = owner_allocate(0, 1);
 	struct ferry_export_cell *own = calloc(FERRY_MOST_EXPORTS, sizeof *own);
-	struct ferry_imports *other = ferry_imports_new(1, answer.exported.gpu, own);
+	static struct ferry_imports other;
 	struct ferry_buffer_name name = {.index = 0, .generation = 1};
 	struct ferry_import *held;
 	char *address;
-	assert_int_equal(ferry_imports_open(other, &gpus), ferrySuccess);
-	assert_int_equal(ferry_new_imports_map(other, &answer.exported, NULL), ferrySuccess);
-	assert_int_equal(ferry_imports_take(other, &name, ROOM, &address, &held), ferrySuccess);
-	ferry_imports_abandon(other);
+	ferry_imports_init(&other, 1, answer.exported.gpu, own, false);
+	assert_int_equal(ferry_imports_open(&other, &gpus), ferrySuccess);
+	assert_int_equal(map_in(&other, &answer), ferrySuccess);
+	assert_int_equal(ferry_imports_take(&other, &name, ROOM, NULL, &address, &held), ferrySuccess);
+	ferry_imports_abandon(&other);
 	free(own);
-	ferry_imports_forget(other, 0);
-	assert_int_equal(ferry_new_imports_map(other, &answer.exported, NULL),
-	                 ferrySuccess); /* nothing, and nobody hears it */
-	assert_false(ferry_imports_free(other));
+	ferry_imports_forget(&other, 0);
+	assert_int_equal(map_in(&other, &answer), ferrySuccess); /* nothing, and nobody hears it */
+	assert_false(ferry_imports_end(&other));
 	assert_int_equal(byte_at(address), 1);
 	ferry_imports_release(held);
-	assert_true(ferry_imports_free(other));
+	assert_true(ferry_imports_end(&other));
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
@@ -446,9 +557,9 @@ static int attach_guest(void **state)
 	CU(cuInit(0));
 	CU(cuDeviceGetUuid(&uuid, 1));
 	cells = calloc(FERRY_MOST_EXPORTS, sizeof *cells);
-	imports = ferry_imports_new_guest(3, nothing.exported.gpu, cells);
+	ferry_imports_init(imports, 3, nothing.exported.gpu, cells, true);
 	atomic_store(&over, 0);
-	if (!cells || !imports || ferry_gpus_hold(&gpus, (const uint8_t *)&uuid, &putting))
+	if (!cells || ferry_gpus_hold(&gpus, (const uint8_t *)&uuid, &putting))
 		return 1;
 	ferry_imports_other(imports, putting);
 	return !ferry_gpu_reaches_uuid(putting, nothing.exported.gpu);
@@ -464,7 +575,7 @@ static ferryResult_t land(uint64_t generation, uint64_t offset, uint64_t bytes, 
                           char **address, struct ferry_import **held)
 {
 	struct ferry_buffer_name name = {.index = 4, .generation = generation, .offset = offset};
-	return ferry_imports_land(imports, &name, bytes, gpu, address, held);
+	return ferry_imports_take(imports, &name, bytes, gpu, address, held);
 }
 
 static void a_guest_exports_what_others_put_into_once_the_job_is_ready(void **state)
@@ -484,7 +595,7 @@ static void a_guest_exports_what_others_put_into_once_the_job_is_ready(void **st
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
 	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 2);
-	ferry_imports_let_go(held);
+	ferry_imports_release(held);
 	assert_int_equal(land(1, PIECE, ROOM, putting, &address, &held), ferryInvalidUsage);
 	assert_int_equal(land(2, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	/* Its own GPU may have a context here, too: nothing is mapped there. */
@@ -521,7 +632,7 @@ static void pieces_of_a_guest_are_mapped_for_who_puts_into_them(void **state)
 	owner_drop_descriptors(&answer);
 	assert_int_equal(land(1, 3 * PIECE, PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 4);
-	ferry_imports_let_go(held);
+	ferry_imports_release(held);
 	assert_int_equal(land(1, 0, answer.exported.bytes + 1, putting, &address, &held), ferryInvalidUsage);
 	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 3});
 }
@@ -541,11 +652,22 @@ static void what_a_guest_names_stays_until_its_call_is_over(void **state)
 	atomic_store(&over, 6);
 	ferry_imports_ended(imports, 7); /* nothing that counts here */
 	assert_true(stays_for(4, 1.5));
-	assert_false(ferry_idle_imports_clear(imports));
+	assert_false(ferry_imports_clear(imports));
 	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
 	atomic_store(&over, 7);
-	assert_false(ferry_idle_imports_clear(imports)); /* a lane puts into it */
-	ferry_imports_let_go(held);
+	assert_false(ferry_imports_clear(imports)); /* a lane puts into it */
+	ferry_imports_release(held);
+	assert_true(is_forgotten_within(4, 2));
+	assert_int_equal(owner_memory_left(), before + ROOM);
+}
+
+static void memory_of_a_guest_comes_back_after_a_second_all_the_same(void **state)
+{
+	(void)state;
+	ferry_imports_follow(imports, &over);
+	struct answer answer = come_back_to(4);
+	owner_tell((struct order){.kind = FREE, .at = answer.at});
+	uint64_t before = owner_memory_left();
 	assert_true(is_forgotten_within(4, 2));
 	assert_int_equal(owner_memory_left(), before + ROOM);
 }
@@ -580,11 +702,11 @@ static void what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_th
 	ferry_imports_release(held);
 	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	ferry_imports_other(imports, putting);
-	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
 	for (uint64_t generation = 1; generation <= 2; generation++) {
 		assert_int_equal(land(generation, PIECE, 1, putting, &address, &held), ferrySuccess);
 		assert_int_equal(byte_at(address), 2);
-		ferry_imports_let_go(held);
+		ferry_imports_release(held);
 	}
 	ferry_imports_ended(imports, 1);
 	owner_tell((struct order){.kind = FREE, .at = first.at});
@@ -602,9 +724,9 @@ static void what_is_exported_for_others_and_not_before_waits_for_them_too(void *
 	for (int again = 0; again < 2; again++)
 		assert_int_equal(map(&answer), ferrySuccess);
 	ferry_imports_other(imports, putting);
-	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
 	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
-	ferry_imports_let_go(held);
+	ferry_imports_release(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
@@ -622,27 +744,6 @@ static void a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind(v
 	assert_int_equal(owner_memory_left(), before);
 }
 
-/* Descriptors are other jobs', too. */
-static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
-{
-	(void)state;
-	ferryResult_t result = ferrySuccess;
-	struct answer answer = owner_tell((struct order){.kind = CREATE, .npieces = 200});
-	answer.exported.generation = answer.exported.landing = 1;
-	uint32_t kept = 0;
-	while (kept < 20) {
-		answer.exported.index = kept;
-		if ((result = map(&answer)))
-			break;
-		kept++;
-	}
-	owner_drop_descriptors(&answer);
-	assert_int_equal(kept, FERRY_MOST_LATER_PIECES / 200);
-	assert_int_equal(result, ferrySystemError);
-	assert_non_null(strstr(ferry_last_message(), "2200 pieces"));
-	owner_tell((struct order){.kind = UNMAP, .at = answer.at, .npieces = 200});
-}
-
 static int attach_brought_guest(void **state)
 {
 	int refused = attach_guest(state);
@@ -650,6 +751,26 @@ static int attach_brought_guest(void **state)
 	ferry_imports_await_others(imports);
 	ferry_imports_follow(imports, &over);
 	return refused;
+}
+
+/* Descriptors are other jobs', too. Of a guest nothing is mapped before, so these are none of memory. */
+static void a_rank_has_no_more_kept_for_others_than_it_may(void **state)
+{
+	(void)state;
+	ferryResult_t result = ferrySuccess;
+	struct answer answer = owner_tell((struct order){.kind = LEFT});
+	struct ferry_exported *exported = &answer.exported;
+	exported->kind = FERRY_EXPORTED_VMM;
+	exported->generation = exported->landing = 1;
+	exported->npieces = 200;
+	for (uint32_t i = 0; i < 200; i++)
+		answer.descriptors[i] = STDERR_FILENO;
+	uint32_t kept = 0;
+	for (; kept < 20 && !(result = map(&answer)); kept++)
+		exported->index = kept + 1;
+	assert_int_equal(kept, FERRY_MOST_LATER_PIECES / 200);
+	assert_int_equal(result, ferrySystemError);
+	assert_non_null(strstr(ferry_last_message(), "2200 pieces"));
 }
 
 static void a_guest_exports_before_it_is_known_who_puts(void **state)
@@ -664,10 +785,10 @@ static void a_guest_exports_before_it_is_known_who_puts(void **state)
 	assert_int_equal(atomic_load(&cells[4].mapped), 1);
 	assert_int_equal(land(1, 0, 1, putting, &address, &held), ferryInvalidUsage);
 	ferry_imports_other(imports, putting);
-	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
 	assert_int_equal(land(1, PIECE, ROOM - PIECE, putting, &address, &held), ferrySuccess);
 	assert_int_equal(byte_at(address), 2);
-	ferry_imports_let_go(held);
+	ferry_imports_release(held);
 	owner_tell((struct order){.kind = FREE, .at = answer.at});
 }
 
@@ -685,13 +806,13 @@ static void what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without(v
 	rank_uses(4, 7);
 	owner_tell((struct order){.kind = FREE, .at = gone.at});
 	ferry_imports_other(imports, putting);
-	assert_int_not_equal(ferry_new_imports_land_later(imports), ferrySuccess);
-	assert_true(ferry_new_imports_do_without(imports));
+	assert_int_not_equal(ferry_imports_land_later(imports), ferrySuccess);
+	assert_true(ferry_imports_do_without(imports));
 	assert_int_equal(atomic_load(&cells[3].mapped), 0);
-	assert_int_equal(ferry_new_imports_land_later(imports), ferrySuccess);
+	assert_int_equal(ferry_imports_land_later(imports), ferrySuccess);
 	assert_int_equal(land(1, 0, ROOM, putting, &address, &held), ferrySuccess);
-	ferry_imports_let_go(held);
-	assert_false(ferry_new_imports_do_without(imports));
+	ferry_imports_release(held);
+	assert_false(ferry_imports_do_without(imports));
 	owner_tell((struct order){.kind = FREE, .at = stays.at});
 }
 
@@ -709,6 +830,11 @@ int main(void)
 	        TEST(what_was_freed_is_unmapped_for_what_comes_to_its_place),
 	        TEST(what_a_submission_may_name_is_not_forgotten_before_it_has_ended),
 	        TEST(memory_that_is_freed_comes_back_when_nobody_has_used_it_for_a_second),
+	        TEST(what_is_named_once_in_a_while_stays_mapped_until_the_next_time),
+	        TEST(what_is_large_beside_the_memory_that_is_left_comes_back_after_a_second_all_the_same),
+	        TEST(what_stays_is_small_all_of_it_together_and_what_was_used_last),
+	        TEST(ranks_of_a_GPU_have_what_stays_in_common),
+	        TEST(what_memory_is_left_is_asked_once_a_second),
 	        TEST(a_cell_says_that_it_is_unmapped_when_it_is_and_not_when_an_older_one_was),
 	        TEST(what_is_exported_again_under_its_generation_is_the_same_mapping),
 	        TEST(what_is_not_as_the_rank_says_is_refused_and_leaves_nothing_behind),
@@ -718,17 +844,18 @@ int main(void)
 	        GUEST(what_no_GPU_of_a_router_reaches_is_not_exported_to_it),
 	        GUEST(pieces_of_a_guest_are_mapped_for_who_puts_into_them),
 	        GUEST(what_a_guest_names_stays_until_its_call_is_over),
+	        GUEST(memory_of_a_guest_comes_back_after_a_second_all_the_same),
 	        BROUGHT(what_was_exported_before_it_was_known_who_puts_is_mapped_for_them_then),
 	        BROUGHT(what_is_exported_for_others_and_not_before_waits_for_them_too),
-	        BROUGHT(a_rank_has_no_more_kept_for_others_than_it_may),
+	        BROUGHT_GUEST(a_rank_has_no_more_kept_for_others_than_it_may),
 	        BROUGHT_GUEST(a_guest_exports_before_it_is_known_who_puts),
 	        BROUGHT_GUEST(what_a_guest_has_freed_before_it_is_known_who_puts_is_done_without),
 	        BROUGHT(a_rank_that_goes_before_it_is_known_who_puts_leaves_nothing_behind),
 	};
-	if (!owner_start("imports", MACHINE))
+	if (!owner_start("imports", 0))
 		return 70;
 	ferry_log_set_level(FERRY_LOG_ERROR);
-	int failed = cmocka_run_group_tests(tests, NULL, NULL);
+	int failed = cmocka_run_group_tests(tests, watch, NULL);
 	owner_end();
 	return failed;
 }

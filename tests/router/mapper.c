@@ -183,7 +183,7 @@ static void who_frees_memory_in_use_does_not_wait_for_all_others_once_it_is_let_
 	(void)state;
 	export(0, 5);
 	hear(0);
-	assert_int_equal(ferry_imports_take(job->imports[0], &name, 1, &address, &held), ferrySuccess);
+	assert_int_equal(ferry_imports_take(job->imports[0], &name, 1, NULL, &address, &held), ferrySuccess);
 	keep_busy();
 	watch();
 	export(1, 5);
