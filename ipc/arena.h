@@ -118,8 +118,7 @@ struct ferry_traffic {
 enum ferry_mover_kind {
 	FERRY_MOVER_UNKNOWN,
 	FERRY_MOVER_ROUTER,     /* its domain's router */
-	FERRY_MOVER_HOST_LANES, /* its own lanes, of a host device */
-	FERRY_MOVER_GPU_LANES   /* its own lanes, of a GPU */
+	FERRY_MOVER_HOST_LANES  /* its own lanes, of a host device */
 };
 
 struct ferry_rank_line {

@@ -17,8 +17,8 @@
 const struct ferry_variable ferry_variables[] = {
 	{"FERRY_ROUTER", "auto",
 	 "auto: attach to routers, starting them if none answers; required: fail if none answers; "
-	 "embedded: a rank of the job hosts them, no other process. Routers that a rank starts end after 10 s without "
-	 "a job, and what they log once ranks can attach is lost."},
+	 "embedded: a rank of the job hosts them, no other process; not on GPUs. Routers that a rank starts end after "
+	 "10 s without a job, and what they log once ranks can attach is lost."},
 	{"FERRY_SOCKET_DIR", "",
 	 "Directory of the routers' sockets, at most 59 bytes. Unset: $XDG_RUNTIME_DIR/ferry, else /run/ferry where "
 	 "writable, else /tmp/ferry-UID."},
@@ -47,9 +47,6 @@ const struct ferry_variable ferry_variables[] = {
 	{"FERRY_DOMAINS", "",
 	 "Split this machine's CPUs and devices into that many equal domains. FERRY_LAYOUT goes before it."},
 	{"FERRY_TOPOLOGY", "", "An hwloc XML file or synthetic string to take for this machine's topology."},
-	{"FERRY_LANES", "router",
-	 "router or rank. rank: who is on a GPU moves its data itself, in threads of its own, though its router "
-	 "could."},
 	{"FERRY_DEVICE", "",
 	 "Kind of device: host or cuda. Unset: cuda where the process has a CUDA device, else host."},
 	{"FERRY_CUDA_LIBRARY", "libcuda.so.1",
@@ -58,9 +55,6 @@ const struct ferry_variable ferry_variables[] = {
 	 "memory or kernel: how streams of a GPU wait for calls: at a memory operation, which holds one of the "
 	 "hardware queues that streams share, or in a kernel of one thread. Unset: kernel where "
 	 "CUDA_DEVICE_MAX_CONNECTIONS is below 8."},
-	{"FERRY_LAZY_MODULES", "",
-	 "0 or 1. For ranks that no router can serve. 1: take GPUs in a process that loads CUDA kernels lazily; all "
-	 "its kernels have run once before."},
 	{"FERRY_COPY_STREAMS", "1", "CUDA streams per lane, 1 to 8, that slices take turns on."},
 	{"FERRY_NCCL_LIBRARY", "libnccl.so.2",
 	 "The NCCL that libferry-nccl.so and ferry-perf --vs nccl call. Unset: the one that the program has loaded or "

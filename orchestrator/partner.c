@@ -29,11 +29,6 @@ static ferryResult_t look_around(struct ferry_partner *partner, bool *peers)
 		return result;
 	result = ferry_fabrics_push(&comm->fabrics, peers);
 	ferry_comm_exit(comm);
-	if (!result && !ferry_comm_is_mapped(comm))
-		result = ferry_fail(ferryInvalidUsage,
-		                    "no router moves the data of rank %d, and lanes in a program's own process can "
-		                    "deadlock beside NCCL",
-		                    partner->rank);
 	return result;
 }
 

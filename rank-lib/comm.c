@@ -65,7 +65,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->mapped.captures.windows = &comm->mapped.windows;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
 	comm->mapped.lock = &comm->lock;
-	comm->mapped.words = comm->mapped.captures.words = comm->direct.words = &comm->words;
+	comm->mapped.words = comm->mapped.captures.words = &comm->words;
 	comm->mapped.holders = comm->direct.holders = &comm->holders;
 	*made = comm;
 	return ferrySuccess;

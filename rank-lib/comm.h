@@ -23,10 +23,10 @@ struct ferryComm {
 	struct ferry_routers routers;
 	struct ferry_topology topology;
 	struct ferry_device *device;
-	/* one of the two: without submissions.ring in `mapped` it is `direct` */
+	/* one of the two: `mapped` on GPUs, which has submissions.ring, else `direct` */
 	struct ferry_mapped mapped;
 	struct ferry_direct direct;
-	struct ferry_word_table words; /* of either */
+	struct ferry_word_table words; /* on GPUs */
 	struct ferry_takeovers takeovers;
 	struct ferry_redops redops;
 

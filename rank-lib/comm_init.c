@@ -2,8 +2,10 @@
 /* Choices and settings, attaching, and who moves the data. */
 #include "rank-lib/comm_init.h"
 
+#include "ipc/deadline.h"
 #include "ipc/environment.h"
 #include "ipc/layout.h"
+#include "ipc/wait.h"
 #include "rank-lib/attach/attach.h"
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
@@ -44,7 +46,7 @@ static int nearest_domain(const struct ferry_layout *layout, struct ferry_device
 static void find_facts(struct ferryComm *comm, const struct ferry_layout *layout)
 {
 	struct ferry_compile_options *options = &comm->plans.options;
-	options->direct = comm->device->copier->ops->direct_memory_access;
+	options->direct = comm->device->ops->enqueue_word; /* a GPU, whose copies are DMA */
 	comm->topology.together = layout->together && options->direct;
 	options->sharing = comm->topology.together ? layout->ndomains : 1;
 	for (uint32_t i = 0; i < layout->ndomains; i++) {
@@ -137,67 +139,50 @@ static ferryResult_t choose(struct ferryComm *comm, const ferryConfig_t *config,
 	if (!result)
 		result = read_settings(comm, config, wishes);
 	if (!result)
-		wishes->mapped = ferry_mapped_wants(&comm->rank, comm->device,
-		                                    comm->routers.mode == FERRY_ROUTER_EMBEDDED, wishes->gpu,
-		                                    &wishes->words);
-	if (!result && wishes->mapped) {
-		memcpy(comm->mapped.gpu, wishes->gpu, sizeof comm->mapped.gpu);
-		comm->mapped.words_descriptor = wishes->words;
-	}
+		result = ferry_mapped_prepare(&comm->mapped, comm->routers.mode == FERRY_ROUTER_EMBEDDED,
+		                              &wishes->mapped);
+	memcpy(wishes->gpu, comm->mapped.gpu, sizeof wishes->gpu);
+	wishes->words = comm->mapped.words_descriptor;
 	return result;
 }
 
-static enum ferry_mover_kind mover_of(const struct ferryComm *comm)
-{
-	if (ferry_comm_is_mapped(comm))
-		return FERRY_MOVER_ROUTER;
-	return comm->plans.options.direct ? FERRY_MOVER_GPU_LANES : FERRY_MOVER_HOST_LANES;
-}
-
-/* *works: false: it has turned out that the router cannot reach the rank's buffers after all. */
-static ferryResult_t open_mapped(struct ferryComm *comm, bool *works)
+static ferryResult_t open_mapped(struct ferryComm *comm)
 {
 	ferryResult_t result = ferry_mapped_open(&comm->mapped);
-	*works = true;
 	if (!result && comm->mapped.handed_over) {
 		comm->takeovers.ops = &ferry_mapped_handover;
 		comm->takeovers.context = &comm->mapped;
 		result = ferry_takeovers_open(&comm->takeovers);
 	}
-	if (!result)
-		result = ferry_mapped_try(&comm->mapped, works);
-	if (result || *works)
-		return result;
-	ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", comm->rank.self, ferry_last_message());
-	ferry_forget_message();
-	ferry_takeovers_rest(&comm->takeovers);
-	comm->takeovers.ops = NULL;
-	ferry_mapped_withdraw(&comm->mapped);
-	return ferrySuccess;
+	return result ? result : ferry_mapped_try(&comm->mapped);
 }
 
 static ferryResult_t open_direct(struct ferryComm *comm)
 {
 	ferryResult_t result = ferry_direct_open(&comm->direct);
-	const char *why = ferry_mapped_why_not(comm->device, comm->routers.mode == FERRY_ROUTER_EMBEDDED);
-	return result && why ? ferry_fail_context(result, "%s", why) : result;
+	return result ? result : ferry_takeovers_open(&comm->takeovers);
 }
 
-/* Who moves the data, and who takes a router's place. */
-static ferryResult_t open_data(struct ferryComm *comm, bool may_map)
+/* On GPUs no rank has a communicator before all are known to be mapped: where one is not, all are refused it. */
+static ferryResult_t open_data(struct ferryComm *comm, bool mapped, const char *why_not)
 {
-	bool works = false;
-	ferryResult_t result = may_map ? open_mapped(comm, &works) : ferrySuccess;
-	if (result || works)
+	long seconds;
+	ferryResult_t result = *why_not ? ferry_mapped_refuse(&comm->mapped, why_not)
+	                       : mapped ? open_mapped(comm)
+	                                : open_direct(comm);
+	if (!result)
+		result = ferry_deadline_seconds(&seconds);
+	if (result)
 		return result;
-	result = open_direct(comm);
-	return result ? result : ferry_takeovers_open(&comm->takeovers);
+	ferry_fabrics_tell(&comm->fabrics, mapped ? FERRY_MOVER_ROUTER : FERRY_MOVER_HOST_LANES);
+	return mapped ? ferry_fabrics_await(&comm->fabrics, ferry_now_ns() + (uint64_t)seconds * 1000000000u)
+	              : ferrySuccess;
 }
 
 static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *wishes, const char *programs)
 {
-	bool may_map;
-	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, &may_map);
+	char why_not[FERRY_MESSAGE_BYTES];
+	ferryResult_t result = ferry_rank_attach(&comm->rank, &comm->routers, wishes, why_not);
 	if (result)
 		return result;
 	ferry_rank_tell_timeout(&comm->rank);
@@ -207,9 +192,7 @@ static ferryResult_t attach(struct ferryComm *comm, const struct ferry_wishes *w
 	result = ferry_user_programs_load(&comm->programs, &comm->topology, programs);
 	comm->mapped.handed_over = comm->routers.takeover && ferry_mapped_may_be_handed_over(&comm->mapped);
 	if (!result)
-		result = open_data(comm, may_map);
-	if (!result)
-		ferry_fabrics_tell(&comm->fabrics, mover_of(comm));
+		result = open_data(comm, wishes->mapped, why_not);
 	if (result) {
 		ferry_rank_fail(&comm->rank, result, ferry_last_message());
 		ferry_comm_leave(comm, true);
@@ -222,7 +205,7 @@ ferryResult_t ferry_comm_make(ferryComm_t *made, int nranks, const uint8_t *key,
                               const struct ferry_routers *routers, const struct ferry_maker *maker)
 {
 	struct ferryComm *comm;
-	struct ferry_wishes wishes = {.words = -1};
+	struct ferry_wishes wishes = {0};
 	ferryResult_t result = ferry_comm_new(nranks, key, rank, &comm);
 	if (result)
 		return result;

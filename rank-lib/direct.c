@@ -2,17 +2,12 @@
 #include "rank-lib/direct.h"
 
 #include "ipc/environment.h"
-#include "rank-lib/own_copies.h"
 #include "router/pair.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* lanes of a device that is polled look that long for a router's slices, and for the next call, then sleep */
-#define POLLED_SPIN_US 1000
-#define OTHER_CALLS_NS 5000000000ull
 
 /* ---- the member ---- */
 
@@ -78,20 +73,18 @@ static void member_begun(struct ferry_member *member)
 static void member_ended(struct ferry_member *member, const struct ferry_call *call)
 {
 	struct ferry_direct *direct = direct_of(member);
-	bool waited_for = direct->device->copier->ops->direct_memory_access;
 	(void)call;
-	if (atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_acq_rel) == 1 && waited_for)
-		ferry_futex_wake(&direct->device->inflight, -1, false);
+	atomic_fetch_sub_explicit(&direct->device->inflight, 1, memory_order_relaxed);
 	if (atomic_fetch_sub_explicit(&direct->inflight, 1, memory_order_acq_rel) == 1)
 		ferry_futex_wake(&direct->inflight, -1, false);
 }
 
-/* Host devices: memory of a process of the same user, which it has told the address of. */
+/* Memory of a process of the same user, which it has told the address of. */
 static ferryResult_t member_land(struct ferry_member *member, uint32_t peer, const struct ferry_buffer_name *name,
                                  uint64_t bytes, struct ferry_landing *landing)
 {
 	(void)bytes;
-	if (name->index != FERRY_LANDING_DIRECT || !direct_of(member)->device->copier->ops->push)
+	if (name->index != FERRY_LANDING_DIRECT)
 		return ferry_fail(ferryInvalidUsage, "rank %u puts to rank %u, whose memory its device does not reach",
 		                  member->rank, peer);
 	landing->address = (char *)(uintptr_t)name->offset;
@@ -132,26 +125,13 @@ static const struct ferry_member_ops member_ops = {.fail = member_fail,
 
 ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 {
-	struct ferry_copier *copier = direct->device->copier;
 	struct ferry_rank_line *line = ferry_rank_line(&direct->rank->shared, (uint32_t)direct->rank->self);
 	long spin_us = 0;
-	int descriptor;
 	atomic_store_explicit(&direct->member.order.fixed, UINT64_MAX, memory_order_relaxed);
-	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, copier->ops->polled ? POLLED_SPIN_US : 0,
-	                                         &spin_us);
-	if (!result && direct->device->ops->may_copy)
-		result = direct->device->ops->may_copy(direct->device);
-	if (!result && direct->device->ops->register_words)
-		result = ferry_words_open(direct->device, &descriptor);
-	for (uint32_t domain = 0; !result && domain < direct->rank->ndomains; domain++) {
-		uint64_t bytes;
-		void *windows = ferry_arena_windows(&direct->rank->shared.arenas[domain], &bytes);
-		result = copier->ops->register_memory(copier, windows, bytes);
-		direct->registered[domain] = !result;
-	}
+	ferryResult_t result = ferry_env_integer("FERRY_SPIN_US", 0, 1000000, 0, &spin_us);
 	if (result)
 		return result;
-	struct ferry_lanes_options options = {.copier = copier,
+	struct ferry_lanes_options options = {.copier = direct->device->copier,
 	                                      .stall_ns = direct->rank->timeout.reports * 1000000000ull,
 	                                      .spin_ns = (uint64_t)spin_us * 1000,
 	                                      .bells = {&line->d2h, &line->h2d}};
@@ -165,21 +145,6 @@ ferryResult_t ferry_direct_open(struct ferry_direct *direct)
 	return ferrySuccess;
 }
 
-/*
- * Forgetting memory makes CUDA wait for all work of the process on that device, in a lock that the lanes of other
- * communicators need to get on with theirs. So wait for their calls first, but not for ever: some may wait for what the
- * caller does next.
- */
-static void wait_for_other_calls(struct ferry_device *device)
-{
-	uint64_t until = ferry_now_ns() + OTHER_CALLS_NS;
-	uint32_t inflight;
-	while (device->copier->ops->direct_memory_access &&
-	       (inflight = atomic_load_explicit(&device->inflight, memory_order_acquire)) != 0 &&
-	       ferry_now_ns() < until)
-		ferry_futex_wait(&device->inflight, inflight, OTHER_CALLS_NS / 1000, false);
-}
-
 /* The lanes have dropped what was left, which does not end any more: nobody must wait for it. */
 static void count_out_dropped(struct ferry_direct *direct)
 {
@@ -187,46 +152,31 @@ static void count_out_dropped(struct ferry_direct *direct)
 	if (!left)
 		return;
 	ferry_futex_wake(&direct->inflight, -1, false);
-	if (atomic_fetch_sub_explicit(&direct->device->inflight, left, memory_order_acq_rel) == left)
-		ferry_futex_wake(&direct->device->inflight, -1, false);
+	atomic_fetch_sub_explicit(&direct->device->inflight, left, memory_order_relaxed);
 }
 
 void ferry_direct_close(struct ferry_direct *direct)
 {
-	struct ferry_copier *copier = direct->device->copier;
 	if (direct->member.lanes)
 		ferry_lanes_leave(&direct->member);
 	ferry_lanes_close(&direct->lanes);
 	count_out_dropped(direct);
-	if (ferry_rank_failed(direct->rank)) /* what follows would wait for streams that nobody lets go on */
-		ferry_word_table_abandon(direct->words);
-	wait_for_other_calls(direct->device);
-	for (uint32_t domain = 0; domain < direct->rank->ndomains; domain++) {
-		const struct ferry_arena *arena = &direct->rank->shared.arenas[domain];
-		uint64_t bytes;
-		if (direct->registered[domain])
-			copier->ops->unregister_memory(copier, ferry_arena_windows(arena, &bytes));
-	}
 }
 
 void ferry_direct_wait(struct ferry_direct *direct)
 {
 	uint32_t inflight;
-	bool words = direct->device->ops->enqueue_word; /* a call with a word ends when its stream has come to it */
-	while ((inflight = atomic_load_explicit(&direct->inflight, memory_order_acquire)) != 0 &&
-	       !(words && ferry_rank_failed(direct->rank)))
+	while ((inflight = atomic_load_explicit(&direct->inflight, memory_order_acquire)) != 0)
 		ferry_futex_wait(&direct->inflight, inflight, 100000, false);
 }
 
 /* ---- calls ---- */
 
 struct direct_call {
-	struct ferry_ticket ticket;     /* host streams: shared with the stream */
+	struct ferry_ticket ticket;     /* shared with the stream */
 	struct ferry_call call;         /* the lanes' */
 	struct ferry_direct *direct;
 	struct ferry_plan_entry *entry; /* with a reference; NULL: point to point */
-	struct ferry_word *word;        /* streams of GPUs */
-	uint32_t turn;
 };
 
 static struct direct_call *call_of(const struct ferry_call *call)
@@ -271,8 +221,6 @@ static void count_call(struct direct_call *made)
 	atomic_store_explicit(&made->call.lanes, 1 + ferry_call_descends(&made->call), memory_order_relaxed);
 	count_in(made->direct);
 }
-
-/* ---- host streams ---- */
 
 static bool ticket_started(const struct ferry_call *call)
 {
@@ -332,7 +280,7 @@ static void on_start(struct ferry_ticket *ticket)
 }
 
 /* Into the lanes' inboxes, then into the stream, which may start it at once, and rings the lanes then. */
-static ferryResult_t launch_with_ticket(struct direct_call *made, ferryStream_t stream)
+static ferryResult_t launch(struct direct_call *made, ferryStream_t stream)
 {
 	struct ferry_direct *direct = made->direct;
 	made->call.ops = &ticket_ops;
@@ -349,94 +297,9 @@ static ferryResult_t launch_with_ticket(struct direct_call *made, ferryStream_t 
 	return result;
 }
 
-/* ---- streams of GPUs ---- */
-
-static bool word_started(const struct ferry_call *call)
-{
-	const struct direct_call *made = call_of(call);
-	return call->captured ? atomic_load_explicit(&made->word->word, memory_order_acquire) == 1
-	                      : ferry_word_reached(made->word, made->turn);
-}
-
-static void word_finish(struct ferry_call *call, ferryResult_t result, const char *message)
-{
-	struct direct_call *made = call_of(call);
-	(void)result, (void)message; /* a stream of CUDA's goes on: the communicator says why */
-	ferry_word_pass(made->word, made->turn);
-}
-
-static bool word_forgotten(const struct ferry_call *call)
-{
-	return atomic_load_explicit(&call_of(call)->word->forgotten, memory_order_acquire);
-}
-
-static void word_release(struct ferry_call *call)
-{
-	uint32_t one = 1; /* else a graph still has it */
-	struct direct_call *made = call_of(call);
-	if (call->captured)
-		atomic_compare_exchange_strong_explicit(&made->word->forgotten, &one, 2, memory_order_acq_rel,
-		                                        memory_order_relaxed);
-	let_go(made);
-}
-
-static const struct ferry_call_ops word_ops = {
-	.started = word_started, .finish = word_finish, .forgotten = word_forgotten, .release = word_release};
-
-/* No graph has the captured call any more. `argument`: its word; the communicator may have gone. */
-static void forget(void *argument)
-{
-	ferry_word_forget((uint32_t)(uintptr_t)argument);
-}
-
-/* The lanes and routers take about as long to wake up as the call to get into the stream: they are told first. */
-static ferryResult_t launch_with_word(struct direct_call *made, const struct ferry_request *request,
-                                      const struct ferry_stream_state *stream, struct ferry_stream_call *in_stream)
-{
-	struct ferry_direct *direct = made->direct;
-	uint32_t index;
-	made->call.ops = &word_ops;
-	made->call.captured = stream->captures;
-	ferryResult_t result = stream->captures ? ferry_word_for_capture(direct->words, &index)
-	                                        : ferry_word_for_stream(direct->words, stream->id, &index, &made->turn);
-	if (result) {
-		call_free(made);
-		return result;
-	}
-	in_stream->word = made->word = ferry_word_at(index);
-	if (stream->captures) {
-		in_stream->forget = forget;
-		in_stream->argument = (void *)(uintptr_t)index;
-		ferry_holders_add(direct->holders);
-	} else {
-		count_call(made);
-		ferry_lanes_announce(&direct->member, &made->call, direct->numbers->made);
-	}
-	if (in_stream->scalar)
-		made->call.device_scalar = (const void *)&made->word->scalar;
-	in_stream->open = request->open;
-	result = direct->device->ops->enqueue_word(direct->device, request->stream, in_stream);
-	if (result) /* the other ranks would wait for it */
-		ferry_rank_fail(direct->rank, result, ferry_last_message());
-	else if (request->open)
-		ferry_open_call_keep(request->open, direct->device, direct->rank, request->stream, in_stream);
-	ferry_lanes_submit(&direct->member, &made->call);
-	return result;
-}
-
 /* ---- what is asked for ---- */
 
-/* From the first captured call on rank 0 numbers: the lanes are told before they get it. */
-static void tell_fixed(struct ferry_direct *direct)
-{
-	struct ferry_order *order = &direct->member.order;
-	if (atomic_load_explicit(&order->fixed, memory_order_relaxed) == direct->numbers->fixed)
-		return;
-	order->fixed_alone = direct->numbers->fixed_alone;
-	atomic_store_explicit(&order->fixed, direct->numbers->fixed, memory_order_release);
-}
-
-/* Of a buffer in this process, for ranks on host devices that put into it. */
+/* Of a buffer in this process, for ranks that put into it. */
 static struct ferry_buffer_name landing_of(const void *buffer)
 {
 	return (struct ferry_buffer_name){.index = FERRY_LANDING_DIRECT,
@@ -465,7 +328,7 @@ static struct direct_call *collective_new(struct ferry_direct *direct, const str
 	call->root = collective->entry->key.root;
 	call->shape = collective->shape;
 	call->scalar = collective->factor.scalar;
-	call->device_scalar = collective->factor.device_scalar; /* host devices: the lanes read it there */
+	call->device_scalar = collective->factor.device_scalar; /* the lanes read it there */
 	call->landing = landing_of(buffers->receive);
 	struct ferry_call_buffers from = *buffers;
 	if (ferry_call_puts_cross(steps, buffers)) {
@@ -491,23 +354,11 @@ ferryResult_t ferry_direct_collective(struct ferry_direct *direct, const struct 
 	const struct ferry_request *request = collective->request;
 	struct ferry_request_parts parts;
 	struct ferry_call_buffers buffers;
-	struct ferry_stream_call in_stream = {.scalar = collective->factor.device_scalar,
-	                                      .scalar_bytes = ferry_type_size(request->type)};
-	tell_fixed(direct);
 	ferry_request_buffers(request, direct->rank, direct->device, &parts, &buffers);
 	struct direct_call *made = collective_new(direct, collective, &buffers);
 	if (!made)
 		return ferry_fail(ferrySystemError, "no memory for a call");
-	if (direct->device->ops->enqueue_ticket)
-		return launch_with_ticket(made, request->stream);
-	ferryResult_t result = ferry_own_copies(made->call.steps, &buffers, &in_stream);
-	if (result) {
-		call_free(made);
-		return result;
-	}
-	result = launch_with_word(made, request, &collective->stream, &in_stream);
-	ferry_own_copies_free(&in_stream);
-	return result;
+	return launch(made, request->stream);
 }
 
 static void fill_pair(const struct ferry_direct *direct, const struct ferry_request *request,
@@ -529,10 +380,8 @@ static void fill_pair(const struct ferry_direct *direct, const struct ferry_requ
 }
 
 ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry_request *requests,
-                                 uint32_t nrequests, const struct ferry_fabrics *fabrics,
-                                 const struct ferry_stream_state *stream)
+                                 uint32_t nrequests, const struct ferry_fabrics *fabrics)
 {
-	struct ferry_stream_call in_stream = {0};
 	struct direct_call *made = call_new(direct, nrequests, nrequests, 1);
 	if (!made)
 		return ferry_fail(ferrySystemError, "no memory for %u sends and receives", nrequests);
@@ -543,7 +392,5 @@ ferryResult_t ferry_direct_pairs(struct ferry_direct *direct, const struct ferry
 	}
 	ferry_call_arm(&made->call, 0);
 	made->call.name = direct->numbers->messages_named;
-	if (direct->device->ops->enqueue_ticket)
-		return launch_with_ticket(made, requests[0].stream);
-	return launch_with_word(made, &requests[0], stream, &in_stream);
+	return launch(made, requests[0].stream);
 }

@@ -5,9 +5,11 @@
 #include "ipc/links.h"
 #include "ipc/rankset.h"
 #include "ipc/shares.h"
+#include "ipc/wait.h"
 #include "rank-lib/door.h"
 #include "rank-lib/program/shares.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define LOOK_US 100000
@@ -119,15 +121,28 @@ static uint64_t untold(const struct ferry_rank *rank)
 	return ranks;
 }
 
-static ferryResult_t wait_for_all(struct ferry_rank *rank)
+static ferryResult_t give_up(struct ferry_rank *rank, const char *why)
 {
+	char text[FERRY_RANKSET_TEXT + 200], ranks[FERRY_RANKSET_TEXT];
+	snprintf(text, sizeof text, "rank %d waits no longer for %s to be ready: %s", rank->self,
+	         ferry_rankset_print(untold(rank), ranks), why);
+	ferry_rank_fail(rank, ferryRemoteError, text);
+	return ferry_rank_say_failed(rank);
+}
+
+ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until)
+{
+	struct ferry_rank *rank = fabrics->rank;
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		bool failed = ferry_rank_failed(rank), told = !untold(rank);
-		if (told || failed) {
+		bool unwanted = rank->maker && rank->maker->gives_up(rank->maker);
+		if (told || failed || unwanted || ferry_now_ns() > until) {
 			ferry_doorbell_cancel(bell);
-			return told ? ferrySuccess : ferry_rank_say_failed(rank);
+			return told     ? ferrySuccess
+			       : failed ? ferry_rank_say_failed(rank)
+			                : give_up(rank, unwanted ? "it is not wanted" : "FERRY_ATTACH_TIMEOUT");
 		}
 		ferry_doorbell_wait(bell, ticket, LOOK_US);
 		ferry_rank_check_sockets(rank);
@@ -183,7 +198,7 @@ static bool any_link(const struct ferry_fabrics *fabrics)
 
 static ferryResult_t settle(struct ferry_fabrics *fabrics)
 {
-	ferryResult_t result = wait_for_all(fabrics->rank);
+	ferryResult_t result = ferry_fabrics_await(fabrics, UINT64_MAX);
 	bool gpus = !result && all_are(fabrics->rank, FERRY_MOVER_ROUTER);
 	bool near = gpus || (!result && all_are(fabrics->rank, FERRY_MOVER_HOST_LANES) &&
 	                     ferry_doors_are_near(fabrics->rank));

@@ -38,6 +38,12 @@ ferryResult_t ferry_fabrics_read(struct ferry_fabrics *fabrics);
 void ferry_fabrics_tell(const struct ferry_fabrics *fabrics, enum ferry_mover_kind mover);
 
 /**
+ * Waits until all ranks have told. Errors: the job has failed; it fails where the time is over (ferry_now_ns) or the
+ * rank's maker gives up.
+ */
+ferryResult_t ferry_fabrics_await(struct ferry_fabrics *fabrics, uint64_t until);
+
+/**
  * Prints, for FERRY_DEBUG=plan, what the fabrics carry of each block of `count` elements of which the host has `host`,
  * and the links if it is settled which there are.
  */

@@ -168,7 +168,7 @@ static ferryResult_t launch_pairs_locked(const struct ferry_request *requests, u
 	const struct ferry_fabrics *pushing = puts ? &comm->fabrics : NULL;
 	comm->numbers.messages_named |= stream.captures;
 	return ferry_comm_is_mapped(comm) ? ferry_mapped_pairs(&comm->mapped, requests, nrequests, pushing, &stream)
-	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing, &stream);
+	                                  : ferry_direct_pairs(&comm->direct, requests, nrequests, pushing);
 }
 
 ferryResult_t ferry_launch_pairs(const struct ferry_request *requests, uint32_t nrequests)

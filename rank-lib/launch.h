@@ -41,8 +41,8 @@ enum ferry_shown { FERRY_SHOWN_NOT, FERRY_SHOWN, FERRY_SHOWN_UNKNOWN };
 enum ferry_shown ferry_launch_has_shown(const struct ferry_request *request, bool landing, bool whole);
 
 /**
- * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever where
- * the rank's data is moved by lanes of its own, for captured calls, and once another call has had the stamp's index.
+ * Whether the open call of that stamp is over, and how long it took from its stream's arrival on. False for ever on a
+ * host device, for captured calls, and once another call has had the stamp's index.
  * The communicator is held.
  */
 bool ferry_launch_took(ferryComm_t comm, uint32_t stamp, uint64_t *ns);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/mapped.h"
 
-#include "ipc/environment.h"
+#include "ipc/error.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,44 +10,27 @@
 
 /* ---- open ---- */
 
-static bool is_on_gpu(const struct ferry_device *device)
+ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool embedded, bool *wanted)
 {
-	return device->ops->pieces && device->ops->enqueue_word;
-}
-
-/* NULL: it may. */
-static const char *forbidden(bool embedded)
-{
-	const char *lanes = ferry_env("FERRY_LANES");
+	struct ferry_device *device = mapped->device;
+	*wanted = device->ops->pieces;
+	if (!*wanted)
+		return ferrySuccess;
 	if (embedded)
-		return "its routers are ranks' own (FERRY_ROUTER=embedded)";
-	return lanes && !strcmp(lanes, "rank") ? "FERRY_LANES=rank" : NULL;
+		return ferry_fail(ferryInvalidUsage,
+		                  "rank %d is on a GPU, and routers of ranks' own (FERRY_ROUTER=embedded) map no GPU's "
+		                  "memory: unset FERRY_ROUTER, or start routers (ferryrun does)",
+		                  mapped->rank->self);
+	ferryResult_t result = device->ops->pieces->identify(device, mapped->gpu);
+	return result ? result : ferry_words_open(device, &mapped->words_descriptor);
 }
 
-const char *ferry_mapped_why_not(const struct ferry_device *device, bool embedded)
+ferryResult_t ferry_mapped_refuse(const struct ferry_mapped *mapped, const char *why)
 {
-	const char *why = forbidden(embedded);
-	if (!is_on_gpu(device))
-		return NULL;
-	return why ? why : "no router can reach this GPU's buffers (FERRY_LOG=info tells why)";
-}
-
-bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, bool embedded,
-                        uint8_t uuid[FERRY_GPU_BYTES], int *words)
-{
-	const char *why = forbidden(embedded);
-	if (!is_on_gpu(device))
-		return false;
-	if (why) {
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", rank->self, why);
-		return false;
-	}
-	ferryResult_t result = device->ops->pieces->identify(device, uuid);
-	if (!result)
-		result = ferry_words_open(device, words);
-	if (result)
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %s", rank->self, ferry_last_message());
-	return !result;
+	return ferry_fail(ferryInvalidUsage,
+	                  "the router of domain %u cannot map memory of rank %d's GPU: %.200s (it has to see the same "
+	                  "GPUs as the rank, and to share its name spaces where they are in containers)",
+	                  mapped->rank->domain, mapped->rank->self, why);
 }
 
 static void fail_lost(struct ferry_mapped *mapped, uint32_t domain)
@@ -209,16 +192,18 @@ static ferryResult_t export_sample(struct ferry_mapped *mapped)
 	return result ? result : ferry_exports_forget(mapped->exports, &name);
 }
 
-ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped, bool *works)
+ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped)
 {
+	char why[FERRY_MESSAGE_BYTES];
 	ferryResult_t result = export_sample(mapped);
-	*works = !result;
 	if (!result)
 		return ferrySuccess;
 	if (ferry_rank_failed(mapped->rank))
 		return ferry_rank_say_failed(mapped->rank);
-	/* a router that has died, and whose place nobody takes, has said nothing of this */
-	return result == ferryRemoteError ? result : ferrySuccess;
+	if (result == ferryRemoteError) /* a router that has died has said nothing of this */
+		return result;
+	snprintf(why, sizeof why, "%s", ferry_last_message());
+	return ferry_mapped_refuse(mapped, why);
 }
 
 static void unwatch_routers(struct ferry_mapped *mapped)
@@ -228,18 +213,6 @@ static void unwatch_routers(struct ferry_mapped *mapped)
 			ferry_keeper_remove(&mapped->watched[domain].kept);
 		mapped->watched[domain].added = false;
 	}
-}
-
-void ferry_mapped_withdraw(struct ferry_mapped *mapped)
-{
-	unwatch_routers(mapped);
-	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
-		ferry_mover_close(&mapped->movers[domain]);
-	ferry_exports_close(mapped->exports);
-	ferry_held_exports_end(&mapped->held);
-	ferry_kept_submissions_end(&mapped->submissions.kept);
-	mapped->captures.exports = mapped->exports = NULL;
-	mapped->submissions.ring = NULL;
 }
 
 /* ---- calls ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A rank whose router moves its data: it names its buffers, submits its calls through shared memory, and has no lanes.
- * All but opening and closing happens under the communicator's lock.
+ * A rank on a GPU, whose router moves its data: it names its buffers, submits its calls through shared memory, and has
+ * no lanes. All but opening and closing happens under the communicator's lock.
  */
 #ifndef FERRY_RANK_LIB_MAPPED_H
 #define FERRY_RANK_LIB_MAPPED_H
@@ -51,15 +51,13 @@ struct ferry_mapped {
 };
 
 /**
- * Before the rank attaches: whether it would have its router move its data. If so *words is what it hands over, and
- * uuid which GPU it is on. False: it has lanes of its own, because the device wants it so, or what the log says:
- * FERRY_LANES=rank, embedded routers, a driver that refuses.
+ * Before the rank attaches: *wanted: it is on a GPU, so that its router has to move its data; finds out what it then
+ * hands over. Errors: ferryInvalidUsage with embedded routers, the device's, ferrySystemError.
  */
-bool ferry_mapped_wants(const struct ferry_rank *rank, struct ferry_device *device, bool embedded,
-                        uint8_t uuid[FERRY_GPU_BYTES], int *words);
+ferryResult_t ferry_mapped_prepare(struct ferry_mapped *mapped, bool embedded, bool *wanted);
 
-/** Why a rank on that device has lanes of its own, for messages; NULL: it is on no GPU. */
-const char *ferry_mapped_why_not(const struct ferry_device *device, bool embedded);
+/** ferryInvalidUsage, for a rank whose router cannot map its memory: with the rank, why, and what would help. */
+ferryResult_t ferry_mapped_refuse(const struct ferry_mapped *mapped, const char *why);
 
 /**
  * All have attached, and its router has said that it will. Errors: ferry_mapped_close is to be called all the same
@@ -70,13 +68,10 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
 
 /**
  * Tries it with a buffer: in a container of its own, say, the router can have the same GPU and not open its memory.
- * *works: false, and why is the last message: the rank is to have lanes of its own. Who takes routers' places is there
- * already: one that dies in the middle of this has not said that it cannot. Errors: the rank's, ferryRemoteError.
+ * Who takes routers' places is there already: one that dies in the middle of this has not said that it cannot. Errors:
+ * ferryInvalidUsage if it does not work; the rank's, ferryRemoteError.
  */
-ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped, bool *works);
-
-/** It does not work: nothing is left of it. Nobody takes a router's place for now. */
-void ferry_mapped_withdraw(struct ferry_mapped *mapped);
+ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped);
 
 /** No more calls. The connections are still open. */
 void ferry_mapped_close(struct ferry_mapped *mapped);

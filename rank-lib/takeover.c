@@ -264,22 +264,15 @@ ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers)
 	return result;
 }
 
-void ferry_takeovers_rest(struct ferry_takeovers *takeovers)
+void ferry_takeovers_close(struct ferry_takeovers *takeovers)
 {
+	atomic_store(&takeovers->given_up, 1);
 	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++) {
 		if (!takeovers->domains[domain].all) /* nobody takes its place: it has never been watched */
 			continue;
 		if (takeovers->domains[domain].added)
 			ferry_keeper_remove(&takeovers->domains[domain].kept);
 		takeovers->domains[domain].added = false;
+		ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
 	}
-}
-
-void ferry_takeovers_close(struct ferry_takeovers *takeovers)
-{
-	atomic_store(&takeovers->given_up, 1);
-	ferry_takeovers_rest(takeovers);
-	for (uint32_t domain = 0; domain < takeovers->rank->ndomains; domain++)
-		if (takeovers->domains[domain].all)
-			ferry_link_set(&takeovers->rank->links[domain], FERRY_LINK_ENDED);
 }

@@ -51,7 +51,7 @@ struct ferry_takeovers {
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
 	struct ferry_held_plans *plans;
-	const struct ferry_handover_ops *ops; /* NULL: the rank has lanes of its own */
+	const struct ferry_handover_ops *ops; /* NULL: the rank is on a host device */
 	void *context;
 	_Atomic uint32_t given_up; /* 1: the rank leaves; who closes */
 	long patience_s;
@@ -63,12 +63,6 @@ struct ferry_takeovers {
  * ferry_keeper_add; ferryInvalidArgument for FERRY_TAKEOVER.
  */
 ferryResult_t ferry_takeovers_open(struct ferry_takeovers *takeovers);
-
-/**
- * No router's place is taken until they are opened again: returns when none is being given anything. Nobody asks a
- * router meanwhile. One that dies then is found when they are opened.
- */
-void ferry_takeovers_rest(struct ferry_takeovers *takeovers);
 
 /** No router's place is taken any more: who waits for one hears that. */
 void ferry_takeovers_close(struct ferry_takeovers *takeovers);

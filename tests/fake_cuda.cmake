@@ -56,37 +56,29 @@ ferry_test(cuda_captures FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIME
 ferry_test(open_calls FOLDER rank-lib LIBRARIES cuda_places_inside LABELS lanes TIMEOUT 120)
 ferry_test(ends FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
 add_test(NAME ends_on_host COMMAND ends)
-set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
+set_tests_properties(ends_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=embedded)
 ferry_test(leaving FOLDER rank-lib LIBRARIES cuda_places LABELS lanes TIMEOUT 120)
 add_test(NAME leaving_on_host COMMAND leaving)
-set_tests_properties(leaving_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=1)
+set_tests_properties(leaving_on_host PROPERTIES TIMEOUT 120 LABELS lanes ENVIRONMENT FERRY_TEST_HOST=embedded)
 add_test(NAME leaving_on_host_routers COMMAND leaving)
 set_tests_properties(leaving_on_host_routers PROPERTIES TIMEOUT 120 LABELS lanes
-  ENVIRONMENT "FERRY_TEST_HOST=1;FERRY_TEST_MAPPED=1")
-# And with router processes, which move the data.
-foreach(suite cuda_streams cuda_buffers cuda_faults cuda_graphs cuda_captures ends leaving open_calls)
-  add_test(NAME ${suite}_mapped COMMAND ${suite})
-  set_tests_properties(${suite}_mapped PROPERTIES TIMEOUT 300 LABELS lanes ENVIRONMENT FERRY_TEST_MAPPED=1)
-endforeach()
-
+  ENVIRONMENT FERRY_TEST_HOST=routers)
 foreach(suite mapped mapped_failures mapped_domains lost_devices spares timeouts_mapped hostile hostile_puts puts
-    puts_failures cuda_fabrics landings direct_ranks spawned_router)
+    puts_failures cuda_fabrics landings refusals spawned_router)
   ferry_test(${suite} FOLDER rank-lib LIBRARIES cuda_places ferry_program LABELS lanes TIMEOUT 300)
-  set_tests_properties(${suite} PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
 endforeach()
 foreach(suite puts cuda_fabrics)
   target_sources(${suite} PRIVATE rounds.c)
 endforeach()
 ferry_test(cuda_programs FOLDER rank-lib SOURCES rank-lib/program/program_runs.c rounds.c fake_cuda/device_buffers.c
   LIBRARIES cuda_places trial_run program_cases LABELS api TIMEOUT 300)
-set_tests_properties(cuda_programs PROPERTIES ENVIRONMENT FERRY_TEST_MAPPED=1)
 foreach(suite hostile hostile_puts)
   target_sources(${suite} PRIVATE fake_cuda/liar.c)
 endforeach()
 set_tests_properties(hostile hostile_puts PROPERTIES ENVIRONMENT
-  "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
+  "TSAN_OPTIONS=second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/hostile.supp")
 set(suppressed "second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_SOURCE_DIR}/puts_failures.supp")
-set_tests_properties(puts_failures PROPERTIES ENVIRONMENT "FERRY_TEST_MAPPED=1;TSAN_OPTIONS=${suppressed}")
+set_tests_properties(puts_failures PROPERTIES ENVIRONMENT "TSAN_OPTIONS=${suppressed}")
 
 # The short forms; the long ones: docs/security.md.
 add_executable(hostility hostility/main.c hostility/others.c hostility/scribble.c hostility/letters.c
@@ -109,29 +101,29 @@ foreach(suite cuda_streams cuda_faults cuda_graphs cuda_captures mapped mapped_f
     open_calls)
   add_test(NAME ${suite}_pushed COMMAND ${suite})
   set_tests_properties(${suite}_pushed PROPERTIES TIMEOUT 300 LABELS lanes
-    ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1")
+    ENVIRONMENT FERRY_TEST_PUSHES=1)
 endforeach()
 
 # And with calls that streams wait for in a kernel, because it is asked for or as streams share one hardware queue.
 foreach(suite cuda_streams cuda_graphs cuda_captures mapped_failures)
   add_test(NAME ${suite}_wait_kernel COMMAND ${suite})
   set_tests_properties(${suite}_wait_kernel PROPERTIES TIMEOUT 300 LABELS lanes
-    ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_WAIT=kernel")
+    ENVIRONMENT FERRY_WAIT=kernel)
 endforeach()
 add_test(NAME cuda_streams_one_connection COMMAND cuda_streams)
 set_tests_properties(cuda_streams_one_connection PROPERTIES TIMEOUT 300 LABELS lanes
-  ENVIRONMENT "FERRY_TEST_MAPPED=1;CUDA_DEVICE_MAX_CONNECTIONS=1")
+  ENVIRONMENT CUDA_DEVICE_MAX_CONNECTIONS=1)
 # And on GPUs whose waits cannot flush what others have written, as an H100's.
 add_test(NAME cuda_streams_no_flush COMMAND cuda_streams)
 set_tests_properties(cuda_streams_no_flush PROPERTIES TIMEOUT 300 LABELS lanes
-  ENVIRONMENT "FERRY_TEST_MAPPED=1;FAKE_CUDA_FLUSH=0")
+  ENVIRONMENT FAKE_CUDA_FLUSH=0)
 
 # And over two domains, whose routers push into memory of each other's ranks.
 foreach(suite puts cuda_fabrics cuda_programs cuda_streams cuda_faults cuda_graphs cuda_captures mapped_failures
     leaving)
   add_test(NAME ${suite}_across COMMAND ${suite})
   set_tests_properties(${suite}_across PROPERTIES TIMEOUT 300 LABELS lanes
-    ENVIRONMENT "FERRY_TEST_MAPPED=1;FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
+    ENVIRONMENT "FERRY_TEST_PUSHES=1;FERRY_TEST_DOMAINS=2")
 endforeach()
 set_tests_properties(cuda_programs_across PROPERTIES LABELS api)
 

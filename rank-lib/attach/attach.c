@@ -23,7 +23,7 @@ struct attaching {
 	const struct ferry_routers *routers;
 	const struct ferry_layout *layout;
 	const struct ferry_wishes *wishes;
-	bool *mapped;
+	char *why_not; /* FERRY_MESSAGE_BYTES: why its own router does not move its data; "": it does, if so wished */
 	bool asked[FERRY_MAX_DOMAINS]; /* rank 0: to make the job ready */
 	bool again;                    /* there was a router, which has died */
 	uint64_t patience_ns;
@@ -114,11 +114,10 @@ static ferryResult_t attach_domain(const struct attaching *attaching, uint32_t d
 	ferryResult_t result = ask_router(attaching, domain, &message, &reply, &descriptor);
 	if (result)
 		return result;
-	if (message.descriptors && !(reply.flags & FERRY_ATTACH_MAPPED))
-		ferry_log(FERRY_LOG_INFO, "rank %d moves its data itself: %.*s", rank->self, (int)sizeof reply.message,
-		          reply.message);
 	if (domain == rank->domain)
-		*attaching->mapped = reply.flags & FERRY_ATTACH_MAPPED;
+		snprintf(attaching->why_not, FERRY_MESSAGE_BYTES, "%.*s",
+		         message.descriptors && !(reply.flags & FERRY_ATTACH_MAPPED) ? (int)sizeof reply.message : 0,
+		         reply.message);
 	if ((result = ferry_arena_map(descriptor, arena)))
 		return result;
 	if (arena->nranks != (uint32_t)rank->nranks || arena->ndomains != rank->ndomains || arena->domain != domain)
@@ -240,7 +239,7 @@ static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domai
 {
 	struct ferry_link *link = &attaching->rank->links[domain];
 	/* as it has attached: a guest also where its own router does not move its data */
-	bool on_gpu = domain == attaching->rank->domain ? *attaching->mapped : attaching->wishes->mapped;
+	bool on_gpu = attaching->wishes->mapped && (domain != attaching->rank->domain || !attaching->why_not[0]);
 	struct ferry_handover handover = {.rank = attaching->rank,
 	                                  .ops = on_gpu ? &mapped_ops : NULL,
 	                                  .context = (void *)(uintptr_t)attaching->wishes,
@@ -421,11 +420,11 @@ static ferryResult_t meet(struct attaching *attaching)
 }
 
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
-                                const struct ferry_wishes *wishes, bool *mapped)
+                                const struct ferry_wishes *wishes, char why_not[FERRY_MESSAGE_BYTES])
 {
 	struct ferry_layout layout;
 	struct attaching attaching = {
-	        .rank = rank, .routers = routers, .layout = &layout, .wishes = wishes, .mapped = mapped};
+	        .rank = rank, .routers = routers, .layout = &layout, .wishes = wishes, .why_not = why_not};
 	long seconds;
 	ferryResult_t result = ferry_layout_load(&layout);
 	if (!result)
@@ -435,7 +434,7 @@ ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_rout
 	attaching.patience_ns = (uint64_t)seconds * 1000000000u;
 	if (routers->mode == FERRY_ROUTER_EMBEDDED && (result = ferry_hosting_join(routers->prefix)))
 		return result;
-	*mapped = false;
+	why_not[0] = '\0';
 	ferry_forks_add(rank);
 	for (uint32_t domain = 0; !result && domain < rank->ndomains; domain++)
 		result = attach_domain(&attaching, domain);

@@ -19,11 +19,11 @@ struct ferry_wishes {
 };
 
 /**
- * Routers found or started, all domains attached, everybody present; or an error and nothing left open. *mapped: the
- * router has said that it could move the rank's data.
+ * Routers found or started, all domains attached, everybody present; or an error and nothing left open. why_not: why
+ * the rank's own router will not move its data, where that was wished; else "".
  */
 ferryResult_t ferry_rank_attach(struct ferry_rank *rank, const struct ferry_routers *routers,
-                                const struct ferry_wishes *wishes, bool *mapped);
+                                const struct ferry_wishes *wishes, char why_not[FERRY_MESSAGE_BYTES]);
 
 /**
  * Tells the routers that the rank makes no more calls, its own first, and waits for their answers, for

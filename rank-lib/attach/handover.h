@@ -26,7 +26,7 @@ struct ferry_handover_ops {
 struct ferry_handover {
 	const struct ferry_rank *rank;
 	struct ferry_held_plans *plans; /* NULL: none yet */
-	/* NULL: the rank has lanes of its own, and is no guest of that router's */
+	/* NULL: the rank is on a host device, and is no guest of that router's */
 	const struct ferry_handover_ops *ops;
 	void *context;
 	uint32_t domain;

@@ -203,7 +203,16 @@ static ferryResult_t finish_word(struct ferry_device *base, ferryStream_t given,
 
 static ferryResult_t register_words(struct ferry_device *base, struct ferry_word *words, size_t bytes)
 {
-	return base->copier->ops->register_memory(base->copier, (void *)words, bytes);
+	struct ferry_cuda_device *device = ferry_cuda_device(base);
+	struct ferry_cuda_visit visit;
+	ferryResult_t result = ferry_cuda_enter(device, &visit);
+	if (result)
+		return result;
+	CUresult refused = device->driver->MemHostRegister(
+	        (void *)words, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	ferry_cuda_visit_end(&visit);
+	return refused ? ferry_cuda_failed(device->driver, refused, "registering the words of calls with the GPU")
+	               : ferrySuccess;
 }
 
 static void close_device(struct ferry_device *device)
@@ -211,30 +220,11 @@ static void close_device(struct ferry_device *device)
 	(void)device; /* kept: see cuda_device.h */
 }
 
-/*
- * A kernel that is loaded when it is first launched, and cudaFree, wait for the device in a lock of the driver's, which
- * copies need that threads of this process make, and for which the device waits.
- */
-static ferryResult_t may_copy(struct ferry_device *base)
-{
-	const struct ferry_cuda_driver *driver = ferry_cuda_device(base)->driver;
-	CUmoduleLoadingMode loading;
-	long lazy;
-	ferryResult_t result = ferry_env_integer("FERRY_LAZY_MODULES", 0, 1, 0, &lazy);
-	if (result || lazy || driver->ModuleGetLoadingMode(&loading) || loading != CU_MODULE_LAZY_LOADING)
-		return result;
-	return ferry_fail(ferryInvalidUsage,
-	                  "copies are this process's own, and it loads CUDA kernels lazily, which can deadlock "
-	                  "beside a call: set CUDA_MODULE_LOADING=EAGER before CUDA starts, or FERRY_LAZY_MODULES=1 if "
-	                  "all its kernels have run once");
-}
-
 static const struct ferry_device_ops cuda_ops = {.kind = "cuda",
                                                  .enter = enter,
                                                  .leave = leave,
                                                  .enqueue_word = enqueue_word,
                                                  .finish_word = finish_word,
-                                                 .may_copy = may_copy,
                                                  .register_words = register_words,
                                                  .check_stream = check_stream,
                                                  .check_buffer = ferry_cuda_check_buffer,
@@ -302,9 +292,7 @@ static ferryResult_t set_up(struct ferry_cuda_device *device, int ordinal)
 		refused = driver->DevicePrimaryCtxRetain(&device->context, device->device);
 	if (refused)
 		return ferry_cuda_failed(driver, refused, "opening the CUDA device");
-	device->base.copier = &device->copier.base;
-	ferryResult_t result = ferry_cuda_copier_open(&device->copier, driver, device->context);
-	return result ? result : choose_wait(device);
+	return choose_wait(device);
 }
 
 /* The device whose context the calling thread has made current, if any. */

@@ -12,7 +12,6 @@
 
 struct ferry_cuda_device {
 	struct ferry_device base;
-	struct ferry_cuda_copier copier;
 	const struct ferry_cuda_driver *driver;
 	CUdevice device;
 	CUcontext context;      /* the primary one */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a communicator needs of a device, behind one struct of functions: streams that a call takes its place in, and
- * copy engines for each direction. Backends: host (ordinary memory) and cuda. The copy engines themselves are
- * router/copy/copy.h's.
+ * on host devices copy engines for each direction (router/copy/copy.h). Backends: host (ordinary memory) and cuda.
  *
  * Who calls: any thread of the application. Tickets (host) and words (GPUs) are how a stream and the lanes speak: the
  * stream says "reached", the lanes say "done".
@@ -75,8 +74,6 @@ struct ferry_device_ops {
 	/** CUDA: the rest of a call that was put into the stream open: the wait, and the copies behind it. */
 	ferryResult_t (*finish_word)(struct ferry_device *device, ferryStream_t stream,
 	                             const struct ferry_stream_call *call);
-	/** Whether threads of this process may make copies while streams wait for them; if not, why. NULL: they may. */
-	ferryResult_t (*may_copy)(struct ferry_device *device);
 	/** Makes the process's words known to the device's streams. NULL with tickets. */
 	ferryResult_t (*register_words)(struct ferry_device *device, struct ferry_word *words, size_t bytes);
 	/** ferrySuccess if `stream` belongs to this kind of device and may be used. */
@@ -93,12 +90,9 @@ struct ferry_device_ops {
 
 struct ferry_device {
 	const struct ferry_device_ops *ops;
-	struct ferry_copier *copier; /* for lanes of this process */
+	struct ferry_copier *copier; /* host: for lanes of this process */
 	int ordinal;
-	/*
-	 * Calls of all communicators on it; whoever makes one adds, the lane that ends it takes away. Futex word: rung
-	 * at 0.
-	 */
+	/* host: calls of all communicators on it; whoever makes one adds, the lane that ends it takes away */
 	_Atomic uint32_t inflight;
 };
 

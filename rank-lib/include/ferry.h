@@ -72,7 +72,7 @@ typedef struct {
 	int ordinal;
 	/** the rank's domain; -1: from the layout */
 	int domain;
-	/** "required", "auto" or "embedded"; NULL: FERRY_ROUTER, else auto */
+	/** "required", "auto" or, on host devices, "embedded"; NULL: FERRY_ROUTER, else auto */
 	const char *router;
 	/**
 	 * bytes of staging per domain, so much or none; 0: FERRY_STAGING, else half (host) or two thirds (cuda) of the

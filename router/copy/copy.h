@@ -42,7 +42,7 @@ struct ferry_copy_ops {
 	bool polled;
 	/** Staging is read and written by DMA: it should not stay in a core's private cache. */
 	bool direct_memory_access;
-	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. */
+	/** Makes host memory (whole pages) known to the copy engines, before any copy names it. NULL, both: no need. */
 	ferryResult_t (*register_memory)(struct ferry_copier *copier, void *memory, size_t bytes);
 	void (*unregister_memory)(struct ferry_copier *copier, void *memory);
 	ferryResult_t (*queue_open)(struct ferry_copier *copier, enum ferry_direction direction,

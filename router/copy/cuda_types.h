@@ -157,11 +157,6 @@ typedef enum {
 } CUmemorytype;
 
 typedef enum {
-	CU_MODULE_EAGER_LOADING = 1,
-	CU_MODULE_LAZY_LOADING = 2,
-} CUmoduleLoadingMode;
-
-typedef enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,

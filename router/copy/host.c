@@ -19,17 +19,6 @@ struct host_queue {
 	uint64_t finished;
 };
 
-static ferryResult_t register_memory(struct ferry_copier *copier, void *memory, size_t bytes)
-{
-	(void)copier, (void)memory, (void)bytes;
-	return ferrySuccess;
-}
-
-static void unregister_memory(struct ferry_copier *copier, void *memory)
-{
-	(void)copier, (void)memory;
-}
-
 static ferryResult_t queue_open(struct ferry_copier *copier, enum ferry_direction direction,
                                 struct ferry_copy_queue *queue)
 {
@@ -186,8 +175,6 @@ static int64_t wait_us(struct ferry_copy_queue *queue)
 }
 
 static const struct ferry_copy_ops host_ops = {.kind = "host",
-                                               .register_memory = register_memory,
-                                               .unregister_memory = unregister_memory,
                                                .queue_open = queue_open,
                                                .queue_close = queue_close,
                                                .copy = copy,

@@ -390,13 +390,3 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
 	}
 	return CUDA_SUCCESS;
 }
-
-CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-	const char *asked = getenv("CUDA_MODULE_LOADING");
-	CUresult refused = fake_enter();
-	if (refused || !mode)
-		return refused ? refused : CUDA_ERROR_INVALID_VALUE;
-	*mode = asked && !strcmp(asked, "EAGER") ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
-	return CUDA_SUCCESS;
-}

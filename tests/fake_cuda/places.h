@@ -66,8 +66,8 @@ void hold(void *until_zero);
 int domains_asked_for(void);
 
 /**
- * Before communicators that gang_open does not make, and after them: so many domains. Where routers are processes of
- * their own, those run meanwhile, with the environment of the first of the test's gangs that are open at a time.
+ * Before communicators that gang_open does not make, and after them: so many domains, whose routers run meanwhile, with
+ * the environment of the first of the test's gangs that are open at a time.
  */
 void domains_open(int domains);
 void domains_close(void);
@@ -103,12 +103,10 @@ void places_settle(struct place *places, const struct gang *gang, uint32_t round
 /** A test ends without misuse of the driver that the double counted, and its routers end. Teardown of every test. */
 int no_misuse(void **state);
 
-/** The test is about lanes in a rank's own process: skipped where routers move the data, which `why` is about. */
-void only_direct(const char *why);
-
 /**
- * Before the first use of Ferry: the double is the driver. Routers are embedded, and lanes in this process (direct);
- * with FERRY_TEST_MAPPED they are processes of their own, which move the data (tests/fake_cuda/routers.h).
+ * Before the first use of Ferry: the double is the driver. Routers are processes of their own
+ * (tests/fake_cuda/routers.h). With FERRY_TEST_HOST ranks are on host devices, and their routers such processes
+ * (routers) or in this one (embedded).
  */
 void fake_is_the_driver(void);
 

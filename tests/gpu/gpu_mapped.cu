@@ -434,9 +434,6 @@ static int another_communicator_brings_no_thread(void)
 	struct gang gangs[2];
 	struct place places[GANG_MOST];
 	int threads[2];
-	const char *lanes = getenv("FERRY_LANES");
-	if ((lanes && !strcmp(lanes, "rank")) || !strcmp(getenv("FERRY_ROUTER"), "embedded"))
-		SKIP("the ranks move their data themselves");
 	for (int which = 0; which < 2; which++) {
 		TRY(gang_open(&gangs[which], "cuda"));
 		if (!which)

@@ -203,7 +203,6 @@ static bool run_suite(const char *suite, const char *test, uint64_t writes)
 	fflush(stdout);
 	pid_t child = fork();
 	if (!child) {
-		setenv("FERRY_TEST_MAPPED", "1", 1);
 		setenv("FERRY_HOSTILE_WRITES", number, 1);
 		setenv("FERRY_HOSTILE_SEED", seed, 1);
 		unsetenv("FERRY_STAGING");

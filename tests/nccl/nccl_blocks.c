@@ -529,7 +529,6 @@ int main(void)
 	        cmocka_unit_test_teardown(calls_with_plain_settings_are_divided_and_keep_them, no_misuse),
 	        cmocka_unit_test_teardown(calls_that_name_their_algorithm_are_nccls_alone, no_misuse),
 	};
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	setenv("FAKE_CUDA_DEVICES", "8", 1);
 	setenv("FERRY_SPLIT_FLOOR", "1", 1);
 	setenv("FERRY_SPLIT_WAIT", "60", 1); /* so that all calls are shared */

@@ -75,7 +75,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	        cmocka_unit_test(a_call_that_stays_nccls_costs_little_more),
 	};
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

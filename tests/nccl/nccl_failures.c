@@ -689,7 +689,6 @@ int main(int argc, char **argv)
 	        cmocka_unit_test_teardown(what_is_stuck_in_nccl_does_not_hold_up_what_is_made_beside, no_misuse),
 	        cmocka_unit_test_teardown(what_is_made_out_of_a_shared_one_is_shared, no_misuse),
 	};
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	fake_is_the_driver();
 	return argc > 1 && !strcmp(argv[1], "first") ? cmocka_run_group_tests(first, NULL, NULL)
 	                                             : cmocka_run_group_tests(tests, NULL, NULL);

@@ -446,7 +446,6 @@ int main(void)
 	snprintf(bytes, sizeof bytes, "%zu", ALL);
 	setenv("FAKE_CUDA_MEMORY", bytes, 1);
 	setenv("FAKE_CUDA_CONTEXT_MEMORY", "1048576", 1);
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -380,7 +380,6 @@ int main(void)
 	        cmocka_unit_test_teardown(plans_that_are_prepared_make_room_for_each_other, no_misuse),
 	        cmocka_unit_test_teardown(buffers_come_and_go_while_they_are_shown, no_misuse),
 	};
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are divided, too */
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -573,7 +573,6 @@ int main(void)
 	        cmocka_unit_test_teardown(nccl_goes_on_alone_when_the_router_dies, no_misuse),
 	        cmocka_unit_test_teardown(what_graphs_have_of_a_router_that_dies_is_lost, no_misuse),
 	};
-	setenv("FERRY_TEST_MAPPED", "1", 1);
 	setenv("FERRY_SPLIT_FLOOR", "256K", 1); /* short ones are divided, too */
 	fake_is_the_driver();
 	const char *peers = getenv("FAKE_CUDA_PEERS");

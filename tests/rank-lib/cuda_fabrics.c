@@ -112,9 +112,9 @@ static void peers_that_there_are_not_are_missed_at_every_call(void **state)
 	struct rank ranks[MOST_PLACES];
 	struct what what = {.kind = ALLGATHER, .bytes = 1000, .nranks = 2};
 	(void)state;
-	setenv("FERRY_LANES", "rank", 1);
+	setenv("FAKE_CUDA_PEERS", "0", 1);
 	open_with(&gang, 2, spread, "peer", NULL);
-	unsetenv("FERRY_LANES");
+	unsetenv("FAKE_CUDA_PEERS");
 	ranks_open(ranks, &what, &gang, false);
 	for (int attempt = 0; attempt < 3; attempt++)
 		for (int rank = 0; rank < 2; rank++)

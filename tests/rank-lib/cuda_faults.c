@@ -13,8 +13,6 @@
 
 #define COUNT 30011
 
-static const int devices[] = {0, 1, 2, 3};
-
 static ferryResult_t error_within(ferryComm_t comm, int milliseconds)
 {
 	ferryResult_t error = ferrySuccess;
@@ -76,69 +74,10 @@ static void a_call_that_failed_before_its_stream_reached_it_starts_no_other(void
 		places_close(places[which], &gangs[which]);
 }
 
-/* Never returns: a call under way, and memory freed beside it. */
-static void free_beside_a_call(int say)
-{
-	struct gang gang;
-	struct place places[MOST_PLACES];
-	CUdeviceptr memory;
-	dup2(say, STDERR_FILENO);
-	setenv("FERRY_TIMEOUT", "1", 1);
-	gang_open(&gang, 2, devices, 1);
-	places_open(places, &gang, COUNT);
-	places_round(places, &gang);
-	places_settle(places, &gang, 1);
-	place_enter(&places[0]);
-	CU(cuMemAlloc(&memory, 4096));
-	places[1].wait_ms = 100; /* so the first one's call is still under way below */
-	places_round(places, &gang);
-	place_enter(&places[0]);
-	cuMemFree(memory);
-	_exit(0);
-}
-
-static bool tells_of_it(const char *said)
-{
-	return strstr(said, "lane: in the device's driver for ") || strstr(said, "lane: no progress for ");
-}
-
-/*
- * The driver waits for the call in a lock that the lanes need. Nothing can be done about it here, but it is told: by
- * the other lane where one of them hangs, by the other rank's where both do.
- */
-static void a_call_that_the_driver_holds_up_is_told_of(void **state)
-{
-	char said[4096];
-	size_t length = 0;
-	int ends[2];
-	ssize_t got;
-	(void)state;
-	only_direct("the driver of a rank whose router moves its data holds nothing up");
-	assert_int_equal(pipe(ends), 0);
-	pid_t child = fork();
-	assert_true(child >= 0);
-	if (!child)
-		free_beside_a_call(ends[1]);
-	close(ends[1]);
-	said[0] = '\0';
-	while (!tells_of_it(said) && length < sizeof said - 1 &&
-	       (got = read(ends[0], said + length, sizeof said - 1 - length)) > 0)
-		said[length += (size_t)got] = '\0';
-	kill(child, SIGKILL);
-	assert_int_equal(waitpid(child, NULL, 0), child);
-	close(ends[0]);
-	if (!tells_of_it(said))
-		fail_msg("said: \"%s\"", said);
-}
-
 static int refused_settings(void)
 {
-	static const char *const settings[][2] = {{"FERRY_COPY_STREAMS", "9"}, /* the device is not open then */
-	                                          {"FERRY_LAZY_MODULES", "yes"},
-	                                          {"FERRY_LAZY_MODULES", "-1"},
-	                                          {"FERRY_STAGING", "0"},
+	static const char *const settings[][2] = {{"FERRY_STAGING", "0"},
 	                                          {"FERRY_LIMITS", "/dev/null/limits.json"}};
-	setenv("FERRY_ROUTER", "embedded", 1); /* some settings are of lanes of its own */
 	for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
 		ferryComm_t comm;
 		setenv(settings[i][0], settings[i][1], 1);
@@ -166,44 +105,11 @@ static void settings_out_of_range_are_refused_by_name_and_value(void **state)
 	assert_true(WIFEXITED(status) && !WEXITSTATUS(status));
 }
 
-/*
- * Rank 1 never calls; rank 0's GPU fails while its call waits. Staging stays registered with it: the suite's last test.
- */
-static void a_gpu_that_fails_fails_its_communicator_and_no_other(void **state)
-{
-	(void)state;
-	static const int others[] = {2, 3};
-	struct gang gang, bystanders;
-	struct place places[MOST_PLACES], other_places[MOST_PLACES];
-	only_direct("a fault in a rank's context is none in its router's");
-	gang_open(&gang, 2, devices, 1);
-	gang_open(&bystanders, 2, others, 1);
-	places_open(places, &gang, COUNT);
-	places_open(other_places, &bystanders, COUNT);
-	place_round(&places[0], gang.comms[0]);
-	place_round(&other_places[0], bystanders.comms[0]);
-	doze(20);
-	CU(fake_cuda_break(0, CUDA_ERROR_ILLEGAL_ADDRESS));
-	ferryResult_t error = error_within(gang.comms[0], 20000);
-	const char *why = ferryGetLastError(gang.comms[0]);
-	if (error != ferryUnhandledDeviceError || !strstr(why, "700"))
-		fail_msg("%s: %s", ferryGetErrorString(error), why);
-	for (int rank = 0; rank < 2; rank++)
-		OK(ferryCommAbort(gang.comms[rank]));
-	place_round(&other_places[1], bystanders.comms[1]);
-	places_round(other_places, &bystanders);
-	places_settle(other_places, &bystanders, 2);
-	gang_close(&bystanders);
-	places_close(other_places, &bystanders);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        cmocka_unit_test(a_call_that_the_driver_holds_up_is_told_of), /* first: they fork */
-	        cmocka_unit_test(settings_out_of_range_are_refused_by_name_and_value),
+	        cmocka_unit_test(settings_out_of_range_are_refused_by_name_and_value), /* first: it forks */
 	        cmocka_unit_test_teardown(a_call_that_failed_before_its_stream_reached_it_starts_no_other, no_misuse),
-	        cmocka_unit_test_teardown(a_gpu_that_fails_fails_its_communicator_and_no_other, no_misuse),
 	};
 	fake_is_the_driver();
 	return cmocka_run_group_tests(tests, NULL, NULL);

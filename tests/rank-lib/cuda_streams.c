@@ -2,7 +2,6 @@
 /* The cuda device over the double of the driver: calls in streams, and who makes them. Graphs: cuda_graphs.c. */
 #include "tests/fake_cuda/places.h"
 
-#include <dirent.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -263,66 +262,6 @@ static void short_calls_behind_a_long_one_begin_in_any_order(void **state)
 	unsetenv("FERRY_STAGING");
 }
 
-static double seconds(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-/* Threads of this process that run, or would if they had a core. */
-static int threads_awake(void)
-{
-	DIR *threads = opendir("/proc/self/task");
-	int awake = 0;
-	assert_non_null(threads);
-	for (const struct dirent *entry; (entry = readdir(threads));) {
-		char path[300], line[512];
-		snprintf(path, sizeof path, "/proc/self/task/%s/stat", entry->d_name);
-		FILE *file = fopen(path, "r");
-		if (!file)
-			continue;
-		const char *state = fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-		awake += state && state[1] == ' ' && state[2] == 'R';
-		fclose(file);
-	}
-	closedir(threads);
-	return awake;
-}
-
-/*
- * A call some milliseconds after another finds its lanes awake, and who destroys the communicator does not wait for
- * them to tire. Two lanes alone: where threads outnumber CPUs they do not look for long. So this test may find them
- * asleep beside others, and tries again.
- */
-static void lanes_look_for_the_next_call_for_a_while(void **state)
-{
-	(void)state;
-	struct gang gang;
-	struct place places[MOST_PLACES];
-	int awake = 0;
-	only_direct("a rank whose router moves its data has no lanes");
-	setenv("FERRY_SPIN_US", "1000000", 1);
-	setenv("FERRY_WORKERS", "1", 1);
-	for (int attempt = 0; attempt < 40 && awake < 3; attempt++) {
-		gang_open(&gang, 1, devices, 1);
-		places_open(places, &gang, COUNT);
-		places_round(places, &gang);
-		places_settle(places, &gang, 1);
-		for (int look = 0; look < 5 && awake < 3; look++) {
-			doze(4);
-			awake = threads_awake(); /* with this one */
-		}
-		double start = seconds();
-		gang_close(&gang);
-		assert_true(seconds() - start < 0.5);
-		places_close(places, &gang);
-	}
-	unsetenv("FERRY_SPIN_US");
-	unsetenv("FERRY_WORKERS");
-	assert_in_range(awake, 3, 64);
-}
-
 static void each_rank_may_be_a_thread(void **state)
 {
 	(void)state;
@@ -492,7 +431,6 @@ int main(void)
 	        cmocka_unit_test_teardown(communicators_in_the_default_stream_in_another_order_are_told_of, no_misuse),
 	        cmocka_unit_test_teardown(thirty_streams_waiting_at_once, no_misuse),
 	        cmocka_unit_test_teardown(thousands_of_calls_wait_behind_a_kernel, no_misuse),
-	        cmocka_unit_test_teardown(lanes_look_for_the_next_call_for_a_while, no_misuse),
 	        cmocka_unit_test_teardown(workers_share_the_slices_of_copy_engines, no_misuse),
 	        cmocka_unit_test_teardown(short_calls_behind_a_long_one_begin_in_any_order, no_misuse),
 	        cmocka_unit_test_teardown(each_rank_may_be_a_thread, no_misuse),

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A communicator is ended by one thread while others are in calls with it: they come out soon, with a reason, and what
- * they use is not freed under them. To be run under the sanitizers too: on GPUs with lanes of the ranks' own, or with
- * FERRY_TEST_MAPPED routers that move the data, and with FERRY_TEST_HOST on host devices.
+ * they use is not freed under them. To be run under the sanitizers too. On GPUs; with FERRY_TEST_HOST on host devices.
  */
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
@@ -291,7 +290,5 @@ int main(void)
 	};
 	fake_is_the_driver();
 	on_host = getenv("FERRY_TEST_HOST");
-	if (on_host)
-		setenv("FERRY_DEVICE", "host", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank leaves a communicator and the others go on: what it took part in completes, whoever is late, and a call that
- * it never made ends with its name. On GPUs with lanes of the ranks' own; with FERRY_TEST_MAPPED routers are processes,
- * and move the data; with FERRY_TEST_HOST ranks are on host devices.
+ * it never made ends with its name. On GPUs; with FERRY_TEST_HOST on host devices.
  */
 #include "tests/fake_cuda/places.h"
 #include "tests/fake_cuda/routers.h"
@@ -518,7 +517,5 @@ int main(void)
 	setenv("FERRY_STAGING", "4M", 1);
 	fake_is_the_driver();
 	on_host = getenv("FERRY_TEST_HOST");
-	if (on_host)
-		setenv("FERRY_DEVICE", "host", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

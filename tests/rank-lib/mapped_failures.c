@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks in processes of their own, whose routers move their data, over the double of the driver: where it works, where
- * they fall back to lanes of their own, and what those who are left notice when somebody dies.
+ * Ranks in processes of their own, whose routers move their data, over the double of the driver: where it works, and
+ * what those who are left notice when somebody dies.
  */
 #include "tests/fake_cuda/rank_process.h"
 #include "tests/fake_cuda/routers.h"
@@ -44,9 +44,9 @@ static void destroy_and_finish(struct rank_process *ranks, int nranks)
 	finish_all(ranks, nranks);
 }
 
-/* ---- where it works, and where not ---- */
+/* ---- where it works ---- */
 
-/* Each process has one keeper, who moves the data or not; where the router does, all beside that is the double's. */
+/* Each process has one keeper; all beside that is the double's. */
 static void rounds_by(const char *const *variables, const int *ordinals)
 {
 	struct rank_process ranks[2];
@@ -74,74 +74,6 @@ static void ranks_of_two_processes_may_share_a_device(void **state)
 	static const char *const variables[] = {NULL, NULL};
 	domains_open(1);
 	rounds_by(variables, one_device);
-	domains_close();
-}
-
-static void ranks_that_want_it_have_lanes_of_their_own(void **state)
-{
-	(void)state;
-	static const char *const variables[] = {"FERRY_LANES=rank", "FERRY_LANES=rank"};
-	domains_open(1);
-	rounds_by(variables, devices);
-	domains_close();
-}
-
-static void one_rank_has_lanes_of_its_own_and_the_other_is_mapped(void **state)
-{
-	(void)state;
-	struct rank_process ranks[2] = {rank_start("FERRY_LANES=rank"), rank_start(NULL)};
-	domains_open(1);
-	ranks_join(ranks, 2, devices, COUNT);
-	ranks_round(ranks, 2, 5, 5);
-	destroy_and_finish(ranks, 2);
-	domains_close();
-}
-
-/* What one kind would push the other cannot reach: the host carries all. */
-static void two_mapped_ranks_and_two_with_lanes_of_their_own_meet_in_one_job(void **state)
-{
-	(void)state;
-	struct rank_process ranks[4];
-	domains_open(1);
-	for (int rank = 0; rank < 4; rank++)
-		ranks[rank] = rank_start(rank % 2 ? "FERRY_LANES=rank" : NULL);
-	for (int round = 0; round < 2; round++) { /* all on their own devices, then in pairs */
-		static const int paired[] = {0, 1, 1, 0};
-		ranks_join(ranks, 4, round ? paired : devices, COUNT);
-		ranks_round(ranks, 4, 5, 5);
-		for (int rank = 0; rank < 4; rank++)
-			assert_int_equal(rank_tell(&ranks[rank], ORDER(.order = RANK_THREADS)).keepers, 1);
-		ranks_tell(ranks, 4, ORDER(.order = RANK_DESTROY), NULL);
-	}
-	finish_all(ranks, 4);
-	domains_close();
-}
-
-static void a_router_that_can_map_nothing_leaves_the_data_to_the_ranks(void **state)
-{
-	(void)state;
-	static const char *const variables[] = {NULL, NULL};
-	setenv("FAKE_CUDA_NO_IPC", "1", 1);
-	domains_open(1);
-	unsetenv("FAKE_CUDA_NO_IPC");
-	rounds_by(variables, devices);
-	domains_close();
-}
-
-static void a_device_that_one_process_may_use_is_left_to_its_rank(void **state)
-{
-	(void)state;
-	char machine[32], exclusive[80], *suite = strdup(getenv("FAKE_CUDA_MACHINE"));
-	snprintf(machine, sizeof machine, "exclusive-%d", (int)getpid());
-	snprintf(exclusive, sizeof exclusive, "FAKE_CUDA_EXCLUSIVE=1 FAKE_CUDA_MACHINE=%s", machine);
-	const char *const variables[] = {exclusive, exclusive};
-	setenv("FAKE_CUDA_EXCLUSIVE", "1", 1);
-	setenv("FAKE_CUDA_MACHINE", machine, 1);
-	domains_open(1);
-	unsetenv("FAKE_CUDA_EXCLUSIVE");
-	setenv("FAKE_CUDA_MACHINE", suite, 1);
-	free(suite);
-	rounds_by(variables, devices);
 	domains_close();
 }
 
@@ -246,53 +178,13 @@ static void streams_go_on_when_their_router_dies_and_no_other_may_take_its_place
 	domains_close();
 }
 
-/* Calls under way, plain ones and a graph's, and what comes later: nothing is lost, and nobody hears of it. */
-static void ranks_with_lanes_of_their_own_go_on_with_the_next_router(void **state)
-{
-	(void)state;
-	struct rank_process ranks[2];
-	struct rank_answer answers[2];
-	domains_open(1);
-	for (int rank = 0; rank < 2; rank++)
-		ranks[rank] = rank_start("FERRY_LANES=rank");
-	ranks_join(ranks, 2, devices, LARGE);
-	ranks_round(ranks, 2, 2, 2);
-	ranks_tell(ranks, 2, ORDER(.order = RANK_CAPTURE, .number = 2), NULL);
-	ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 2), NULL);
-	ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), answers);
-	for (int death = 0; death < 5; death++) {
-		rank_tell(&ranks[1], ORDER(.order = RANK_HOLD));
-		ranks_tell(ranks, 2, ORDER(.order = RANK_ROUNDS, .number = 3), NULL);
-		ranks_tell(ranks, 2, ORDER(.order = RANK_REPLAY, .number = 1), NULL);
-		if (death % 2)
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
-		doze(3 * death);
-		routers_kill(0);
-		if (!(death % 2))
-			rank_tell(&ranks[1], ORDER(.order = RANK_LET_GO));
-		routers_open(1);
-		ranks_tell(ranks, 2, ORDER(.order = RANK_SETTLE, .number = 60000), answers);
-		for (int rank = 0; rank < 2; rank++) {
-			assert_true(answers[rank].settled);
-			assert_int_equal(answers[rank].round, 8 + 4 * death);
-			assert_int_equal(answers[rank].wrong, 0);
-		}
-	}
-	ranks_round(ranks, 2, 2, 26);
-	for (int rank = 0; rank < 2; rank++)
-		rank_tell(&ranks[rank], ORDER(.order = RANK_FORGET));
-	destroy_and_finish(ranks, 2);
-	domains_close();
-}
-
 /* Rounds of a kind with deaths between and in the middle of them: all are right. */
-static void survive(enum rank_order rounds, int nranks, int deaths, const char *of_every_second)
+static void survive(enum rank_order rounds, int nranks, int deaths)
 {
 	struct rank_process ranks[4];
 	struct rank_answer answers[4];
 	domains_open(1);
-	for (int rank = 0; rank < nranks; rank++)
-		ranks[rank] = rank_start(rank % 2 ? of_every_second : "FERRY_FABRICS=host");
+	start_all(ranks, nranks, "FERRY_FABRICS=host");
 	ranks_join(ranks, nranks, devices, LARGE);
 	ranks_round(ranks, nranks, 2, 2);
 	if (rounds == RANK_REPLAY)
@@ -328,8 +220,8 @@ static void ranks_whose_data_routers_move_go_on_with_the_next_one(void **state)
 	(void)state;
 	if (getenv("FERRY_TEST_DOMAINS"))
 		skip();
-	survive(RANK_ROUNDS, 2, 12, "FERRY_FABRICS=host");
-	survive(RANK_ROUNDS, 4, 8, "FERRY_FABRICS=host");
+	survive(RANK_ROUNDS, 2, 12);
+	survive(RANK_ROUNDS, 4, 8);
 }
 
 static void their_messages_do(void **state)
@@ -337,8 +229,8 @@ static void their_messages_do(void **state)
 	(void)state;
 	if (getenv("FERRY_TEST_DOMAINS"))
 		skip();
-	survive(RANK_RING, 2, 12, "FERRY_FABRICS=host");
-	survive(RANK_RING, 4, 8, "FERRY_FABRICS=host");
+	survive(RANK_RING, 2, 12);
+	survive(RANK_RING, 4, 8);
 }
 
 /* The last of them are plain calls whose numbers rank 0's router gives. */
@@ -347,9 +239,8 @@ static void their_graphs_do(void **state)
 	(void)state;
 	if (getenv("FERRY_TEST_DOMAINS"))
 		skip();
-	survive(RANK_REPLAY, 2, 12, "FERRY_FABRICS=host");
-	survive(RANK_REPLAY, 4, 8, "FERRY_FABRICS=host");
-	survive(RANK_REPLAY, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
+	survive(RANK_REPLAY, 2, 12);
+	survive(RANK_REPLAY, 4, 8);
 }
 
 /* Only its replay misses them: that ends the job, with the reason. */
@@ -384,15 +275,6 @@ static void a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place(void
 	ranks_tell(ranks, 2, ORDER(.order = RANK_FORGET), NULL);
 	finish_all(ranks, 2);
 	domains_close();
-}
-
-static void so_do_jobs_of_both_kinds_of_ranks(void **state)
-{
-	(void)state;
-	if (getenv("FERRY_TEST_DOMAINS"))
-		skip();
-	survive(RANK_ROUNDS, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
-	survive(RANK_RING, 4, 8, "FERRY_FABRICS=host FERRY_LANES=rank");
 }
 
 /* Two ranks and their router, of whose copies one is under way until `held` is removed. */
@@ -575,21 +457,14 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	        TEST(ranks_that_see_other_devices_under_the_same_number_are_mapped),
 	        TEST(ranks_of_two_processes_may_share_a_device),
-	        TEST(ranks_that_want_it_have_lanes_of_their_own),
-	        TEST(one_rank_has_lanes_of_its_own_and_the_other_is_mapped),
-	        TEST(two_mapped_ranks_and_two_with_lanes_of_their_own_meet_in_one_job),
-	        TEST(a_router_that_can_map_nothing_leaves_the_data_to_the_ranks),
-	        TEST(a_device_that_one_process_may_use_is_left_to_its_rank),
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_that_they_wait_for),
 	        TEST(others_go_on_within_a_second_when_a_rank_dies_in_the_middle_of_calls),
 	        TEST(a_replay_while_a_rank_dies_ends_within_a_second),
 	        TEST(streams_go_on_when_their_router_dies_and_no_other_may_take_its_place),
-	        TEST(ranks_with_lanes_of_their_own_go_on_with_the_next_router),
 	        TEST(ranks_whose_data_routers_move_go_on_with_the_next_one),
 	        TEST(their_messages_do),
 	        TEST(their_graphs_do),
 	        TEST(a_graph_whose_buffers_were_freed_keeps_no_router_from_its_place),
-	        TEST(so_do_jobs_of_both_kinds_of_ranks),
 	        TEST(streams_wait_until_the_process_of_a_router_that_dies_has_ended),
 	        TEST(streams_wait_no_longer_than_ten_seconds_for_a_process_that_does_not_end),
 	        TEST(a_router_of_another_domain_that_dies_ends_the_communicator),
