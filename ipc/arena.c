@@ -353,17 +353,36 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
 	atomic_store_explicit(&failure->state, 1, memory_order_release);
 }
 
+/* Each byte once, whoever writes there meanwhile. Returns how many. */
+static uint32_t read_text(const volatile char *there, char *text, uint32_t bytes)
+{
+	uint32_t i = 0;
+	for (char letter; i < bytes - 1 && (letter = there[i]); i++)
+		text[i] = (unsigned char)letter < ' ' || letter == 0x7f ? '?' : letter;
+	text[i] = '\0';
+	return i;
+}
+
 bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES])
 {
-	const volatile char *there = failure->message;
-	uint32_t i = 0;
 	if (!atomic_load_explicit(&failure->state, memory_order_acquire))
 		return false;
 	*code = *(const volatile uint32_t *)&failure->code;
-	for (char letter; i < FERRY_MESSAGE_BYTES - 1 && (letter = there[i]); i++)
-		message[i] = (unsigned char)letter < ' ' || letter == 0x7f ? '?' : letter;
-	message[i] = '\0';
-	if (!i)
+	if (!read_text(failure->message, message, FERRY_MESSAGE_BYTES))
 		snprintf(message, FERRY_MESSAGE_BYTES, "no reason given");
 	return true;
+}
+
+void ferry_loss_set(struct ferry_loss *loss, uint64_t now, const char *message)
+{
+	snprintf(loss->message, sizeof loss->message, "%s", message);
+	atomic_store_explicit(&loss->at_ns, now, memory_order_release);
+}
+
+uint64_t ferry_loss_read(const struct ferry_loss *loss, char message[FERRY_LOSS_BYTES])
+{
+	uint64_t at = atomic_load_explicit(&loss->at_ns, memory_order_acquire);
+	if (at)
+		read_text(loss->message, message, FERRY_LOSS_BYTES);
+	return at;
 }

@@ -33,7 +33,6 @@
 #include "ipc/descriptor.h"
 #include "ipc/export.h"
 #include "ipc/ferry_types.h"
-#include "ipc/loss.h"
 #include "ipc/plan.h"
 #include "ipc/seal.h"
 #include "ipc/shared_memory.h"
@@ -42,7 +41,7 @@
 #include "ipc/wait.h"
 
 #define FERRY_ARENA_MAGIC 0x46455241u /* "FERA" */
-#define FERRY_ARENA_ABI 21u
+#define FERRY_ARENA_ABI 22u
 #define FERRY_PAIR_SLOTS 4
 #define FERRY_MESSAGE_BYTES 384
 #define FERRY_STAGING_LEAST (FERRY_BANKS * 4096u) /* a page per bank */
@@ -71,6 +70,17 @@ struct ferry_failure {
 	_Atomic uint32_t state;
 	uint32_t code; /* ferryResult_t */
 	char message[FERRY_MESSAGE_BYTES];
+};
+
+/*
+ * What a router said last as it ended because its context on a rank's GPU was gone: it outlives the router here. Ranks
+ * that give up read it behind that router's end.
+ */
+#define FERRY_LOSS_BYTES 376
+
+struct ferry_loss {
+	_Atomic uint64_t at_ns; /* when that was (ferry_now_ns); 0: never; last, release */
+	char message[FERRY_LOSS_BYTES]; /* which GPU, and what CUDA said of it */
 };
 
 /* The exchange that ferryCommSplit does: slot s mod 2 holds exchange s. Fields first, then seq with release. */
@@ -349,6 +359,12 @@ void ferry_failure_set(struct ferry_failure *failure, ferryResult_t code, const 
  * meanwhile; what would end a line, or speak to a terminal, is a '?' in it. It is never empty.
  */
 bool ferry_failure_read(const struct ferry_failure *failure, uint32_t *code, char message[FERRY_MESSAGE_BYTES]);
+
+/** The router that moves the rank's data is about to end, over this; one thread at a time. */
+void ferry_loss_set(struct ferry_loss *loss, uint64_t now, const char *message);
+
+/** When the last one was, and what was said of it, read as a failure's message is. 0: there was none. */
+uint64_t ferry_loss_read(const struct ferry_loss *loss, char message[FERRY_LOSS_BYTES]);
 
 /** Such a code as a result: `otherwise` if it is none, or success. */
 static inline ferryResult_t ferry_failure_result(uint32_t code, ferryResult_t otherwise)

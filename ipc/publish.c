@@ -11,6 +11,32 @@ ferryResult_t ferry_job_arenas_back(const struct ferry_job_arenas *job, const st
 	return result;
 }
 
+static uint64_t progress_in(const struct ferry_arena *arena)
+{
+	uint64_t sum = 0, npairs = (uint64_t)arena->nranks * arena->nranks;
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
+		sum += atomic_load_explicit(&arena->header->finished[bank], memory_order_relaxed);
+		for (uint32_t rank = 0; rank < arena->nranks; rank++)
+			sum += atomic_load_explicit(&arena->rank_lines[rank].finished[bank], memory_order_relaxed);
+		for (uint32_t i = 0; i < arena->ncounters; i++)
+			sum += atomic_load_explicit(&arena->counters[bank][i].value, memory_order_relaxed);
+	}
+	for (uint64_t pair = 0; pair < npairs; pair++)
+		sum += atomic_load_explicit(&arena->pair_lines[pair].up.value, memory_order_relaxed) +
+		       atomic_load_explicit(&arena->pair_lines[pair].down.value, memory_order_relaxed);
+	for (uint32_t rank = 0; rank < arena->nranks; rank++)
+		sum += atomic_load_explicit(&arena->rings[rank].ended, memory_order_relaxed);
+	return sum;
+}
+
+uint64_t ferry_job_progress(const struct ferry_job_arenas *job)
+{
+	uint64_t sum = 0;
+	for (uint32_t domain = 0; domain < job->ndomains; domain++)
+		sum += progress_in(&job->arenas[domain]);
+	return sum;
+}
+
 static void wake_if_asleep(struct ferry_doorbell *bell)
 {
 	if (atomic_load_explicit(&bell->sleepers, memory_order_relaxed))

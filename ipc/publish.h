@@ -54,6 +54,21 @@ static inline uint32_t ferry_gates_open(const struct ferry_gate *gates, uint32_t
 	return open;
 }
 
+/*
+ * The one rule for giving up: so many routers of a domain in a row have died without progress. Where the last of them
+ * lost its context on a GPU of the job (struct ferry_loss), an eighth: other jobs, whose routers die with it, go on.
+ * Where routers are killed every few milliseconds on a busy machine, dozens in a row get nothing done.
+ */
+#define FERRY_MOST_ROUTERS 64u
+#define FERRY_MOST_LOSSES  (FERRY_MOST_ROUTERS / 8)
+
+/**
+ * Another number as soon as the job has made progress: an instruction or a message has published a slice, or a call has
+ * ended. No router that takes another's place repeats any of that. Programs with more counters than Ferry's own are
+ * seen by the others. The arenas are mapped.
+ */
+uint64_t ferry_job_progress(const struct ferry_job_arenas *job);
+
 /** Rings whoever of these ranks' lanes and routers sleeps. The caller has published before. */
 void ferry_wake(const struct ferry_job_arenas *job, uint64_t d2h_ranks, uint64_t h2d_ranks, uint32_t domains);
 

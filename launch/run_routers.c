@@ -3,6 +3,7 @@
 
 #include "ipc/environment.h"
 #include "ipc/error.h"
+#include "ipc/publish.h"
 #include "ipc/wait.h"
 
 #include <errno.h>
@@ -15,12 +16,10 @@
 
 #define READY_MS 20000
 /*
- * What ends by itself so often in so many seconds ends by what it is given, and would do so for ever. A kill comes from
- * outside, by hand or where memory is short; one that comes so often is no use either.
+ * Whether routers make progress the ranks know, and they end the job where routers die without (ipc/publish.h). Here
+ * the same number in a row that crash so soon, whether ranks are there or not, is enough. A kill comes from outside.
  */
-#define WINDOW_S     10
-#define MOST_CRASHES 10
-#define MOST_KILLS   500
+#define SOON_NS 1000000000ull
 
 ferryResult_t ferry_run_routers_init(struct ferry_run_routers *routers, const char *self, const char *directory,
                                      unsigned workers, unsigned spares)
@@ -112,7 +111,7 @@ static ferryResult_t await_one(struct ferry_run_routers *routers, struct ferry_s
 	bool killed;
 	ferryResult_t result = await_ready(supervisor, ready, domain, routers->command, &killed);
 	close(ready);
-	for (int again = 0; killed && routers->takeover && again < MOST_CRASHES; again++) {
+	for (int again = 0; killed && routers->takeover && again < (int)FERRY_MOST_ROUTERS; again++) {
 		if ((result = start_one(routers, supervisor, domain, &ready)))
 			return result;
 		result = await_ready(supervisor, ready, domain, routers->command, &killed);
@@ -144,20 +143,18 @@ ferryResult_t ferry_run_routers_start(struct ferry_run_routers *routers, struct 
 	return result;
 }
 
-/* Counts the end. True: it has come too often, which is said once. */
+/* Counts the end, of one that serves or stands by. True: it has come too often, which is said once. */
 static bool is_too_often(struct ferry_run_routers *routers, int domain, bool killed)
 {
-	uint64_t now = ferry_now_ns();
-	if (now - routers->ends[domain].since > WINDOW_S * 1000000000ull) {
-		routers->ends[domain].since = now;
-		routers->ends[domain].crashes = routers->ends[domain].kills = 0;
-	}
-	unsigned count = killed ? ++routers->ends[domain].kills : ++routers->ends[domain].crashes;
-	if (count <= (killed ? MOST_KILLS : MOST_CRASHES))
+	uint64_t now = ferry_now_ns(), before = routers->ends[domain].last_ns;
+	unsigned *crashes = &routers->ends[domain].crashes;
+	routers->ends[domain].last_ns = now;
+	*crashes = now - before < SOON_NS ? *crashes + !killed : !killed;
+	if (*crashes <= FERRY_MOST_ROUTERS)
 		return false;
-	routers->ends[domain].given_up = true;
-	fprintf(stderr, "ferryrun: the router of domain %d has ended %u times in %d s: it is not started again\n",
-	        domain, count, WINDOW_S);
+	fprintf(stderr,
+	        "ferryrun: %u routers of domain %d in a row crashed within a second: it is not started again\n",
+	        *crashes, domain);
 	return true;
 }
 
@@ -166,7 +163,8 @@ void ferry_run_routers_replace(void *context, struct ferry_supervisor *superviso
 	int domain = number % FERRY_MAX_DOMAINS;
 	struct ferry_run_routers *routers = context;
 	bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-	if (routers->ends[domain].given_up || is_too_often(routers, domain, killed))
+	bool *given_up = &routers->ends[domain].given_up;
+	if (*given_up || (*given_up = is_too_often(routers, domain, killed)))
 		return;
 	if (start(routers, supervisor, (uint32_t)number, -1))
 		fprintf(stderr, "ferryrun: %s\n", ferry_last_message());

@@ -14,10 +14,10 @@ struct ferry_run_routers {
 	unsigned workers;      /* of each; 0: what it chooses */
 	bool takeover;         /* they are started again */
 	unsigned spares;       /* of each domain, that stand by beside the one that serves */
-	/* by domain: of the last seconds, since `since` */
+	/* by domain: crashes in a row, each within a second of the end before it */
 	struct {
-		uint64_t since;
-		unsigned crashes, kills;
+		uint64_t last_ns;
+		unsigned crashes;
 		bool given_up;
 	} ends[FERRY_MAX_DOMAINS];
 };

@@ -78,6 +78,12 @@ static ferryResult_t give(void *context, struct ferry_handover *handover, struct
 	return result;
 }
 
+static bool waits(void *context)
+{
+	const struct ferry_mapped *mapped = context;
+	return ferry_word_table_waits(mapped->words);
+}
+
 static void renewed(void *context, uint32_t domain)
 {
 	struct ferry_mapped *mapped = context;
@@ -92,4 +98,4 @@ static void lost(void *context, uint32_t domain)
 }
 
 const struct ferry_handover_ops ferry_mapped_handover = {
-        .gpu = gpu_of, .give = give, .renewed = renewed, .lost = lost};
+        .gpu = gpu_of, .give = give, .waits = waits, .renewed = renewed, .lost = lost};

@@ -91,11 +91,10 @@ ferryResult_t ferry_rank_say_failed(const struct ferry_rank *rank)
 	return ferry_fail(rank->error, "the communicator has failed: %s", rank->error_message);
 }
 
-const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
 {
 	char message[FERRY_LOSS_BYTES];
 	uint64_t last = 0;
-	text[0] = '\0';
 	for (uint32_t other = 0; other < (uint32_t)rank->nranks; other++) {
 		uint64_t at = rank->shared.rank_domain[other] == domain
 		                      ? ferry_loss_read(&ferry_rank_line(&rank->shared, other)->loss, message)
@@ -103,8 +102,16 @@ const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, 
 		if (at <= last)
 			continue;
 		last = at;
-		snprintf(text, FERRY_RANK_LOSS, "; its context was gone on %s", message);
+		if (text)
+			snprintf(text, FERRY_RANK_LOSS, "; its context was gone on %s", message);
 	}
+	return last;
+}
+
+const char *ferry_rank_say_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS])
+{
+	text[0] = '\0';
+	ferry_rank_last_loss(rank, domain, text);
 	return text;
 }
 

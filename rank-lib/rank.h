@@ -60,6 +60,9 @@ void ferry_rank_fail(struct ferry_rank *rank, ferryResult_t code, const char *me
 /** Looks whether a router or another rank has ended the job; true if it has ended. Any thread. */
 bool ferry_rank_failed(struct ferry_rank *rank);
 
+/** When the last router of that domain died with its context on a GPU; 0: none did. text: NULL, or as below. */
+uint64_t ferry_rank_last_loss(const struct ferry_rank *rank, uint32_t domain, char text[FERRY_RANK_LOSS]);
+
 /**
  * What the last router of that domain said that died with its context on a GPU, "; " before it; "" if none did. Behind
  * its end.

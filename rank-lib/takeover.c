@@ -14,10 +14,6 @@
 
 #define SECOND_NS 1000000000ull
 #define END_SECONDS 10 /* that a process whose connection has closed may take to end */
-/* Routers that die one after the other before all ranks have come: whatever kills them is in what they are given. */
-#define MOST_IN_VAIN 64
-#define DEATHS_SECONDS 10
-#define MOST_DEATHS 1000
 
 static struct ferry_link *link_of(const struct ferry_takeover *takeover)
 {
@@ -32,6 +28,31 @@ static void say(const struct ferry_takeover *takeover, const char *what)
 }
 
 /* ---- giving up ---- */
+
+/* Whether the rank waits for a call. */
+static bool has_calls(const struct ferry_takeovers *all)
+{
+	const struct ferry_rank_line *line = ferry_rank_line(&all->rank->shared, (uint32_t)all->rank->self);
+	if (all->ops)
+		return all->ops->waits(all->context);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		if (atomic_load_explicit(&line->ring[bank].seq, memory_order_acquire) >
+		    atomic_load_explicit(&line->finished[bank], memory_order_relaxed))
+			return true;
+	return false;
+}
+
+/* A router has died. One that has served while the rank had no call had nothing to get on with. */
+static void count_death(struct ferry_takeover *takeover, bool served)
+{
+	const struct ferry_rank *rank = takeover->all->rank;
+	uint64_t progress = ferry_job_progress(&rank->shared), loss = ferry_rank_last_loss(rank, takeover->domain, NULL);
+	bool alone = progress != takeover->progress || (served && !has_calls(takeover->all));
+	takeover->deaths = alone ? 1 : takeover->deaths + 1;
+	takeover->progress = progress;
+	takeover->lost_gpu = loss != takeover->loss_ns;
+	takeover->loss_ns = loss;
+}
 
 static bool end_failed(struct ferry_takeover *takeover)
 {
@@ -64,13 +85,9 @@ static bool is_over(const struct ferry_takeover *takeover, uint64_t now, char *t
 		         "the router of domain %u died, and no other has taken its place for %ld s "
 		         "(FERRY_ATTACH_TIMEOUT)",
 		         takeover->domain, takeover->all->patience_s);
-	else if (takeover->vain >= MOST_IN_VAIN)
-		snprintf(text, bytes,
-		         "the router of domain %u died, and so did %u that were to take its place, before they could",
-		         takeover->domain, takeover->vain);
-	else if (takeover->deaths >= MOST_DEATHS)
-		snprintf(text, bytes, "the router of domain %u died %u times in %d s", takeover->domain,
-		         takeover->deaths, DEATHS_SECONDS);
+	else if (takeover->deaths >= (takeover->lost_gpu ? FERRY_MOST_LOSSES : FERRY_MOST_ROUTERS))
+		snprintf(text, bytes, "%u routers of domain %u in a row died without any progress", takeover->deaths,
+		         takeover->domain);
 	else
 		return false;
 	return true;
@@ -94,9 +111,8 @@ static bool serves(struct ferry_takeover *takeover, int connection, int process)
 	takeover->state = mapped ? FERRY_ROUTER_ADOPTS : FERRY_ROUTER_SERVES;
 	if (mapped)
 		takeover->all->ops->renewed(takeover->all->context, takeover->domain);
-	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died%s",
-	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6,
-	          takeover->vain ? ", and some after it" : "");
+	ferry_log(FERRY_LOG_INFO, "rank %d: another router serves domain %u, %.1f ms after the one before died",
+	          rank->self, takeover->domain, (double)(now - takeover->lost_ns) / 1e6);
 	ferry_keeper_follow(&takeover->kept, connection);
 	return mapped;
 }
@@ -157,10 +173,10 @@ static bool go_over(struct ferry_takeover *takeover, int connection)
 			close(process);
 		return leaves(takeover->all) ? false : end(takeover, text);
 	}
-	takeover->vain++;
 	say(takeover, "that router has died, too");
 	takeover->since_ns = ferry_now_ns();
 	if (process >= 0) {
+		count_death(takeover, false); /* else it had not answered, and may be counted, or listen, still */
 		ferry_link_replace_process(link_of(takeover), process);
 		takeover->state = FERRY_ROUTER_ENDS;
 	}
@@ -225,14 +241,9 @@ static void on_router_lost(struct ferry_kept *kept)
 	uint64_t now = ferry_now_ns();
 	takeover->state = FERRY_ROUTER_ENDS;
 	takeover->lost_ns = takeover->since_ns = now;
-	takeover->vain = 0;
 	takeover->told = false;
 	say(takeover, "the connection to the router has closed");
-	if (now - takeover->window_ns > DEATHS_SECONDS * SECOND_NS) {
-		takeover->window_ns = now;
-		takeover->deaths = 0;
-	}
-	takeover->deaths++;
+	count_death(takeover, true);
 	ferry_keeper_look(kept);
 }
 

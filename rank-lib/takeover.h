@@ -11,7 +11,7 @@
  *
  * The job ends, as when there is no takeover, where that is so wished (FERRY_TAKEOVER=off), where a rank hosts the
  * routers, where the kernel has no pidfds, where nobody takes the router's place for FERRY_ATTACH_TIMEOUT, and where
- * routers die again and again.
+ * FERRY_MOST_ROUTERS die in a row without progress (ipc/publish.h).
  */
 #ifndef FERRY_RANK_LIB_TAKEOVER_H
 #define FERRY_RANK_LIB_TAKEOVER_H
@@ -40,9 +40,11 @@ struct ferry_takeover {
 	uint64_t lost_ns;   /* when the connection closed that this rank had last been served by */
 	uint64_t since_ns;  /* when it came to `state` */
 	uint64_t epoch;     /* FERRY_ROUTER_ADOPTS: of the arena, before that router serves the job */
-	uint32_t vain;      /* routers that have ended since then */
-	uint64_t window_ns; /* when counting began: deaths since then */
+	/* routers that died in a row without progress, and the job's progress (ipc/publish.h) as the last one did */
 	uint32_t deaths;
+	uint64_t progress;
+	uint64_t loss_ns;   /* when the last one of them lost a GPU of the job's; lost_gpu: that was the last router */
+	bool lost_gpu;
 	bool told;          /* that no router can be started by this rank */
 };
 

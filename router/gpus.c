@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/gpus.h"
 
+#include "ipc/arena.h"
 #include "ipc/error.h"
-#include "ipc/loss.h"
 #include "ipc/wait.h"
 #include "router/copy/cuda.h"
 

@@ -4,7 +4,6 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "ipc/wait.h"
-#include "router/job_losses.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -312,7 +311,8 @@ static void on_lost(struct ferry_gpus *gpus, const uint8_t *uuid, const char *wh
 			continue;
 		pthread_mutex_lock(&rank->welcoming);
 		if (rank->job)
-			ferry_job_losses_add(rank->job, imports->rank, why);
+			ferry_loss_set(&rank->job->shared.arenas[rank->job->domain].rank_lines[imports->rank].loss,
+			               ferry_now_ns(), why);
 		pthread_mutex_unlock(&rank->welcoming);
 	}
 	mapper->lost(why);

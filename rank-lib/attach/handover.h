@@ -17,6 +17,8 @@ struct ferry_handover_ops {
 	const uint8_t *(*gpu)(void *context, int *words);
 	/** Gives what is to come between the plans and the last message, by ferry_handover_ask, and fills that in. */
 	ferryResult_t (*give)(void *context, struct ferry_handover *handover, struct ferry_attach_message *last);
+	/** Whether a stream waits for a call. */
+	bool (*waits)(void *context);
 	/** Another router serves that domain. */
 	void (*renewed)(void *context, uint32_t domain);
 	/** No other does: nobody moves the rank's data any more. The rank has failed, or is to. */

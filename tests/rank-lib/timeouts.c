@@ -227,6 +227,40 @@ static void a_rank_that_stands_still_is_only_told_of_where_routers_are_replaced(
 	assert_int_equal(waitpid(routers_pid(0), NULL, WNOHANG), 0);
 }
 
+/* More, by half, than a job that waits for a call gives up after. */
+static void kill_routers(void)
+{
+	for (int kills = 0; kills < 96; kills++) {
+		struct timespec while_it_serves = {0, 50000000};
+		routers_kill(0);
+		routers_open(1);
+		nanosleep(&while_it_serves, NULL);
+	}
+}
+
+static void routers_that_die_in_a_row_without_progress_end_the_job(void **state)
+{
+	struct crew_answer said;
+	(void)state;
+	begin(2, 1, "report");
+	crew_sums(&crew, COUNT, 1);
+	crew_order(&crew, 0, ORDER(.kind = CREW_CALL, .count = COUNT, .calls = 1)); /* rank 1 does not call */
+	kill_routers();
+	said = crew_heard(&crew, 0);
+	if (said.result != ferryRemoteError ||
+	    !strstr(said.message, "64 routers of domain 0 in a row died without any progress"))
+		fail_msg("%s: \"%s\"", ferryGetErrorString(said.result), said.message);
+}
+
+static void routers_of_a_job_without_calls_may_die_as_often_as_they_like(void **state)
+{
+	(void)state;
+	begin(2, 1, "report");
+	crew_sums(&crew, COUNT, 1);
+	kill_routers();
+	crew_sums(&crew, COUNT, 1);
+}
+
 static void a_split_that_a_rank_does_not_make_ends(void **state)
 {
 	struct crew_answer said;
@@ -250,6 +284,8 @@ int main(void)
 	        TEST(a_stopped_router_is_replaced_and_the_calls_end_right),
 	        TEST(a_rank_that_stands_still_is_only_told_of_where_routers_are_replaced),
 	        TEST(a_split_that_a_rank_does_not_make_ends),
+	        TEST(routers_that_die_in_a_row_without_progress_end_the_job),
+	        TEST(routers_of_a_job_without_calls_may_die_as_often_as_they_like),
 	};
 	routers_use();
 	setenv("FERRY_DEVICE", "host", 1);
