@@ -87,7 +87,7 @@ static inline void ferry_publish(const struct ferry_job_arenas *job, const struc
 
 /*
  * A rank leaves in order, while others go on, when all its calls have ended; its router then takes it off its lanes,
- * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/absence.c) look here,
+ * and after that sets its bit in `left` of the arena's header. Lanes that wait for a rank (router/stall.c) look here,
  * and callers of ferryCommSplit. Nothing is written here.
  *
  * What the bit says. All that the rank has ever stored in the arenas comes before it: the rank, or its lanes in the

@@ -6,6 +6,7 @@
 #include "rank-lib/comm.h"
 #include "rank-lib/comm_init.h"
 #include "rank-lib/config.h"
+#include "rank-lib/watchdog.h"
 
 #include <stdio.h>
 
@@ -36,21 +37,15 @@ static void end_without(struct ferry_rank *rank, uint64_t split)
 }
 
 /* Once; and where it is too long to go on, on all ranks. */
-static void report_stall(struct ferry_rank *rank, uint64_t split, uint64_t since, bool *reported)
+static void report_stall(struct ferry_watchdog *watchdog, uint64_t split)
 {
-	char ranks[FERRY_RANKSET_TEXT], text[FERRY_MESSAGE_BYTES];
-	uint64_t waited = ferry_now_ns() - since;
-	bool fails = ferry_timeout_over(rank->timeout.fails, waited);
-	if (!fails && (*reported || !ferry_timeout_over(rank->timeout.reports, waited)))
+	char ranks[FERRY_RANKSET_TEXT], text[FERRY_RANKSET_TEXT + 96];
+	uint64_t waited = ferry_now_ns() - watchdog->since;
+	if (!ferry_watchdog_is_due(watchdog, waited))
 		return;
-	*reported = true;
-	snprintf(text, sizeof text, "%srank %d has waited %llu s in ferryCommSplit for %s to call it, too (split %llu)",
-	         fails ? "FERRY_TIMEOUT: " : "", rank->self, (unsigned long long)(waited / 1000000000),
-	         ferry_rankset_print(missing(rank, split), ranks), (unsigned long long)split);
-	if (fails)
-		ferry_rank_fail(rank, ferryRemoteError, text);
-	else
-		ferry_log(FERRY_LOG_WARN, "%s", text);
+	snprintf(text, sizeof text, "in ferryCommSplit for %s to call it, too (split %llu)",
+	         ferry_rankset_print(missing(watchdog->rank, split), ranks), (unsigned long long)split);
+	ferry_watchdog_say(watchdog, waited, text);
 }
 
 /* Success if all have posted, also where the communicator has failed since: then some may have gone on. */
@@ -58,8 +53,7 @@ static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 {
 	struct ferry_rank *rank = &comm->rank;
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
-	uint64_t since = ferry_now_ns();
-	bool reported = false;
+	struct ferry_watchdog watchdog = {.rank = rank, .since = ferry_now_ns()};
 	while (1) {
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		end_without(rank, split);
@@ -71,7 +65,7 @@ static ferryResult_t wait_for_all(struct ferryComm *comm, uint64_t split)
 		}
 		ferry_doorbell_wait(bell, ticket, 100000);
 		ferry_comm_check_sockets(comm);
-		report_stall(rank, split, since, &reported);
+		report_stall(&watchdog, split);
 	}
 }
 

@@ -121,7 +121,7 @@ static void watch_own(struct ferry_kept *kept)
 	if (!ferry_rank_failed(mapped->rank) &&
 	    ferry_kept_submissions_check(&mapped->submissions.kept, mapped->submissions.ring))
 		ferry_rank_fail(mapped->rank, ferryInternalError, ferry_last_message());
-	if (!ferry_standstill_watch(&mapped->standstill))
+	if (!ferry_watchdog_look(&mapped->watchdog))
 		return;
 	ferry_mover_lose(&mapped->movers[mapped->rank->domain]);
 	ferry_keeper_look(kept);
@@ -129,12 +129,12 @@ static void watch_own(struct ferry_kept *kept)
 
 static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 {
-	mapped->standstill = (struct ferry_standstill){.rank = mapped->rank,
-	                                               .ring = mapped->submissions.ring,
-	                                               .words = mapped->words,
-	                                               .plans = mapped->plans,
-	                                               .lock = mapped->lock,
-	                                               .process = mapped->movers[mapped->rank->domain].pid};
+	mapped->watchdog = (struct ferry_router_watchdog){.wait = {.rank = mapped->rank},
+	                                                  .ring = mapped->submissions.ring,
+	                                                  .words = mapped->words,
+	                                                  .plans = mapped->plans,
+	                                                  .lock = mapped->lock,
+	                                                  .process = mapped->movers[mapped->rank->domain].pid};
 	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++) {
 		struct ferry_watched *watched = &mapped->watched[domain];
 		bool own = domain == mapped->rank->domain;

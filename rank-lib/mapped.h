@@ -12,8 +12,8 @@
 #include "rank-lib/held_exports.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
-#include "rank-lib/standstill.h"
 #include "rank-lib/submissions.h"
+#include "rank-lib/watchdog.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
 
@@ -42,7 +42,7 @@ struct ferry_mapped {
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
-	struct ferry_standstill standstill;           /* of the rank's own; keeper */
+	struct ferry_router_watchdog watchdog;        /* of the rank's own; keeper */
 	bool let_go; /* by its routers, as far as the keeper knows: its streams are released; keeper */
 	struct ferry_exports *exports; /* what its routers map for it; NULL: nothing */
 	struct ferry_submissions submissions;

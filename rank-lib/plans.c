@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "rank-lib/plans.h"
 
-#include "rank-lib/question.h"
+#include "rank-lib/watchdog.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +111,7 @@ static ferryResult_t upload(const struct ferry_plans *plans, const struct ferry_
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
 		ferryResult_t result =
-		        ferry_question_ask(plans->rank, domain, &message, entry->plan, "to take a plan");
+		        ferry_watchdog_ask(plans->rank, domain, &message, entry->plan, "to take a plan");
 		if (result)
 			return ferry_fail_context(result, "giving a plan to the router of domain %u", domain);
 	}
@@ -125,7 +125,7 @@ static ferryResult_t drop(const struct ferry_plans *plans, const struct ferry_pl
 		if (!(keepers_of(plans, entry) >> domain & 1))
 			continue;
 		ferryResult_t result =
-		        ferry_question_ask(plans->rank, domain, &message, NULL, "to give a plan back");
+		        ferry_watchdog_ask(plans->rank, domain, &message, NULL, "to give a plan back");
 		if (result)
 			return ferry_fail_context(result, "taking a plan back from the router of domain %u", domain);
 	}

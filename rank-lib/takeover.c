@@ -46,7 +46,8 @@ static bool has_calls(const struct ferry_takeovers *all)
 static void count_death(struct ferry_takeover *takeover, bool served)
 {
 	const struct ferry_rank *rank = takeover->all->rank;
-	uint64_t progress = ferry_job_progress(&rank->shared), loss = ferry_rank_last_loss(rank, takeover->domain, NULL);
+	uint64_t progress = ferry_job_progress(&rank->shared);
+	uint64_t loss = ferry_rank_last_loss(rank, takeover->domain, NULL);
 	bool alone = progress != takeover->progress || (served && !has_calls(takeover->all));
 	takeover->deaths = alone ? 1 : takeover->deaths + 1;
 	takeover->progress = progress;

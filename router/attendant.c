@@ -8,7 +8,7 @@
 #include "router/intakes.h"
 #include "router/mapper.h"
 #include "router/parts.h"
-#include "router/run_audit.h"
+#include "router/audit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -83,8 +83,8 @@ static bool has_work(struct ferry_workers *workers, struct ferry_job *job, uint6
 	ferry_workers_enter(workers, job);
 	bool found = ferry_job_expects(job);
 	found |= ferry_parts_any(job);
-	if (!found && ferry_now_ns() - *audited >= FERRY_RUN_AUDIT_NS) {
-		ferry_run_audit(job);
+	if (!found && ferry_now_ns() - *audited >= FERRY_AUDIT_JOB_NS) {
+		ferry_audit_job(job);
 		*audited = ferry_now_ns();
 	}
 	ferry_workers_leave(workers, job);

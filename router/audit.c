@@ -7,108 +7,164 @@
 #include <stdio.h>
 
 #define TEXT FERRY_MESSAGE_BYTES
-
-static const char *name_of(const struct ferry_call *call)
-{
-	return ferry_collective_name(call->shape & 0xff);
-}
+#define NO_RANK UINT32_MAX
 
 /* ---- numbers of calls ---- */
+
+/* A word of a bank with the number of a call in it. It was read before its bounds, which only rise. */
+struct number {
+	enum { OWN, RANK, ROUTER } whose;
+	uint32_t of;           /* RANK, ROUTER: which */
+	bool finished;         /* else it is the call that one is at */
+	uint64_t value;
+	uint64_t least, most;  /* that it can be; the same: what has been stored */
+};
+
+static bool say_number(const struct number *number, uint32_t rank, char *text)
+{
+	char self[24] = "", subject[40] = "it", bound[64];
+	if (rank != NO_RANK)
+		snprintf(self, sizeof self, "rank %u: ", rank);
+	if (number->whose == RANK)
+		snprintf(subject, sizeof subject, "rank %u", number->of);
+	else if (number->whose == ROUTER)
+		snprintf(subject, sizeof subject, "the router of domain %u", number->of);
+	if (number->value < number->least || (number->least && number->least == number->most))
+		snprintf(bound, sizeof bound, "it has %s %llu", number->finished ? "finished" : "come to",
+		         (unsigned long long)number->least);
+	else
+		snprintf(bound, sizeof bound, "none after %llu %s begun", (unsigned long long)number->most,
+		         number->finished ? "has" : "can have");
+	snprintf(text, TEXT, "%sthe arena says that %s %s call %llu, where %s", self, subject,
+	         number->finished ? "has finished" : "is at", (unsigned long long)number->value, bound);
+	return false;
+}
+
+/* rank: the one that looks. */
+static bool number_fits(const struct number *number, uint32_t bank, uint32_t rank, char *text)
+{
+	bool fits = number->value >= number->least && number->value <= number->most &&
+	            (!number->value || number->value % FERRY_BANKS == bank);
+	return fits || say_number(number, rank, text);
+}
+
+static uint64_t acquire(const _Atomic uint64_t *word)
+{
+	return atomic_load_explicit(word, memory_order_acquire);
+}
 
 /* The last call that the rank has begun in the bank; perhaps by a router before this one. */
 static uint64_t begun_in(const struct ferry_member *member, uint32_t bank)
 {
-	uint64_t told = atomic_load_explicit(&ferry_member_line(member)->ring[bank].seq, memory_order_acquire);
+	uint64_t told = acquire(&ferry_member_line(member)->ring[bank].seq);
 	return told > member->order.last_seq[bank] ? told : member->order.last_seq[bank];
 }
 
-/* The words of a rank by which others begin calls. Each is read before what it is compared with, which only rises. */
-static bool rank_is_sane(const struct ferry_member *member, uint32_t rank, uint32_t bank, char *text)
+/* The words by which others begin calls. */
+static bool order_fits(const struct ferry_member *member, uint32_t bank, char *text)
 {
-	const struct ferry_rank_line *line = ferry_rank_line(member->shared, rank);
-	uint64_t seq = atomic_load_explicit(&line->ring[bank].seq, memory_order_acquire);
-	uint64_t over = atomic_load_explicit(&line->finished[bank], memory_order_acquire);
-	uint64_t most = atomic_load_explicit(&member->order.ending[bank], memory_order_acquire) + FERRY_BANKS;
-	uint64_t begun = begun_in(member, bank);
-	if (seq && (seq > most || seq % FERRY_BANKS != bank)) {
-		snprintf(text, TEXT,
-		         "rank %u: the arena says that rank %u is at call %llu, where none after %llu can have begun",
-		         member->rank, rank, (unsigned long long)seq, (unsigned long long)most);
-		return false;
+	for (uint32_t rank = 0; rank < member->shared->nranks; rank++) {
+		const struct ferry_rank_line *line = ferry_rank_line(member->shared, rank);
+		struct number at = {.whose = RANK, .of = rank, .value = acquire(&line->ring[bank].seq)};
+		struct number over = {
+		        .whose = RANK, .of = rank, .finished = true, .value = acquire(&line->finished[bank])};
+		at.most = acquire(&member->order.ending[bank]) + FERRY_BANKS;
+		over.most = begun_in(member, bank);
+		if (!number_fits(&at, bank, member->rank, text) || !number_fits(&over, bank, member->rank, text))
+			return false;
 	}
-	if (over && (over > begun || over % FERRY_BANKS != bank)) {
-		snprintf(text, TEXT,
-		         "rank %u: the arena says that rank %u has finished call %llu, where none after %llu has begun",
-		         member->rank, rank, (unsigned long long)over, (unsigned long long)begun);
-		return false;
-	}
-	return true;
-}
-
-static bool routers_are_sane(const struct ferry_member *member, uint32_t bank, char *text)
-{
 	for (uint32_t domain = 0; domain < member->shared->ndomains; domain++) {
-		uint64_t over = atomic_load_explicit(&member->shared->arenas[domain].header->finished[bank],
-		                                     memory_order_acquire);
-		uint64_t begun = begun_in(member, bank);
-		if (over <= begun && (!over || over % FERRY_BANKS == bank))
-			continue;
-		snprintf(text, TEXT,
-		         "rank %u: the arena says that domain %u's router has finished call %llu, where none after "
-		         "%llu has begun",
-		         member->rank, domain, (unsigned long long)over, (unsigned long long)begun);
-		return false;
+		const struct ferry_arena_header *header = member->shared->arenas[domain].header;
+		struct number over = {
+		        .whose = ROUTER, .of = domain, .finished = true, .value = acquire(&header->finished[bank])};
+		over.most = begun_in(member, bank);
+		if (!number_fits(&over, bank, member->rank, text))
+			return false;
 	}
-	return true;
+	struct number own = {.finished = true, .least = acquire(&member->order.ended[bank]), .most = UINT64_MAX};
+	own.value = acquire(&ferry_member_line(member)->finished[bank]); /* it was stored before that */
+	return number_fits(&own, bank, member->rank, text);
 }
 
-/* What the rank itself has said. */
-static bool own_is_there(const struct ferry_member *member, uint32_t bank, char *text)
+/* The call that the rank's line says it is at. */
+static bool own_call_fits(const struct ferry_member *member, uint32_t bank, uint64_t stored, char *text)
 {
-	uint64_t ended = atomic_load_explicit(&member->order.ended[bank], memory_order_acquire);
-	uint64_t said = atomic_load_explicit(&ferry_member_line(member)->finished[bank], memory_order_acquire);
-	if (said >= ended)
-		return true;
-	snprintf(text, TEXT, "rank %u: the arena says that it has finished call %llu, where it has finished %llu",
-	         member->rank, (unsigned long long)said, (unsigned long long)ended);
+	uint64_t told = acquire(&ferry_member_line(member)->ring[bank].seq);
+	const struct number at = {.value = told, .least = stored, .most = stored};
+	return number_fits(&at, bank, member->rank, text);
+}
+
+/* ---- counters ---- */
+
+/*
+ * Whether a counter can hold that, of `most` slices (UINT32_MAX: not known), as long as call `seq` of its bank is not
+ * over: it has that call's tag, or that of one before in the bank.
+ */
+static bool counter_fits(uint64_t value, uint64_t seq, uint32_t most)
+{
+	int32_t ahead = (int32_t)((uint32_t)(value >> 32) - (uint32_t)seq);
+	return !value || (ahead <= 0 && ahead % FERRY_BANKS == 0 && (ahead || (uint32_t)value <= most));
+}
+
+/* What a counter says, and can say. */
+struct slices {
+	const char *verb; /* of what is looked at: "has published", "waits for" */
+	uint64_t value;
+	uint32_t least, most;
+};
+
+static bool say_slices(const struct slices *slices, const char *subject, uint64_t seq, char *text)
+{
+	snprintf(text, TEXT,
+	         "%s %s says %u slices of call %u, where there are %u to %u of call %u", subject, slices->verb,
+	         (uint32_t)slices->value, (uint32_t)(slices->value >> 32), slices->least, slices->most, (uint32_t)seq);
 	return false;
 }
 
-/* By the D2H lane, which numbers calls. */
-static bool order_is_sane(const struct ferry_member *member, char *text)
+/* The last call of its bank that whoever executes the instruction says is over. */
+static uint64_t finished_by(const struct ferry_job_arenas *shared, const struct ferry_instr *instr, uint32_t bank)
 {
-	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++) {
-		for (uint32_t rank = 0; rank < member->shared->nranks; rank++)
-			if (!rank_is_sane(member, rank, bank, text))
-				return false;
-		if (!routers_are_sane(member, bank, text) || !own_is_there(member, bank, text))
-			return false;
+	return acquire(ferry_opcode_is_work(instr->opcode) ? &shared->arenas[instr->owner].header->finished[bank]
+	                                                   : &ferry_rank_line(shared, instr->owner)->finished[bank]);
+}
+
+/* An instruction's gates; *slices: the one that does not fit. Whoever has finished the call has published all of it. */
+static bool gates_fit(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
+                      const struct ferry_instr *instr, const struct ferry_gate *gates, uint32_t ngates, uint64_t seq,
+                      struct slices *slices)
+{
+	for (uint32_t i = 0; i < ngates; i++) {
+		const struct ferry_edge *edge = &ferry_plan_edges(plan)[instr->first_edge + i];
+		uint32_t most = plan->flags & FERRY_PLAN_VARIABLE ? UINT32_MAX : gates[i].nslices;
+		if (!gates[i].nslices)
+			continue;
+		bool over = finished_by(shared, &ferry_plan_instrs(plan)[edge->instr], seq % FERRY_BANKS) >= seq;
+		uint64_t value = acquire(&gates[i].counter->value); /* behind that word */
+		uint32_t least = over && most != UINT32_MAX ? most : 0;
+		if (counter_fits(value, seq, most) && ferry_counter_slices(value, seq) >= least)
+			continue;
+		*slices = (struct slices){"waits for", value, least, gates[i].nslices};
+		return false;
 	}
 	return true;
 }
 
-/* ---- calls under way ---- */
+/* ---- a lane's calls ---- */
 
-static bool descriptor_is_there(const struct ferry_member *member, const struct ferry_call *call, char *text)
+static bool descriptor_fits(const struct ferry_member *member, const struct ferry_call *call, char *text)
 {
 	const struct ferry_descriptor *own = &ferry_member_line(member)->ring[call->bank];
-	uint64_t seq = atomic_load_explicit(&own->seq, memory_order_acquire);
+	if (!own_call_fits(member, call->bank, ferry_call_number(call), text))
+		return false;
 	uint64_t name = atomic_load_explicit(&own->name, memory_order_relaxed);
 	uint32_t domains = atomic_load_explicit(&own->domains, memory_order_relaxed);
-	if (seq != ferry_call_number(call)) {
-		snprintf(text, TEXT,
-		         "rank %u: the arena says that it is at call %llu, where it has submitted %llu (%s)",
-		         member->rank, (unsigned long long)seq, (unsigned long long)ferry_call_number(call),
-		         name_of(call));
-		return false;
-	}
 	if (name == call->name && domains == call->steps->domains)
 		return true;
 	snprintf(text, TEXT,
 	         "rank %u: the arena says that its call %llu (%s) has name %llu and routers %#x, where it has "
 	         "submitted it with name %llu and routers %#x",
-	         member->rank, (unsigned long long)seq, name_of(call), (unsigned long long)name, domains,
-	         (unsigned long long)call->name, call->steps->domains);
+	         member->rank, (unsigned long long)ferry_call_number(call), ferry_collective_name(call->shape & 0xff),
+	         (unsigned long long)name, domains, (unsigned long long)call->name, call->steps->domains);
 	return false;
 }
 
@@ -117,88 +173,52 @@ static bool publishes(const struct ferry_transfer *transfer)
 	return transfer->step->instr->opcode != FERRY_COPY && transfer->step->instr->opcode != FERRY_LAND;
 }
 
-/* The last call of its bank that whoever executes the instruction says is over. */
-static uint64_t finished_by(const struct ferry_job_arenas *shared, const struct ferry_instr *instr, uint32_t bank)
-{
-	const _Atomic uint64_t *word = ferry_opcode_is_work(instr->opcode)
-	                                       ? &shared->arenas[instr->owner].header->finished[bank]
-	                                       : &ferry_rank_line(shared, instr->owner)->finished[bank];
-	return atomic_load_explicit(word, memory_order_acquire);
-}
-
-bool ferry_audit_gate(const struct ferry_job_arenas *shared, const struct ferry_plan *plan,
-                      const struct ferry_instr *instr, const struct ferry_gate *gates, uint32_t i, uint64_t seq,
-                      uint64_t *value)
-{
-	const struct ferry_edge *edge = &ferry_plan_edges(plan)[instr->first_edge + i];
-	uint32_t slices = plan->flags & FERRY_PLAN_VARIABLE ? 0 : gates[i].nslices;
-	bool over = finished_by(shared, &ferry_plan_instrs(plan)[edge->instr], seq % FERRY_BANKS) >= seq;
-	*value = atomic_load_explicit(&gates[i].counter->value, memory_order_acquire); /* behind that word */
-	return ferry_audit_counter(*value, seq, slices ? slices : UINT32_MAX) &&
-	       !(over && ferry_counter_slices(*value, seq) < slices);
-}
-
-static bool say_counter(const struct ferry_member *member, const struct ferry_call *call, const char *whose,
-                        uint64_t value, uint32_t slices, char *text)
-{
-	uint64_t seq = ferry_call_number(call);
-	snprintf(text, TEXT,
-	         "rank %u, call %llu (%s): a counter that it %s says %u slices of call %u, where there are %u of call "
-	         "%u",
-	         member->rank, (unsigned long long)seq, name_of(call), whose, (uint32_t)value, (uint32_t)(value >> 32),
-	         slices, (uint32_t)seq);
-	return false;
-}
-
-static bool gates_are_sane(const struct ferry_member *member, const struct ferry_call *call,
-                           const struct ferry_transfer *transfer, char *text)
+static bool transfer_fits(const struct ferry_member *member, const struct ferry_call *call,
+                          const struct ferry_transfer *transfer, struct slices *slices)
 {
 	const struct ferry_step *step = transfer->step;
-	uint64_t value, seq = ferry_call_number(call);
-	for (uint32_t i = 0; i < step->ngates; i++)
-		if (step->gates[i].nslices && !ferry_audit_gate(member->shared, call->steps->plan, step->instr,
-		                                                step->gates, i, seq, &value))
-			return say_counter(member, call, "waits for", value, step->gates[i].nslices, text);
-	return true;
+	uint64_t seq = ferry_call_number(call);
+	if (transfer->finished && publishes(transfer)) {
+		uint32_t stored = transfer->finished;
+		*slices = (struct slices){"has published", acquire(&step->counter->value), stored, stored};
+		if (slices->value != ferry_counter_value((uint32_t)seq, stored))
+			return false;
+	}
+	return transfer->finished == transfer->nslices || gates_fit(member->shared, call->steps->plan, step->instr,
+	                                                            step->gates, step->ngates, seq, slices);
 }
 
-static bool own_counter_is_there(const struct ferry_member *member, const struct ferry_call *call,
-                                 const struct ferry_transfer *transfer, char *text)
-{
-	uint64_t value = atomic_load_explicit(&transfer->step->counter->value, memory_order_acquire);
-	if (value == ferry_counter_value((uint32_t)ferry_call_number(call), transfer->finished))
-		return true;
-	return say_counter(member, call, "has published", value, transfer->finished, text);
-}
-
-/* Of a half that is this lane's, or over. */
-static bool half_is_sane(const struct ferry_member *member, const struct ferry_call *call,
-                         enum ferry_direction direction, char *text)
+/* A half that is this lane's, or over. */
+static bool half_fits(const struct ferry_member *member, const struct ferry_call *call, enum ferry_direction direction,
+                      char *text)
 {
 	const struct ferry_half *half = &call->halves[direction];
+	uint64_t seq = ferry_call_number(call);
+	struct slices slices;
+	char subject[96];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
-		const struct ferry_transfer *transfer = &half->transfers[i];
-		if (transfer->finished && publishes(transfer) && !own_counter_is_there(member, call, transfer, text))
-			return false;
-		if (transfer->finished < transfer->nslices && !gates_are_sane(member, call, transfer, text))
-			return false;
+		if (transfer_fits(member, call, &half->transfers[i], &slices))
+			continue;
+		snprintf(subject, sizeof subject, "rank %u, call %llu (%s): a counter that it", member->rank,
+		         (unsigned long long)seq, ferry_collective_name(call->shape & 0xff));
+		return say_slices(&slices, subject, seq, text);
 	}
 	return true;
 }
 
-static bool collective_is_sane(const struct ferry_seat *seat, const struct ferry_call *call, char *text)
+static bool collective_fits(const struct ferry_seat *seat, const struct ferry_call *call, char *text)
 {
 	/* the other lane's half is over: acquires what it wrote in it, which stays */
 	bool alone = atomic_load_explicit(&call->lanes, memory_order_acquire) == 1;
 	if (seat->direction == FERRY_UP && call->stage != FERRY_CALL_SUBMITTED)
 		return true;
-	if ((seat->direction == FERRY_UP || alone) && !descriptor_is_there(seat->member, call, text))
+	if ((seat->direction == FERRY_UP || alone) && !descriptor_fits(seat->member, call, text))
 		return false;
-	return half_is_sane(seat->member, call, seat->direction, text) &&
-	       (!alone || half_is_sane(seat->member, call, !seat->direction, text));
+	return half_fits(seat->member, call, seat->direction, text) &&
+	       (!alone || half_fits(seat->member, call, !seat->direction, text));
 }
 
-static bool messages_are_sane(const struct ferry_seat *seat, const struct ferry_call *call, char *text)
+static bool messages_fit(const struct ferry_seat *seat, const struct ferry_call *call, char *text)
 {
 	const struct ferry_half *half = &call->halves[seat->direction];
 	for (uint32_t i = 0; i < half->ntransfers; i++) {
@@ -210,32 +230,22 @@ static bool messages_are_sane(const struct ferry_seat *seat, const struct ferry_
 	return true;
 }
 
-/* What others may wait to read that has no call any more: the D2H lane's numbers and slices of messages, or those. */
-static bool told_is_there(const struct ferry_seat *seat, char *text)
+/* The D2H lane numbers calls. What no call has any more others may still wait to read. */
+static bool seat_fits(const struct ferry_seat *seat, char *text)
 {
 	const struct ferry_member *member = seat->member;
-	for (uint32_t bank = 0; seat->direction == FERRY_UP && bank < FERRY_BANKS; bank++) {
-		uint64_t told = atomic_load_explicit(&ferry_member_line(member)->ring[bank].seq, memory_order_acquire);
-		if (told == member->order.last_seq[bank])
-			continue;
-		snprintf(text, TEXT, "rank %u: the arena says that it is at call %llu, where it has come to %llu",
-		         member->rank, (unsigned long long)told, (unsigned long long)member->order.last_seq[bank]);
-		return false;
-	}
-	return ferry_pair_told_is_there(seat, text, TEXT);
-}
-
-static bool is_sane(const struct ferry_seat *seat, char *text)
-{
-	if (seat->direction == FERRY_UP && !order_is_sane(seat->member, text))
-		return false;
-	for (const struct ferry_call *call = seat->calls; call; call = call->halves[seat->direction].next) {
-		if (!ferry_call_is_in_run(call, seat->direction))
-			continue;
-		if (!(call->steps ? collective_is_sane : messages_are_sane)(seat, call, text))
+	uint32_t banks = seat->direction == FERRY_UP ? FERRY_BANKS : 0;
+	for (uint32_t bank = 0; bank < banks; bank++)
+		if (!order_fits(member, bank, text))
 			return false;
-	}
-	return told_is_there(seat, text);
+	for (const struct ferry_call *call = seat->calls; call; call = call->halves[seat->direction].next)
+		if (ferry_call_is_in_run(call, seat->direction) &&
+		    !(call->steps ? collective_fits : messages_fit)(seat, call, text))
+			return false;
+	for (uint32_t bank = 0; bank < banks; bank++)
+		if (!own_call_fits(member, bank, member->order.last_seq[bank], text))
+			return false;
+	return ferry_pair_told_is_there(seat, text, TEXT);
 }
 
 void ferry_audit_seat(struct ferry_seat *seat)
@@ -245,7 +255,55 @@ void ferry_audit_seat(struct ferry_seat *seat)
 	if (ops->failed(seat->member))
 		return;
 	/* not called: the rank may move its data itself, as mapping failed when it was tried */
-	if ((seat->called && !is_sane(seat, text)) ||
+	if ((seat->called && !seat_fits(seat, text)) ||
 	    (seat->direction == FERRY_UP && ops->ring_is_sane && !ops->ring_is_sane(seat->member, text, TEXT)))
 		ops->fail(seat->member, ferryInternalError, text);
+}
+
+/* ---- a job's works ---- */
+
+/* Workers publish meanwhile: what they have told, then the counter, then what they were about to tell. */
+static bool work_fits(const struct ferry_job *job, const struct ferry_plan *plan, const struct ferry_work *work,
+                      uint64_t seq, struct slices *slices)
+{
+	uint32_t told = atomic_load_explicit(&work->told, memory_order_acquire);
+	uint64_t value = acquire(&work->counter->value);
+	uint32_t published = atomic_load_explicit(&work->published, memory_order_acquire);
+	*slices = (struct slices){"has published", value, told, published};
+	return counter_fits(value, seq, published) && ferry_counter_slices(value, seq) >= told &&
+	       gates_fit(&job->shared, plan, work->instr, work->gates, work->instr->nedges, seq, slices);
+}
+
+/* The call may end meanwhile, and the next one begin: what was found is of the call only if it runs still. */
+static bool run_fits(const struct ferry_job *job, uint32_t bank, char *text)
+{
+	const struct ferry_run *run = &job->runs[bank];
+	uint64_t seq = acquire(&run->seq);
+	const struct ferry_job_plan *entry = seq ? atomic_load_explicit(&run->plan, memory_order_relaxed) : NULL;
+	struct slices slices;
+	char subject[64];
+	for (uint32_t i = 0; entry && i < entry->works.nworks; i++) {
+		if (work_fits(job, entry->plan, &entry->works.works[bank][i], seq, &slices))
+			continue;
+		snprintf(subject, sizeof subject, "call %llu: a counter that the router", (unsigned long long)seq);
+		return acquire(&run->seq) != seq || say_slices(&slices, subject, seq, text);
+	}
+	struct number over = {.whose = ROUTER, .of = job->domain, .finished = true, .most = UINT64_MAX};
+	over.least = acquire(&run->ended);
+	over.value = acquire(&job->shared.arenas[job->domain].header->finished[bank]); /* it was stored before that */
+	return number_fits(&over, bank, NO_RANK, text);
+}
+
+void ferry_audit_job(struct ferry_job *job)
+{
+	char text[TEXT];
+	if (!atomic_load_explicit(&job->ready, memory_order_acquire) ||
+	    atomic_load_explicit(&job->dead, memory_order_acquire))
+		return;
+	ferry_job_tell_again(job);
+	for (uint32_t bank = 0; bank < FERRY_BANKS; bank++)
+		if (!run_fits(job, bank, text)) {
+			ferry_job_fail(job, ferryInternalError, text);
+			return;
+		}
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "router/lane.h"
 
-#include "router/absence.h"
 #include "router/landings.h"
 #include "router/order.h"
 #include "router/slices.h"
@@ -274,7 +273,7 @@ static bool seat_round(struct ferry_lane *lane, struct ferry_seat *seat)
 		if (*link == call)
 			link = &call->halves[seat->direction].next;
 	}
-	return progress || (!failed && ferry_absence_end(seat));
+	return progress || (!failed && ferry_stall_end_departed(seat));
 }
 
 void ferry_lane_drop_calls(struct ferry_seat *seat)

@@ -14,7 +14,7 @@
 #include "router/lookout.h"
 #include "router/priority.h"
 #include "router/pushes.h"
-#include "router/watch.h"
+#include "router/stall.h"
 
 struct ferry_lane {
 	struct ferry_lanes *lanes;
@@ -34,7 +34,7 @@ struct ferry_lane {
 	bool anybody_leaves;
 	uint64_t generation;
 	struct ferry_idle idle;
-	struct ferry_watch watch;
+	struct ferry_stall_watch watch;
 	struct ferry_sleeper sleeper;   /* while it sleeps for long, the lookout reads its calls */
 };
 

@@ -3,6 +3,7 @@
 
 #include "ipc/error.h"
 #include "ipc/process.h"
+#include "router/audit.h"
 #include "router/traffic.h"
 
 #include <stddef.h>
@@ -52,7 +53,7 @@ static int64_t sleep_us(struct ferry_lane *lane, uint64_t now)
 	const struct ferry_copy_ops *ops = lane->lanes->copier->ops;
 	/* The other lane may still have calls where this one has none, and hang in the driver. */
 	bool busy = is_busy(lane) || (ops->polled && is_busy(&lane->lanes->lane[!lane->direction]));
-	int64_t most = busy ? FERRY_WATCH_US : SLEEP_MOST_US;
+	int64_t most = busy ? FERRY_STALL_LOOK_US : SLEEP_MOST_US;
 	if (ferry_copies_any(&lane->copies)) {
 		int64_t copy = ops->wait_us(&lane->copies.queue);
 		most = copy < most ? copy : most;
@@ -99,13 +100,17 @@ static void fail_all(struct ferry_lane *lane)
 
 static void watch(struct ferry_lane *lane, uint64_t now)
 {
-	if (!ferry_watch_due(&lane->watch, now))
+	if (!ferry_stall_due(&lane->watch, now))
 		return;
 	const struct ferry_lane *other = &lane->lanes->lane[!lane->direction];
-	ferry_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
-	for (uint32_t i = 0; i < lane->nseats; i++)
-		if (lane->seats[i]->idle_since)
-			ferry_watch_seat(lane->seats[i], now);
+	ferry_stall_watch_other(&lane->watch, !lane->direction, &other->driving, lane->lanes->stall_ns, now);
+	for (uint32_t i = 0; i < lane->nseats; i++) {
+		if (!lane->seats[i]->idle_since)
+			continue;
+		if (lane->seats[i]->calls)
+			ferry_stall_watch_seat(lane->seats[i], now);
+		ferry_audit_seat(lane->seats[i]);
+	}
 	/* With nothing under way one lane stays out of the driver: when the other hangs in there, it can still tell. */
 	if (is_busy(lane) && (lane->direction == FERRY_UP || ferry_copies_any(&lane->copies)) &&
 	    (ferry_copies_check(&lane->copies) || ferry_pushes_check(&lane->pushes)))

@@ -5,7 +5,7 @@
  * first rank that asks to be mapped. A rank's requests come from the connection thread, one at a time, and are answered
  * by the mapper itself: those to forget something before others, else as they come.
  *
- * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (job_losses.h).
+ * Where a context on a GPU is gone for good, the router ends, and its jobs go on with the next one (struct ferry_loss).
  *
  * `lock` guards the list of its ranks and their requests; nothing is mapped under it.
  */

@@ -213,6 +213,25 @@ bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer
 	                                    atomic_load_explicit(&line->up.value, memory_order_acquire);
 }
 
+void ferry_pair_say_wait(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text, size_t bytes)
+{
+	const struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
+	const struct ferry_pair_turn *turn = &line->ends[!seat->direction].turns[transfer->message % 2];
+	unsigned long long message = transfer->message;
+	uint64_t sent = atomic_load_explicit(&line->up.value, memory_order_relaxed) - transfer->base;
+	bool begun = atomic_load_explicit(&turn->message, memory_order_relaxed) == transfer->message;
+	if (seat->direction == FERRY_UP && !begun)
+		snprintf(text, bytes, "rank %u to receive message %llu", transfer->peer, message);
+	else if (seat->direction == FERRY_UP)
+		snprintf(text, bytes, "rank %u to take slice %u of %u of message %llu", transfer->peer,
+		         transfer->issued + 1, transfer->nslices, message);
+	else if (!begun)
+		snprintf(text, bytes, "message %llu, which rank %u has not sent", message, transfer->peer);
+	else
+		snprintf(text, bytes, "message %llu of rank %u, of which %llu of %u slices have come", message,
+		         transfer->peer, (unsigned long long)sent, transfer->nslices);
+}
+
 static void take_turn(struct ferry_seat *seat, const struct ferry_call *call, const struct ferry_transfer *transfer)
 {
 	struct ferry_pair_line *line = line_of(seat, transfer, 0, NULL);
@@ -276,7 +295,7 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
 	if (!transfer->current) {
 		if (seat->message[transfer->peer] != transfer->message)
 			return false;
-		/* What nobody will take is not sent into the window, as if it had arrived (router/absence.h). */
+		/* What nobody will take is not sent into the window, as if it had arrived (router/stall.h). */
 		if (seat->direction == FERRY_UP && ferry_departed(seat->member->shared) >> transfer->peer & 1)
 			return false;
 		transfer->current = true;

@@ -29,6 +29,10 @@ bool ferry_pair_issue(struct ferry_copies *copies, struct ferry_pushes *pushes, 
  */
 bool ferry_pair_waits(const struct ferry_seat *seat, const struct ferry_transfer *transfer);
 
+/** What such a message waits for, as far as its other end has come: "message 1, which rank 0 has not sent". */
+void ferry_pair_say_wait(const struct ferry_seat *seat, const struct ferry_transfer *transfer, char *text,
+                         size_t bytes);
+
 /** Whether the lines say of each peer what this lane has told there; text: which does not. */
 bool ferry_pair_told_is_there(const struct ferry_seat *seat, char *text, size_t bytes);
 

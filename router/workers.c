@@ -4,7 +4,7 @@
 #include "ipc/error.h"
 #include "ipc/process.h"
 #include "router/parts.h"
-#include "router/run_audit.h"
+#include "router/audit.h"
 
 #include <string.h>
 
@@ -194,11 +194,11 @@ static bool is_over(const struct ferry_job *attended)
  */
 static void audit(const struct round *round, uint64_t *audited, uint64_t now)
 {
-	if (now - *audited < FERRY_RUN_AUDIT_NS)
+	if (now - *audited < FERRY_AUDIT_JOB_NS)
 		return;
 	*audited = now;
 	for (uint32_t i = 0; i < round->njobs; i++)
-		ferry_run_audit(round->jobs[i]);
+		ferry_audit_job(round->jobs[i]);
 }
 
 /* Idle is who has gone round all jobs and found nothing, nor in the queues of others. */

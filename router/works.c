@@ -134,7 +134,7 @@ uint64_t ferry_works_arm(struct ferry_works *works, const struct ferry_plan *pla
 	for (uint32_t i = 0; i < works->nworks; i++) {
 		struct ferry_work *work = &works->works[bank][i];
 		uint32_t published = resumes ? published_before(work, seq) : 0;
-		/* release: who sees these sees that the call before has ended (router/run_audit.c) */
+		/* release: who sees these sees that the call before has ended (router/audit.c) */
 		atomic_store_explicit(&work->published, published, memory_order_release);
 		atomic_store_explicit(&work->told, published, memory_order_release);
 		for (uint32_t slot = 0; slot < plan->window; slot++)

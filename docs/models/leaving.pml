@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that leave one by one, each behind its last call, while others go on: ipc/publish.h, router/absence.c. Rank r
+ * Ranks that leave one by one, each behind its last call, while others go on: ipc/publish.h, router/stall.c. Rank r
  * makes calls 1 to makes[r] (rank 0 all), and leaves; calls that all ranks make complete. Rank 2 may leave in the
  * middle of its last call, as one does that ends its communicator while a graph is replayed: then rank 1 gets what it
  * needs of that call, and rank 0 does not.
@@ -55,7 +55,7 @@ bool failed;
 /* Ranks, as bits, that have not finished call c. */
 #define LACKS(c) ((finished[BANK(0, c)] < c) + 2 * (finished[BANK(1, c)] < c) + 4 * (finished[BANK(2, c)] < c))
 
-/* ferry_absence_end, at call c. */
+/* ferry_stall_end_departed, at call c. */
 inline look(c)
 {
 	seen = LEAVERS;

@@ -153,7 +153,7 @@ static void a_descriptor_that_is_wiped_out_ends_the_job(void **state)
 	(void)state;
 	reduce_by_one(1);
 	atomic_store(&arena.rank_lines[0].ring[1].seq, 0);
-	ends_with("it is at call 0, where it has submitted 1 (allreduce)");
+	ends_with("it is at call 0, where it has come to 1");
 }
 
 static void a_descriptor_of_another_call_ends_the_job(void **state)
@@ -195,7 +195,7 @@ static void a_router_that_is_ahead_ends_the_job(void **state)
 	(void)state;
 	reduce_by_one(1);
 	atomic_store(&arena.header->finished[0], 2);
-	ends_with("domain 0's router has finished call 2, where none after 0 has begun");
+	ends_with("the router of domain 0 has finished call 2, where none after 0 has begun");
 }
 
 static void a_router_tells_when_its_word_is_wiped_out(void **state)

@@ -17,9 +17,11 @@
 #include <unistd.h>
 
 #define COUNT (64 << 10)
+#define LONG (4 << 20) /* more than there is room for on the way */
 #define RANKS 4
 
 static float inputs[RANKS][COUNT], outputs[RANKS][COUNT];
+static float sent[LONG], received[LONG];
 
 static void sleep_ms(long ms)
 {
@@ -144,6 +146,45 @@ static void a_copy_that_takes_long_is_reported_once_by_its_lane(void **state)
 	}
 }
 
+/* Each end in turn calls 3.5 s before the other one: it says which message it waits for. */
+static void ends_of_a_message_name_it_and_its_other_end(void **state)
+{
+	static const char *const lines[] = {"rank 0 has waited 2 s for rank 1 to receive message 1\n",
+	                                    "rank 1 has waited 2 s for message 2, which rank 0 has not sent\n"};
+	char said[4096];
+	ferryComm_t comms[2];
+	ferryStream_t streams[2];
+	struct listener listener;
+	(void)state;
+	setenv("FERRY_SLICE", "262144", 1);
+	setenv("FERRY_HOST_LINK", "d2h=1,h2d=1", 1);
+	assert_int_equal(ferryCommInitAll(comms, 2, NULL), ferrySuccess);
+	for (int rank = 0; rank < 2; rank++)
+		assert_int_equal(ferryStreamCreate(&streams[rank], rank), ferrySuccess);
+	for (int first = 0; first < 2; first++) {
+		ferryResult_t result = ferrySuccess;
+		listen_open(&listener);
+		for (int i = 0; i < 2; i++) {
+			int rank = i ? !first : first;
+			if (i)
+				sleep_ms(3500);
+			result |= rank ? ferryRecv(received, LONG, ferryFloat32, 0, comms[1], streams[1])
+			               : ferrySend(sent, LONG, ferryFloat32, 1, comms[0], streams[0]);
+		}
+		for (int rank = 0; rank < 2; rank++)
+			result |= ferryStreamSynchronize(streams[rank]);
+		listen_close(&listener, said, sizeof said);
+		assert_int_equal(result, ferrySuccess);
+		const char *line = strstr(said, lines[first]);
+		if (!line || strchr(line, '\n')[1] || strchr(said, '\n') < line)
+			fail_msg("not \"%s\" alone, but \"%s\"", lines[first], said);
+	}
+	for (int rank = 0; rank < 2; rank++) {
+		ferryStreamDestroy(streams[rank]);
+		ferryCommDestroy(comms[rank]);
+	}
+}
+
 static void *split(void *argument)
 {
 	ferryComm_t *made = argument;
@@ -223,6 +264,7 @@ int main(void)
 	        cmocka_unit_test(who_may_not_begin_names_those_that_have_not_finished),
 	        cmocka_unit_test(a_copy_that_takes_long_is_reported_once_by_its_lane),
 	        cmocka_unit_test(communicators_that_share_streams_in_another_order_are_told_of),
+	        cmocka_unit_test(ends_of_a_message_name_it_and_its_other_end),
 	        cmocka_unit_test(a_split_names_once_who_has_not_called_it),
 	};
 	setenv("FERRY_ROUTER", "embedded", 1);
