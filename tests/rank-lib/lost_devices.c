@@ -198,7 +198,10 @@ static void ends_after(int operation)
 		routers_open_again(0);
 		ends++;
 	} while (!has_ended(&job) && ends < 2 * IN_A_ROW);
-	assert_in_range(ends, IN_A_ROW, 2 * IN_A_ROW);
+	/* the one that is there may be the last that counted, and be about to end */
+	assert_in_range(ends, IN_A_ROW - 1, 2 * IN_A_ROW);
+	routers_kill(0);
+	routers_open(1);
 	ended_with(&job, words);
 	job_go_on(&other, 5);
 	job_settle(&other);
