@@ -40,7 +40,7 @@ struct ferry_job_counters {
 	uint64_t working_ns;         /* of workers, on its slices */
 	uint64_t waiting, awaited;   /* ranks that wait, and that they wait for */
 	uint64_t waited_ns;          /* the longest of these waits so far */
-	/* how often a router of this domain has taken another's place; how long the last took, and how long ago it was */
+	/* how often a router of this domain has taken another's place; how long the last took, how long ago it was */
 	uint64_t takeovers, takeover_ns, takeover_ago_ns;
 	char tenant[32];             /* "": none */
 };

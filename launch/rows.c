@@ -105,7 +105,8 @@ static void add_router(const struct ferry_report *before, const struct ferry_rou
 	if (!now)
 		return;
 	double seconds = seconds_of(rows, old, now), room = seconds * now->workers;
-	double worked = old && now->working_ns > old->working_ns ? (double)(now->working_ns - old->working_ns) / 1e9 : 0;
+	bool worked_since = old && now->working_ns > old->working_ns;
+	double worked = worked_since ? (double)(now->working_ns - old->working_ns) / 1e9 : 0;
 	row->busy = worked <= 0 || room <= 0 ? 0 : worked > room ? 1 : worked / room;
 	for (uint32_t i = 0; i < now->njob_rows; i++) {
 		double gbps = unknown ? 0 : gbps_of(old, &now->job_rows[i], seconds);

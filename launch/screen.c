@@ -59,7 +59,8 @@ static void print_routers(const struct ferry_rows *rows, size_t count, FILE *out
 		}
 		snprintf(busy, sizeof busy, counters->draining ? "drain" : "%.0f%%", 100 * row->busy);
 		fprintf(out, "%-14s %7d %6u %7u %5s %8s %5u %6u %8.2f\n", router->socket.place, (int)router->pid,
-		        router->domain, counters->workers, busy, print_bytes(counters->staging, staging), counters->jobs,
+		        router->domain, counters->workers, busy, print_bytes(counters->staging, staging),
+		        counters->jobs,
 		        counters->ranks, row->gbps);
 	}
 }

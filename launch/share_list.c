@@ -38,7 +38,8 @@ static bool has_pace(const struct ferry_share_line *line, int carrier)
 
 static void print_row(const struct ferry_share_counters *row, const struct ferry_share_line *line, FILE *out)
 {
-	fprintf(out, "%06x %-13s %-7s", (unsigned)row->job, ferry_collective_name((enum ferry_collective)line->collective),
+	fprintf(out, "%06x %-13s %-7s", (unsigned)row->job,
+	        ferry_collective_name((enum ferry_collective)line->collective),
 	        ferry_type_name((ferryDataType_t)line->type));
 	print_size((double)line->bytes, out);
 	for (int c = 0; c < FERRY_NUM_CARRIERS; c++)

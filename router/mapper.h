@@ -43,9 +43,9 @@ void ferry_mapper_look(struct ferry_mapper *mapper);
 
 /**
  * Rank `message->rank` of the job attaches and would be mapped: finds its GPU, then welcomes it on a copy of `client`
- * (router/job.h). A rank of another domain (a guest: router/imports.h) has no client here (-1), and is not welcomed. The
- * job's table of its imports is there at once, until ferry_mapper_leave. Connection thread. ferrySystemError: nothing
- * has happened.
+ * (router/job.h). A rank of another domain (a guest: router/imports.h) has no client here (-1), and is not welcomed.
+ * The job's table of its imports is there at once, until ferry_mapper_leave. Connection thread. ferrySystemError:
+ * nothing has happened.
  */
 ferryResult_t ferry_mapper_join(struct ferry_mapper *mapper, struct ferry_job *job,
                                 const struct ferry_attach_message *message, int client);

@@ -155,7 +155,8 @@ static void be_a_liar(int listener, size_t lie)
 {
 	struct ferry_attach_message message;
 	const uint64_t never = 0;
-	put(offsetof(struct ferry_counters, generation), &never, sizeof never); /* an earlier one has written here, too */
+	/* an earlier one has written here, too */
+	put(offsetof(struct ferry_counters, generation), &never, sizeof never);
 	written.njob_rows = written.ngpu_rows = written.ntenant_rows = written.nshare_rows = 1;
 	ferry_counters_write(page, &written);
 	if (lies[lie].at || !strcmp(lies[lie].what, "magic")) {

@@ -212,7 +212,8 @@ static void what_a_screen_has_no_lines_for_is_counted(void **state)
 	(void)state;
 	enum { ROUTERS = 20, JOBS = 30, LINES = 1 + 3 + ROUTERS + 2 + JOBS + 2 + 1 };
 	static struct ferry_router_report many_routers[ROUTERS];
-	struct ferry_report now = {.taken_ns = SECOND, .sockets = sockets, .routers = many_routers, .nrouters = ROUTERS};
+	struct ferry_report now = {
+	        .taken_ns = SECOND, .sockets = sockets, .routers = many_routers, .nrouters = ROUTERS};
 	for (size_t i = 0; i < ROUTERS; i++) { /* all jobs are the first one's */
 		many_routers[i] = routers[0];
 		many_routers[i].counters = i ? &old_told[0] : &told[1];
@@ -400,7 +401,8 @@ static void what_a_job_waits_for_is_said(void **state)
 {
 	(void)state;
 	struct ferry_report now = report_of(SECOND, routers);
-	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0xc, told[0].job_rows[0].waited_ns = 2345000000;
+	told[0].job_rows[0].waiting = 0x3, told[0].job_rows[0].awaited = 0xc;
+	told[0].job_rows[0].waited_ns = 2345000000;
 	char *text = screen_of(&now);
 	assert_non_null(strstr(text, "ranks 2-3, 2.3 s\n"));
 	free(text);

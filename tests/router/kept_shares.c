@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Promises of a router about shares: its counters have a job's table line by line, ferry-stat shows that, and what one job
- * has learned the next one finds in its arena.
+ * Promises of a router about shares: its counters have a job's table line by line, ferry-stat shows that, and what one
+ * job has learned the next one finds in its arena.
  */
 #include "tests/router/router_fixture.h"
 #include "tests/status_line.h"
