@@ -365,14 +365,13 @@ static void withdraw(struct ferry_partner *partner, const char *why)
 static bool look(struct ferry_partner *partner)
 {
 	struct ferryComm *comm = partner->comm;
-	const struct ferry_submissions *submissions = &comm->mapped.submissions;
-	uint64_t ended = atomic_load_explicit(&submissions->ring->ended, memory_order_acquire);
+	uint64_t ended = atomic_load_explicit(&comm->mapped.submissions.ring->ended, memory_order_acquire);
 	if (!ferry_rank_failed(&comm->rank)) {
 		partner->confirmed = ended;
 		return true;
 	}
 	if (!partner->failed)
-		partner->lost |= partner->captured || submissions->calls > partner->confirmed;
+		partner->lost |= partner->captured || comm->journal.calls > partner->confirmed;
 	withdraw(partner, comm->rank.error_message);
 	return false;
 }

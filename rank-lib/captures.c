@@ -30,7 +30,7 @@ static void capture_free(struct ferry_captures *captures, struct ferry_capture *
 	if (capture->entry)
 		ferry_plan_cache_give_back(captures->plans, capture->entry);
 	/* First: while a router may still be told of the call, its word must be its own. */
-	ferry_kept_submissions_forget(captures->kept, capture->word);
+	ferry_journal_forget(captures->journal, capture->word);
 	ferry_word_hold(captures->words, capture->word, false);
 	free(capture);
 }

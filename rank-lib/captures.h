@@ -7,7 +7,7 @@
 #define FERRY_RANK_LIB_CAPTURES_H
 
 #include "rank-lib/exports.h"
-#include "rank-lib/kept_submissions.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/windows.h"
 #include "rank-lib/words.h"
@@ -19,7 +19,7 @@ struct ferry_captures {
 	struct ferry_word_table *words;
 	struct ferry_plan_cache *plans;
 	struct ferry_exports *exports;
-	struct ferry_kept_submissions *kept; /* their submissions */
+	struct ferry_journal *journal; /* has their submissions */
 	struct ferry_windows *windows;
 	struct ferry_capture *all;
 	uint32_t forgets_seen;

@@ -22,10 +22,7 @@ static void comm_free(struct ferry_holders *holders)
 	ferry_user_programs_free(&comm->programs);
 	ferry_registrations_free(&comm->registrations);
 	ferry_exports_close(comm->mapped.exports);
-	if (ferry_comm_is_mapped(comm)) {
-		ferry_held_exports_end(&comm->mapped.held);
-		ferry_kept_submissions_end(&comm->mapped.submissions.kept);
-	}
+	ferry_journal_end(&comm->journal);
 	ferry_rank_end(&comm->rank);
 	ferry_device_close(comm->device);
 	ferry_word_table_end(&comm->words);
@@ -50,10 +47,10 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	ferry_redops_init(&comm->redops);
 	ferry_word_table_init(&comm->words);
 	ferry_numbering_init(&comm->numbers);
-	ferry_held_plans_init(&comm->plans.held);
+	ferry_journal_init(&comm->journal);
 	comm->takeovers.rank = &comm->rank;
 	comm->takeovers.routers = &comm->routers;
-	comm->takeovers.plans = &comm->plans.held;
+	comm->takeovers.journal = comm->plans.journal = comm->mapped.journal = &comm->journal;
 	comm->fabrics.rank = &comm->rank;
 	comm->fabrics.costs = &comm->plans.options.costs;
 	comm->plans.fabrics = &comm->fabrics;
@@ -61,7 +58,7 @@ ferryResult_t ferry_comm_new(int nranks, const uint8_t *key, int rank, struct fe
 	comm->plans.numbers = comm->mapped.numbers = comm->direct.numbers = &comm->numbers;
 	comm->plans.topology = &comm->topology;
 	comm->plans.submissions = &comm->mapped.submissions;
-	comm->mapped.captures.kept = &comm->mapped.submissions.kept;
+	comm->mapped.submissions.journal = comm->mapped.captures.journal = &comm->journal;
 	comm->mapped.captures.windows = &comm->mapped.windows;
 	comm->mapped.plans = comm->mapped.captures.plans = comm->direct.plans = &comm->plans.cache;
 	comm->mapped.lock = &comm->lock;

@@ -28,6 +28,7 @@ struct ferryComm {
 	struct ferry_direct direct;
 	struct ferry_word_table words; /* on GPUs */
 	struct ferry_takeovers takeovers;
+	struct ferry_journal journal; /* what routers have of this rank, for their successors */
 	struct ferry_redops redops;
 
 	pthread_mutex_t lock; /* of all below, and of what `mapped` and `direct` do for calls */

@@ -10,7 +10,6 @@
 #include "rank-lib/attach/key.h"
 #include "rank-lib/comm.h"
 #include "rank-lib/config.h"
-#include "rank-lib/mapped_handover.h"
 #include "rank-lib/device/open.h"
 
 #include <string.h>

@@ -37,7 +37,7 @@ struct ferry_exports {
 	struct ferry_device *device;
 	const _Atomic uint32_t *failed;
 	struct ferry_holders *holders;
-	struct ferry_held_exports *held; /* NULL: nowhere */
+	struct ferry_journal *journal; /* NULL: none */
 	struct told routers[FERRY_MAX_DOMAINS]; /* its own domain's first; the others of landings alone */
 	uint32_t nrouters;
 	uint64_t turns, calls;
@@ -68,15 +68,15 @@ void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *li
 	exports->routers[exports->nrouters++] = (struct told){link, cells};
 }
 
-void ferry_exports_hold_in(struct ferry_exports *exports, struct ferry_held_exports *held)
+void ferry_exports_journal(struct ferry_exports *exports, struct ferry_journal *journal)
 {
-	exports->held = held;
+	exports->journal = journal;
 }
 
 static void clear(struct ferry_exports *exports, struct entry *entry)
 {
-	if (entry->end && exports->held)
-		ferry_held_exports_retire(exports->held, (uint32_t)(entry - exports->entries), entry->last);
+	if (entry->end && exports->journal)
+		ferry_journal_retire_export(exports->journal, (uint32_t)(entry - exports->entries), entry->last);
 	if (entry->end)
 		ferry_ranges_remove(entry->start, entry->end, exports->holders);
 	free(entry->pieces);
@@ -122,12 +122,20 @@ static uint32_t routers_of(const struct ferry_exports *exports, const struct ent
 	return entry->landing ? exports->nrouters : 1;
 }
 
-/* To all routers that may have it. */
+static uint64_t used_until(const struct entry *entry)
+{
+	return entry->pins ? FERRY_EXPORT_PINNED : entry->last;
+}
+
+/* To all routers that may have it, and to the next one. */
 static void say_used(struct ferry_exports *exports, uint32_t index)
 {
 	const struct entry *entry = &exports->entries[index];
-	uint64_t used = entry->pins ? FERRY_EXPORT_PINNED : entry->last;
-	for (uint32_t i = 0; i < routers_of(exports, entry); i++)
+	uint64_t used = used_until(entry);
+	if (exports->journal)
+		ferry_journal_use_export(exports->journal, index, used);
+	uint32_t nrouters = routers_of(exports, entry);
+	for (uint32_t i = 0; i < nrouters; i++)
 		atomic_store_explicit(&exports->routers[i].cells[index].used, used, memory_order_release);
 }
 
@@ -201,14 +209,21 @@ static ferryResult_t describe(struct ferry_exports *exports, uint32_t index, str
 	return exports->device->ops->pieces->name(exports->device, &exports->found, exported, descriptors);
 }
 
+static void add_to_journal(struct ferry_exports *exports, const struct ferry_exported *exported,
+                           const int *descriptors)
+{
+	ferry_journal_add_export(exports->journal, exported, descriptors,
+	                         used_until(&exports->entries[exported->index]));
+}
+
 /* It is mapped, and named again after a while. */
-static ferryResult_t hold_again(struct ferry_exports *exports, uint32_t index)
+static ferryResult_t journal_again(struct ferry_exports *exports, uint32_t index)
 {
 	struct ferry_exported exported;
 	int descriptors[FERRY_MOST_PIECES];
 	ferryResult_t result = describe(exports, index, &exported, descriptors);
 	if (!result)
-		ferry_held_exports_add(exports->held, &exported, descriptors);
+		add_to_journal(exports, &exported, descriptors);
 	return result;
 }
 
@@ -223,8 +238,8 @@ static ferryResult_t send_export(struct ferry_exports *exports, uint32_t index, 
 	                                       .descriptors = exported.npieces,
 	                                       .payload = ferry_exported_size(&exported)};
 	result = ask(exports, router, &message, &exported, descriptors);
-	if (!result && exports->held && router == 0)
-		ferry_held_exports_add(exports->held, &exported, descriptors);
+	if (!result && exports->journal && router == 0)
+		add_to_journal(exports, &exported, descriptors);
 	else
 		for (uint32_t i = 0; i < exported.npieces; i++)
 			close(descriptors[i]);
@@ -276,9 +291,10 @@ static ferryResult_t add(struct ferry_exports *exports, const void *buffer, uint
 static bool use(struct ferry_exports *exports, uint32_t index, uint32_t *router)
 {
 	const struct entry *entry = &exports->entries[index];
+	uint32_t nrouters = routers_of(exports, entry);
 	say_used(exports, index);
 	ferry_full_fence();
-	for (*router = 0; *router < routers_of(exports, entry); ++*router)
+	for (*router = 0; *router < nrouters; ++*router)
 		if (atomic_load_explicit(&exports->routers[*router].cells[index].mapped, memory_order_acquire) !=
 		    entry->generation)
 			return false;
@@ -299,26 +315,26 @@ bool ferry_exports_have(struct ferry_exports *exports, const void *buffer, uint6
 	return true;
 }
 
-static bool is_held(const struct ferry_exports *exports, uint32_t index)
+static bool is_in_journal(const struct ferry_exports *exports, uint32_t index)
 {
-	return !exports->held || atomic_load_explicit(&exports->held->has[index], memory_order_acquire);
+	return !exports->journal || ferry_journal_has_export(exports->journal, index);
 }
 
 /*
- * Has the routers map what they have not got, or not for all that it is to be. A router that came before it was held
- * was not given it: so it is looked at once more who has it.
+ * Has the routers map what they have not got, or not for all that it is to be. A router that came before the
+ * journal had it was not given it: so it is looked at once more who has it.
  */
 static ferryResult_t have_mapped(struct ferry_exports *exports, uint32_t index, bool more)
 {
 	uint32_t router;
 	ferryResult_t result = more ? send_export(exports, index, 0) : ferrySuccess;
-	bool held = false;
+	bool added = false;
 	for (uint32_t attempt = 0; !result; attempt++) {
 		if (use(exports, index, &router)) {
-			if (held || is_held(exports, index))
+			if (added || is_in_journal(exports, index))
 				return ferrySuccess;
-			held = true;
-			result = hold_again(exports, index);
+			added = true;
+			result = journal_again(exports, index);
 		} else {
 			result = attempt < TRIES * exports->nrouters
 			                 ? send_export(exports, index, router)

@@ -10,8 +10,8 @@
 #define FERRY_RANK_LIB_EXPORTS_H
 
 #include "rank-lib/device/device.h"
-#include "rank-lib/held_exports.h"
 #include "rank-lib/holders.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/link.h"
 
 struct ferry_exports;
@@ -28,8 +28,8 @@ ferryResult_t ferry_exports_open(struct ferry_device *device, struct ferry_link 
 /** From now on what others put into is exported to this router of another domain, too. Arguments as above. */
 void ferry_exports_add_host(struct ferry_exports *exports, struct ferry_link *link, struct ferry_export_cell *cells);
 
-/** From now on what its router has mapped is held there, for the next one. */
-void ferry_exports_hold_in(struct ferry_exports *exports, struct ferry_held_exports *held);
+/** From now on the journal has what the rank's router has mapped, for the next one; NULL: none has. */
+void ferry_exports_journal(struct ferry_exports *exports, struct ferry_journal *journal);
 
 void ferry_exports_close(struct ferry_exports *exports);
 

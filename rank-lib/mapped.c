@@ -117,9 +117,11 @@ static struct ferry_export_cell *cells_of(const struct ferry_rank *rank, uint32_
 static void watch_own(struct ferry_kept *kept)
 {
 	struct ferry_mapped *mapped = ((struct ferry_watched *)kept)->mapped;
-	ferry_held_exports_sweep(&mapped->held, cells_of(mapped->rank, mapped->rank->domain));
-	if (!ferry_rank_failed(mapped->rank) &&
-	    ferry_kept_submissions_check(&mapped->submissions.kept, mapped->submissions.ring))
+	if (!pthread_mutex_trylock(mapped->lock)) { /* who has it may wait for a router */
+		ferry_journal_sweep(mapped->journal);
+		pthread_mutex_unlock(mapped->lock);
+	}
+	if (!ferry_rank_failed(mapped->rank) && ferry_journal_check(mapped->journal))
 		ferry_rank_fail(mapped->rank, ferryInternalError, ferry_last_message());
 	if (!ferry_watchdog_look(&mapped->watchdog))
 		return;
@@ -153,15 +155,19 @@ static ferryResult_t watch_routers(struct ferry_mapped *mapped)
 	return ferrySuccess;
 }
 
-/* Who copies, and whom what others put into is exported to. */
-static void find_movers(struct ferry_mapped *mapped)
+/* Who copies, and whom what others put into is exported to: a mask of domains. */
+static uint32_t find_movers(struct ferry_mapped *mapped)
 {
 	struct ferry_rank *rank = mapped->rank;
+	uint32_t others = 0;
 	for (uint32_t domain = 0; domain < rank->ndomains; domain++) {
 		ferry_mover_open(&mapped->movers[domain], rank, domain);
-		if (domain != rank->domain && mapped->movers[domain].copies)
-			ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
+		if (domain == rank->domain || !mapped->movers[domain].copies)
+			continue;
+		ferry_exports_add_host(mapped->exports, &rank->links[domain], cells_of(rank, domain));
+		others |= 1u << domain;
 	}
+	return others;
 }
 
 ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
@@ -174,10 +180,9 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped)
 		return result;
 	mapped->captures.exports = mapped->exports;
 	mapped->submissions.ring = ferry_rank_ring(&rank->shared, (uint32_t)rank->self);
-	ferry_kept_submissions_init(&mapped->submissions.kept, ferry_word_answer);
-	ferry_held_exports_init(&mapped->held, mapped->submissions.ring);
-	ferry_exports_hold_in(mapped->exports, &mapped->held);
-	find_movers(mapped);
+	ferry_journal_open(mapped->journal, mapped->submissions.ring, 1u << rank->domain, find_movers(mapped),
+	                   ferry_word_answer);
+	ferry_exports_journal(mapped->exports, mapped->journal);
 	return watch_routers(mapped);
 }
 
@@ -195,7 +200,9 @@ static ferryResult_t export_sample(struct ferry_mapped *mapped)
 ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped)
 {
 	char why[FERRY_MESSAGE_BYTES];
+	pthread_mutex_lock(mapped->lock); /* the keeper sweeps the journal already */
 	ferryResult_t result = export_sample(mapped);
+	pthread_mutex_unlock(mapped->lock);
 	if (!result)
 		return ferrySuccess;
 	if (ferry_rank_failed(mapped->rank))
@@ -215,6 +222,45 @@ static void unwatch_routers(struct ferry_mapped *mapped)
 	}
 }
 
+/* ---- another router ---- */
+
+bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped)
+{
+	bool may = true;
+	for (uint32_t domain = 0; domain < mapped->rank->ndomains; domain++)
+		may &= mapped->rank->links[domain].process >= 0;
+	return may;
+}
+
+static const uint8_t *gpu_of(void *context, int *words)
+{
+	const struct ferry_mapped *mapped = context;
+	*words = mapped->words_descriptor;
+	return mapped->gpu;
+}
+
+static bool waits(void *context)
+{
+	const struct ferry_mapped *mapped = context;
+	return ferry_word_table_waits(mapped->words);
+}
+
+static void renewed(void *context, uint32_t domain)
+{
+	struct ferry_mapped *mapped = context;
+	ferry_mover_close(&mapped->movers[domain]);
+	ferry_mover_open(&mapped->movers[domain], mapped->rank, domain);
+}
+
+static void lost(void *context, uint32_t domain)
+{
+	struct ferry_mapped *mapped = context;
+	mapped->watched[domain].kept.closed(&mapped->watched[domain].kept);
+}
+
+const struct ferry_handover_ops ferry_mapped_handover = {
+        .gpu = gpu_of, .waits = waits, .renewed = renewed, .lost = lost};
+
 /* ---- calls ---- */
 
 /* The lanes and workers that the call will need take about as long to wake up as the call to get into the stream. */
@@ -228,9 +274,8 @@ static void wake_router(const struct ferry_mapped *mapped, uint32_t domains)
 }
 
 ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
-                                   bool captured, struct ferry_stream_call *in_stream)
+                                   struct ferry_stream_call *in_stream)
 {
-	mapped->submissions.calls += !captured;
 	wake_router(mapped, domains);
 	in_stream->open = request->open;
 	ferryResult_t result = mapped->device->ops->enqueue_word(mapped->device, request->stream, in_stream);

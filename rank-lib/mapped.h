@@ -6,10 +6,11 @@
 #ifndef FERRY_RANK_LIB_MAPPED_H
 #define FERRY_RANK_LIB_MAPPED_H
 
+#include "rank-lib/attach/handover.h"
 #include "rank-lib/captures.h"
 #include "rank-lib/collective_call.h"
 #include "rank-lib/fabrics.h"
-#include "rank-lib/held_exports.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/mover.h"
 #include "rank-lib/submissions.h"
@@ -32,13 +33,13 @@ struct ferry_mapped {
 	struct ferry_word_table *words;
 	struct ferry_plan_cache *plans;
 	struct ferry_numbering *numbers;
+	struct ferry_journal *journal;
 	struct ferry_holders *holders;
 	pthread_mutex_t *lock; /* the communicator's */
 
 	uint8_t gpu[FERRY_GPU_BYTES]; /* its UUID, and the block of words: what a router is told of the rank */
 	int words_descriptor;
 	bool handed_over;             /* where its router dies, it is to the next; while it is open */
-	struct ferry_held_exports held;
 
 	struct ferry_watched watched[FERRY_MAX_DOMAINS];
 	struct ferry_mover movers[FERRY_MAX_DOMAINS]; /* each domain's router */
@@ -73,6 +74,12 @@ ferryResult_t ferry_mapped_open(struct ferry_mapped *mapped);
  */
 ferryResult_t ferry_mapped_try(struct ferry_mapped *mapped);
 
+/** Whether its routers may have successors, as things are when it has attached: it sees the end of each router. */
+bool ferry_mapped_may_be_handed_over(const struct ferry_mapped *mapped);
+
+/** With ferry_mapped as context. */
+extern const struct ferry_handover_ops ferry_mapped_handover;
+
 /** No more calls. The connections are still open. */
 void ferry_mapped_close(struct ferry_mapped *mapped);
 
@@ -88,7 +95,7 @@ void ferry_mapped_end(struct ferry_mapped *mapped);
  * other ranks wait for it, and there is no way back.
  */
 ferryResult_t ferry_mapped_enqueue(struct ferry_mapped *mapped, uint32_t domains, const struct ferry_request *request,
-                                   bool captured, struct ferry_stream_call *in_stream);
+                                   struct ferry_stream_call *in_stream);
 
 /* mapped_collective.c */
 /** Names the buffers of a collective; before it gets its place among the calls, as this may fail. */

@@ -30,7 +30,7 @@ static ferryResult_t name_buffer(struct ferry_mapped *mapped, const void *buffer
                                  enum ferry_direction direction, const struct ferry_stream_state *stream,
                                  bool landing, bool aside, struct ferry_buffer_name *name, char **window)
 {
-	uint64_t submission = mapped->submissions.written + 1;
+	uint64_t submission = mapped->journal->number + 1;
 	void *memory;
 	ferryResult_t result =
 	        aside ? ferryInvalidUsage
@@ -176,7 +176,7 @@ ferryResult_t ferry_mapped_collective(struct ferry_mapped *mapped, const struct 
 	if (result) /* it has its place among the calls */
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 	else
-		result = ferry_mapped_enqueue(mapped, steps->domains, request, collective->stream.captures, &in_stream);
+		result = ferry_mapped_enqueue(mapped, steps->domains, request, &in_stream);
 	ferry_own_copies_free(&in_stream);
 	return result;
 }

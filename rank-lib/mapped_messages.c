@@ -138,7 +138,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 	                                .flags = stream->captures ? FERRY_SUBMIT_CAPTURED : 0,
 	                                .stamp = messages->requests[0].open ? messages->requests[0].open->stamp : 0,
 	                                .name = mapped->numbers->messages_named};
-	uint64_t last = mapped->submissions.written +
+	uint64_t last = mapped->journal->number +
 	                (messages->count + FERRY_SUBMISSION_MESSAGES - 1) / FERRY_SUBMISSION_MESSAGES;
 	ferry_captures_sweep(&mapped->captures);
 	ferryResult_t result = name_messages(mapped, messages, last, stream->captures);
@@ -157,7 +157,7 @@ static ferryResult_t launch_messages(struct ferry_mapped *mapped, struct message
 		ferry_rank_fail(mapped->rank, result, ferry_last_message());
 		return result;
 	}
-	return ferry_mapped_enqueue(mapped, 0, messages->requests, stream->captures, in_stream);
+	return ferry_mapped_enqueue(mapped, 0, messages->requests, in_stream);
 }
 
 ferryResult_t ferry_mapped_pairs(struct ferry_mapped *mapped, const struct ferry_request *requests, uint32_t nrequests,

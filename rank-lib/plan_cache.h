@@ -17,6 +17,8 @@
 
 #define FERRY_IDLE_PLANS 256
 
+struct ferry_journal_entry;
+
 struct ferry_plan_key {
 	enum ferry_collective collective;
 	ferryDataType_t type;
@@ -31,6 +33,7 @@ struct ferry_plan_key {
 struct ferry_plan_entry {
 	struct ferry_plan_key key;
 	struct ferry_plan *plan;
+	struct ferry_journal_entry *journaled; /* the plan in the journal */
 	struct ferry_steps steps;   /* this rank's; with `last_seq` */
 	/* plan_cache.c's own */
 	_Atomic uint32_t references; /* of calls; one more under the lock, one less by any thread */

@@ -95,8 +95,8 @@ static ferryResult_t validate(const struct ferry_rank *rank, const struct ferry_
 
 /*
  * Whom the rank gives its plans to: rank 0 the routers that have work in it; who moves its data, in any case. To one
- * that takes another's place every rank gives those with work there (held_plans.h), as rank 0 may have left by then:
- * they are here until their last call is over in all routers.
+ * that takes another's place every rank gives those with work there (journal.h), as rank 0 may have left by then: they
+ * are here until their last call is over in all routers.
  */
 static uint32_t keepers_of(const struct ferry_plans *plans, const struct ferry_plan_entry *entry)
 {
@@ -222,7 +222,7 @@ static ferryResult_t forget(struct ferry_plans *plans)
 		if (!entry || !routers_finished(plans, entry))
 			return ferrySuccess;
 		ferry_plan_cache_remove(&plans->cache, entry);
-		ferry_held_plans_remove(&plans->held, entry->plan);
+		ferry_journal_remove_plan(plans->journal, entry->journaled);
 		if (!ferry_plan_cache_has(&plans->cache, entry->plan->hash))
 			result = drop(plans, entry);
 		entry_free(entry);
@@ -259,8 +259,8 @@ static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *en
 {
 	ferryResult_t result = forget(plans);
 	if (!result)
-		result = ferry_held_plans_add(&plans->held, entry->plan,
-		                              entry->steps.domains | keepers_of(plans, entry));
+		result = ferry_journal_add_plan(plans->journal, entry->plan,
+		                                entry->steps.domains | keepers_of(plans, entry), &entry->journaled);
 	if (!result)
 		result = upload(plans, entry);
 	if (result && in_call)
@@ -271,7 +271,8 @@ static ferryResult_t keep(struct ferry_plans *plans, struct ferry_plan_entry *en
 		show(plans, entry);
 		return ferrySuccess;
 	}
-	ferry_held_plans_remove(&plans->held, entry->plan);
+	if (entry->journaled)
+		ferry_journal_remove_plan(plans->journal, entry->journaled);
 	entry_free(entry);
 	return result;
 }
@@ -308,5 +309,4 @@ void ferry_plans_free(struct ferry_plans *plans)
 {
 	for (struct ferry_plan_entry *entry; (entry = ferry_plan_cache_empty(&plans->cache));)
 		entry_free(entry);
-	ferry_held_plans_end(&plans->held);
 }

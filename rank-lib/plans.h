@@ -8,7 +8,7 @@
 #define FERRY_RANK_LIB_PLANS_H
 
 #include "rank-lib/fabrics.h"
-#include "rank-lib/held_plans.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/numbering.h"
 #include "rank-lib/plan_cache.h"
 #include "rank-lib/program/program.h"
@@ -17,9 +17,9 @@
 
 struct ferry_plans {
 	struct ferry_plan_cache cache;
-	struct ferry_held_plans held; /* by routers: those of the cache, and one that is being given */
 	/* constant, from who makes the communicator */
 	struct ferry_rank *rank;
+	struct ferry_journal *journal; /* has the plans of the cache, and one that is being given to routers */
 	const struct ferry_topology *topology;
 	const struct ferry_numbering *numbers;
 	const struct ferry_submissions *submissions;

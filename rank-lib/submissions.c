@@ -3,7 +3,7 @@
 
 bool ferry_submissions_idle(const struct ferry_submissions *submissions)
 {
-	return atomic_load_explicit(&submissions->ring->ended, memory_order_acquire) == submissions->calls;
+	return atomic_load_explicit(&submissions->ring->ended, memory_order_acquire) == submissions->journal->calls;
 }
 
 bool ferry_submissions_taken(const struct ferry_submissions *submissions)
@@ -17,15 +17,13 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
                                       const void *behind, size_t more)
 {
 	struct ferry_doorbell *bell = &ferry_rank_line(&rank->shared, (uint32_t)rank->self)->app;
-	head->number = submissions->written + 1;
+	head->number = submissions->journal->number + 1;
 	head->fixed = numbers->fixed;
 	if (numbers->fixed_alone)
 		head->flags |= FERRY_SUBMIT_FIXED_ALONE;
 	bool written;
 	ferryResult_t result;
-	while (!(result = ferry_kept_submissions_write(&submissions->kept, submissions->ring, head, behind, more,
-	                                               &written)) &&
-	       !written) {
+	while (!(result = ferry_journal_write(submissions->journal, head, behind, more, &written)) && !written) {
 		ferry_wake(&rank->shared, 1ull << rank->self, 0, 0); /* who is to make room may be asleep */
 		uint32_t ticket = ferry_doorbell_prepare(bell);
 		if (ferry_rank_failed(rank)) {
@@ -37,7 +35,6 @@ ferryResult_t ferry_submissions_write(struct ferry_submissions *submissions, str
 		else
 			ferry_doorbell_wait(bell, ticket, 100000);
 	}
-	submissions->written += !result;
 	return result;
 }
 

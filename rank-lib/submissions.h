@@ -7,15 +7,13 @@
 #define FERRY_RANK_LIB_SUBMISSIONS_H
 
 #include "ipc/submission.h"
-#include "rank-lib/kept_submissions.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/numbering.h"
 #include "rank-lib/rank.h"
 
 struct ferry_submissions {
-	struct ferry_ring *ring; /* NULL: no router moves its data */
-	uint64_t written;        /* records */
-	uint64_t calls;          /* in them, but for captured ones */
-	struct ferry_kept_submissions kept; /* where there is a ring */
+	struct ferry_ring *ring;       /* NULL: no router moves its data */
+	struct ferry_journal *journal; /* constant; has copies of the records, and counts them */
 };
 
 /**

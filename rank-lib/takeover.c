@@ -149,7 +149,7 @@ static void say_given(const struct ferry_takeover *takeover, const struct ferry_
 static bool go_over(struct ferry_takeover *takeover, int connection)
 {
 	struct ferry_handover handover = {.rank = takeover->all->rank,
-	                                  .plans = takeover->all->plans,
+	                                  .journal = takeover->all->journal,
 	                                  .ops = takeover->all->ops,
 	                                  .context = takeover->all->context,
 	                                  .domain = takeover->domain,

@@ -18,7 +18,7 @@
 
 #include "rank-lib/attach/handover.h"
 #include "rank-lib/attach/routers.h"
-#include "rank-lib/held_plans.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/keeper.h"
 #include "rank-lib/rank.h"
 
@@ -52,7 +52,7 @@ struct ferry_takeovers {
 	/* constant, from who makes the communicator */
 	struct ferry_rank *rank;
 	const struct ferry_routers *routers;
-	struct ferry_held_plans *plans;
+	struct ferry_journal *journal;
 	const struct ferry_handover_ops *ops; /* NULL: the rank is on a host device */
 	void *context;
 	_Atomic uint32_t given_up; /* 1: the rank leaves; who closes */

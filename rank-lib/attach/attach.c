@@ -225,14 +225,8 @@ static const uint8_t *gpu_of(void *context, int *words)
 	return wishes->gpu;
 }
 
-static ferryResult_t give_nothing(void *context, struct ferry_handover *handover, struct ferry_attach_message *last)
-{
-	(void)context, (void)handover, (void)last;
-	return ferrySuccess;
-}
-
 /* Of a rank whose data the router was to move: it has exported nothing yet, and submitted nothing. */
-static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of, .give = give_nothing};
+static const struct ferry_handover_ops mapped_ops = {.gpu = gpu_of};
 
 /* The arena is the next router's (router/adoption.h). A successor that dies is the next case. */
 static ferryResult_t hand_over(const struct attaching *attaching, uint32_t domain, uint64_t deadline)

@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What a rank gives to the router that takes the place of one that has ended: itself, with the arenas of its job, then
- * the plans that the old one had. By the thread that attaches, and by the keeper from then on (rank-lib/takeover.h).
+ * what its journal has for that router: plans, exports and submissions that are not over. By the thread that attaches,
+ * which has no journal yet, and by the keeper from then on (rank-lib/takeover.h). It asks no driver.
  */
 #ifndef FERRY_RANK_LIB_ATTACH_HANDOVER_H
 #define FERRY_RANK_LIB_ATTACH_HANDOVER_H
 
-#include "rank-lib/held_plans.h"
+#include "rank-lib/journal.h"
 #include "rank-lib/rank.h"
-
-struct ferry_handover;
 
 /* What a rank whose router moves its data adds. By the keeper. */
 struct ferry_handover_ops {
 	/** Which GPU the rank is on, FERRY_GPU_BYTES, and its block of words. */
 	const uint8_t *(*gpu)(void *context, int *words);
-	/** Gives what is to come between the plans and the last message, by ferry_handover_ask, and fills that in. */
-	ferryResult_t (*give)(void *context, struct ferry_handover *handover, struct ferry_attach_message *last);
 	/** Whether a stream waits for a call. */
 	bool (*waits)(void *context);
 	/** Another router serves that domain. */
@@ -27,7 +24,7 @@ struct ferry_handover_ops {
 
 struct ferry_handover {
 	const struct ferry_rank *rank;
-	struct ferry_held_plans *plans; /* NULL: none yet */
+	struct ferry_journal *journal; /* NULL: none yet */
 	/* NULL: the rank is on a host device, and is no guest of that router's */
 	const struct ferry_handover_ops *ops;
 	void *context;
@@ -42,9 +39,5 @@ struct ferry_handover {
 
 /** Errors: those of ferry_attach_exchange. */
 ferryResult_t ferry_hand_over(struct ferry_handover *handover);
-
-/** For ops->give. As ferry_hand_over. */
-ferryResult_t ferry_handover_ask(struct ferry_handover *handover, struct ferry_attach_message *message,
-                                 const void *payload, const int *sent);
 
 #endif

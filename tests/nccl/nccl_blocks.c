@@ -274,7 +274,7 @@ static uint64_t parts_of(struct player *p)
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(p->rank.comm);
 	struct ferry_partner *partner = atomic_load(&comm->partner);
 	HOLDS(partner && ferry_partner_is_ready(partner));
-	uint64_t parts = partner->comm->mapped.submissions.calls;
+	uint64_t parts = partner->comm->journal.calls;
 	ferry_nccl_comm_release(comm);
 	return parts;
 }

@@ -70,7 +70,7 @@ static inline uint64_t parts_of(struct player *player)
 {
 	struct ferry_nccl_comm *comm = ferry_nccl_comm_take(player->rank.comm);
 	struct ferry_partner *partner = atomic_load(&comm->partner);
-	uint64_t parts = partner && ferry_partner_is_ready(partner) ? partner->comm->mapped.submissions.calls : 0;
+	uint64_t parts = partner && ferry_partner_is_ready(partner) ? partner->comm->journal.calls : 0;
 	ferry_nccl_comm_release(comm);
 	return parts;
 }

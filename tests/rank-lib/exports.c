@@ -414,32 +414,46 @@ static void what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_p
 	CU(cuMemFree(at));
 }
 
-static ferryResult_t note_landing(void *sum, const struct ferry_exported *exported, const int *descriptors)
+enum { OWN_DOMAIN, OTHER_DOMAIN };
+
+static void open_journal(struct ferry_journal *journal)
+{
+	ferry_journal_init(journal);
+	ferry_journal_open(journal, arena.rings, 1u << OWN_DOMAIN, 1u << OTHER_DOMAIN, NULL);
+}
+
+static ferryResult_t note_landing(void *sum, const struct ferry_exported *exported, const int *descriptors, bool pinned)
 {
 	(void)descriptors;
+	assert_false(pinned);
 	*(uint32_t *)sum += 1 + 16 * exported->landing;
 	return ferrySuccess;
 }
+
+static const struct ferry_journal_reader landing_reader = {.exported = note_landing};
 
 /* First for the rank itself, then under the same name for others, too. */
 static void the_next_router_hears_what_others_put_into(void **state)
 {
 	(void)state;
-	struct ferry_held_exports held;
+	struct ferry_journal journal;
+	struct ferry_journal_taken taken;
 	struct ferry_buffer_name first, again;
 	uint32_t given = 0;
 	CUdeviceptr at = allocate(100000);
-	ferry_held_exports_init(&held, arena.rings);
-	ferry_exports_hold_in(exports, &held);
+	open_journal(&journal);
+	ferry_exports_journal(exports, &journal);
 	for (int landing = 0; landing < 2; landing++)
 		assert_int_equal(ferry_exports_name(exports, (void *)(uintptr_t)at, 1000, 1, false, landing,
 		                                    landing ? &again : &first),
 		                 ferrySuccess);
 	assert_memory_equal(&again, &first, sizeof again);
-	assert_int_equal(ferry_held_exports_each(&held, arena.export_cells, note_landing, &given), ferrySuccess);
+	assert_int_equal(ferry_journal_replay(&journal, OWN_DOMAIN, &landing_reader, &given, &taken), ferrySuccess);
 	assert_int_equal(given, 17);
-	ferry_exports_hold_in(exports, NULL);
-	ferry_held_exports_end(&held);
+	assert_int_equal(ferry_journal_replay(&journal, OTHER_DOMAIN, &landing_reader, &given, &taken), ferrySuccess);
+	assert_int_equal(given, 34);
+	ferry_exports_journal(exports, NULL);
+	ferry_journal_end(&journal);
 	CU(cuMemFree(at));
 }
 
@@ -452,22 +466,22 @@ static CUresult share_and_lose_the_router(void *descriptor, CUmemGenericAllocati
 	return uninterrupted->MemExportToShareableHandle(descriptor, piece, type, flags);
 }
 
-static void what_is_held_after_the_next_router_came_is_exported_to_that(void **state)
+static void what_is_in_the_journal_after_the_next_router_came_is_exported_to_that(void **state)
 {
 	(void)state;
-	struct ferry_held_exports held;
+	struct ferry_journal journal;
 	CUdeviceptr at;
 	CU(cuMemAddressReserve(&at, PIECE, 0, 0, 0));
 	map_piece(at, PIECE, SHAREABLE);
-	ferry_held_exports_init(&held, arena.rings);
-	ferry_exports_hold_in(exports, &held);
+	open_journal(&journal);
+	ferry_exports_journal(exports, &journal);
 	struct ferry_buffer_name first = name_of(at, PIECE, NEVER);
-	ferry_held_exports_sweep(&held, arena.export_cells);
+	ferry_journal_sweep(&journal);
 	interrupted.MemExportToShareableHandle = share_and_lose_the_router;
 	struct ferry_buffer_name again = name_of(at, PIECE, NEVER); /* which sees that it is mapped */
 	assert_memory_equal(&again, &first, sizeof again);
-	ferry_exports_hold_in(exports, NULL);
-	ferry_held_exports_end(&held);
+	ferry_exports_journal(exports, NULL);
+	ferry_journal_end(&journal);
 	CU(cuMemUnmap(at, PIECE));
 	CU(cuMemAddressFree(at, PIECE));
 }
@@ -628,7 +642,7 @@ static int run(void)
 	        cmocka_unit_test_setup_teardown(
 	                what_is_freed_between_two_looks_is_not_taken_for_what_comes_to_its_place,
 	                interrupt_the_driver, let_the_driver_be),
-	        cmocka_unit_test_setup_teardown(what_is_held_after_the_next_router_came_is_exported_to_that,
+	        cmocka_unit_test_setup_teardown(what_is_in_the_journal_after_the_next_router_came_is_exported_to_that,
 	                                        interrupt_the_driver, let_the_driver_be),
 	        cmocka_unit_test_setup_teardown(memory_that_could_not_be_known_again_is_not_exported,
 	                                        interrupt_the_driver, let_the_driver_be),
